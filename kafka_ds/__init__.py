@@ -1,0 +1,1 @@
+"""Pure: kafka-ds, the library that broker and Spark data source share."""
