@@ -1,0 +1,59 @@
+# kafka-ds: everything that a checkout does. `make demo` and `make test` need Python >= 3.11 and nothing else of ours.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SEEDS  ?= 200
+
+.PHONY: demo test test-slow bench sim lint format java clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       one record's whole way, on the flights of 2013: broker, log, lake, Spark"
+	@echo "make test       all tests that CI runs"
+	@echo "make test-slow  those that take longer, too"
+	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
+	@echo "make sim        crash and recovery against a model, SEEDS=$(SEEDS) runs"
+	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
+
+# Every package is pinned in requirements.txt, dependencies of dependencies included.
+$(STAMP): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("kafka-ds needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+.PHONY: .venv
+.venv: $(STAMP)
+
+java:
+	@sh spark_conf/java.sh > /dev/null
+
+demo: $(STAMP) java
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.demo
+
+test: $(STAMP) java
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP) java
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
+
+bench: $(STAMP) java
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
+
+sim: $(STAMP)
+	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_model.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .cache .demo build dist *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache

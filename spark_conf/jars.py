@@ -1,0 +1,224 @@
+"""Shell: brings the jars that Spark and the tests need into a folder, through the Ivy that PySpark carries.
+
+Rules of this file: every version is pinned here and nowhere else; nothing but Java and PySpark is needed (no Maven, no
+registry named: Ivy's own default resolver is used); a set is complete or absent, never half (it is fetched into a
+neighbouring folder that is renamed when all of it is there).
+
+Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"
+DELTA_VERSION = "4.4.0"
+SPARK_VERSION = "4.2.0"
+FETCH_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One module of the set: ``organisation``, ``name``, ``revision``; with its dependencies or alone."""
+
+    organisation: str
+    name: str
+    revision: str
+    transitive: bool = False
+    # Jars of the module beside its main one (Kafka's LocalTieredStorage is in kafka-storage's test jar).
+    classifiers: tuple[str, ...] = ()
+
+    def jars(self) -> list[str]:
+        """The file names that this module brings."""
+        tails = ("", *(f"-{classifier}" for classifier in self.classifiers))
+        return [f"{self.name}-{self.revision}{tail}.jar" for tail in tails]
+
+
+def _kafka(name: str, *, transitive: bool = True, classifiers: tuple[str, ...] = ()) -> Artifact:
+    return Artifact(
+        organisation="org.apache.kafka",
+        name=name,
+        revision=KAFKA_VERSION,
+        transitive=transitive,
+        classifiers=classifiers,
+    )
+
+
+def _log4j(name: str) -> Artifact:
+    return Artifact(
+        organisation="org.apache.logging.log4j", name=name, revision="2.25.4", transitive=True
+    )
+
+
+# Delta's two jars are enough: their dependencies are in Spark's own distribution already.
+SETS: dict[str, tuple[Artifact, ...]] = {
+    "delta": (
+        Artifact(organisation="io.delta", name="delta-spark_4.2_2.13", revision=DELTA_VERSION),
+        Artifact(organisation="io.delta", name="delta-storage", revision=DELTA_VERSION),
+    ),
+    # The message definitions that tests/wire compares our declarations with.
+    "kafka-clients": (_kafka("kafka-clients", transitive=False),),
+    # Apache Kafka itself, broker and tools: what we are measured against and checked by.
+    "kafka": (
+        _kafka("kafka_2.13"),
+        _kafka("kafka-server"),
+        _kafka("kafka-storage", classifiers=("test",)),
+        _kafka("kafka-group-coordinator"),
+        _kafka("kafka-transaction-coordinator"),
+        _kafka("kafka-share-coordinator"),
+        _kafka("kafka-tools"),
+        _kafka("kafka-shell"),
+        _log4j("log4j-slf4j-impl"),
+        _log4j("log4j-1.2-api"),
+        _log4j("log4j-core"),
+    ),
+    # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
+    "spark-kafka": (
+        Artifact(
+            organisation="org.apache.spark",
+            name="spark-sql-kafka-0-10_2.13",
+            revision=SPARK_VERSION,
+        ),
+        Artifact(
+            organisation="org.apache.spark",
+            name="spark-token-provider-kafka-0-10_2.13",
+            revision="4.0.0",
+        ),
+        Artifact(organisation="org.apache.kafka", name="kafka-clients", revision="3.9.1"),
+        Artifact(organisation="org.apache.commons", name="commons-pool2", revision="2.12.1"),
+    ),
+}
+
+
+class JarsUnavailable(RuntimeError):
+    """A set could not be fetched; the message names the set and what was missing."""
+
+
+def cache_folder() -> Path:
+    """The folder of all sets: ``KAFKA_DS_JARS``, else ``.cache/jars`` of the checkout or working folder."""
+    named = os.environ.get("KAFKA_DS_JARS")
+    if named:
+        return Path(named)
+    checkout = Path(__file__).resolve().parent.parent
+    base = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
+    return base / ".cache" / "jars"
+
+
+def java_command() -> str:
+    """The Java launcher: ``$JAVA_HOME/bin/java``, else ``java`` of the path."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    found = shutil.which("java")
+    if found is None:
+        raise JarsUnavailable("no Java found: install a Java 17 runtime or set JAVA_HOME")
+    return found
+
+
+def _ivy_jar() -> Path:
+    import pyspark
+
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    if not jars:
+        raise JarsUnavailable("PySpark's folder holds no Ivy jar")
+    return jars[0]
+
+
+def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
+    lines = [
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
+        '<info organisation="local" module="jars"/>',
+        '<configurations><conf name="default"/></configurations>',
+        "<dependencies>",
+    ]
+    for artifact in artifacts:
+        head = (
+            f'<dependency org="{artifact.organisation}" name="{artifact.name}" '
+            f'rev="{artifact.revision}" transitive="{str(artifact.transitive).lower()}" '
+            f'conf="default->{"default" if artifact.transitive else "master"}"'
+        )
+        if not artifact.classifiers:
+            lines.append(f"{head}/>")
+            continue
+        jar = f'<artifact name="{artifact.name}" type="jar" ext="jar"'
+        named = "".join(f'{jar} m:classifier="{c}"/>' for c in artifact.classifiers)
+        lines.append(f"{head}>{jar}/>{named}</dependency>")
+    return "\n".join([*lines, "</dependencies>", "</ivy-module>"])
+
+
+def fetch(name: str) -> Path:
+    """The folder of the set ``name``, fetched when it is not there yet.
+
+    Raises:
+        JarsUnavailable: unknown set, no Java, or Ivy could not bring all of it.
+    """
+    if name not in SETS:
+        raise JarsUnavailable(f"no set of jars is called {name!r}; there are {', '.join(SETS)}")
+    target = cache_folder() / name
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
+        folder = Path(scratch)
+        module = folder / "ivy.xml"
+        module.write_text(_ivy_module(SETS[name]))
+        result = subprocess.run(
+            [
+                java_command(),
+                f"-Divy.default.ivy.user.dir={target.parent / '.ivy'}",
+                "-jar",
+                str(_ivy_jar()),
+                "-ivy",
+                str(module),
+                "-confs",
+                "default",
+                "-types",
+                "jar",
+                "bundle",
+                "-retrieve",
+                str(folder / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+        found = folder / "jars"
+        missing = [jar for a in SETS[name] for jar in a.jars() if not (found / jar).exists()]
+        if result.returncode != 0 or missing:
+            detail = (result.stdout + result.stderr).strip().splitlines()[-1:] or ["no output"]
+            raise JarsUnavailable(f"jars {name!r}: missing {missing or 'some'}; Ivy: {detail[0]}")
+        _settle(found, target)
+    return target
+
+
+def _settle(found: Path, target: Path) -> None:
+    """Give the complete set its name; a racing process that was first has the same files."""
+    try:
+        found.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m spark_conf.jars", description=__doc__)
+    parser.add_argument("sets", nargs="*", default=["delta"], metavar="set")
+    for name in parser.parse_args().sets:
+        try:
+            print(fetch(name))  # noqa: T201 (this is the command's output)
+        except JarsUnavailable as problem:
+            print(f"spark_conf.jars: {problem}", file=sys.stderr)  # noqa: T201
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
