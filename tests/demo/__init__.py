@@ -1,0 +1,1 @@
+"""The demo: one record's whole way, on real data."""
