@@ -1,0 +1,239 @@
+"""Shell: the real clock, disk, network and threads behind the seams, and fresh ids.
+
+Rules of this file: no decision is taken here; each method is one system call with Kafka's or
+POSIX's meaning. What a call may cost is said in `broker.seams`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import resource
+import socket
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from broker.seams import DiskFile, ReadableBuffer
+
+# Where the kernel cannot tell whether a read would wait, the read is simply done.
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_NOWAIT_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def new_uuid() -> bytes:
+    """A random id; Kafka forbids those whose text would begin with a dash, and the reserved."""
+    while True:
+        value = uuid.uuid4().bytes
+        if not urlsafe_b64encode(value).startswith(b"-"):
+            return value
+
+
+def raise_open_files_limit() -> int:
+    """Lift the soft limit of open files to the hard one, as each log holds files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+class SystemFile:
+    """A file descriptor read and written at positions."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:  # The kernel cuts reads at 2 GiB and, rarely, at signals.
+            data = os.pread(self._fd, size - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_now(self, size: int, position: int) -> bytes | bytearray | None:
+        global _NOWAIT
+        if not _NOWAIT:
+            return self.read(size, position)
+        data = bytearray(size)
+        try:
+            got = os.preadv(self._fd, [data], position, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOWAIT_UNSUPPORTED:
+                raise
+            _NOWAIT = 0
+            return self.read(size, position)
+        return data if got == size else None
+
+    def write(self, data: ReadableBuffer, position: int) -> int:
+        return os.pwrite(self._fd, data, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class SystemDisk:
+    """The machine's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return SystemFile(path, os.open(path, flags, 0o644))
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_names(self, directory: str) -> list[str]:
+        return os.listdir(directory)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # A POSIX record lock, so that Apache Kafka on the same directory sees it.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+        return lambda: os.close(fd)
+
+
+class SystemListener:
+    """A TCP socket, bound at once and served later."""
+
+    def __init__(self, host: str, port: int) -> None:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, port))
+        except OSError:
+            self._socket.close()
+            raise
+        self._server: asyncio.AbstractServer | None = None
+        name = self._socket.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+
+    async def serve(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            protocol_factory,
+            sock=self._socket,
+            backlog=512,
+        )
+
+    async def close(self) -> None:
+        if self._server is None:
+            self._socket.close()
+        else:
+            self._server.close()
+
+
+class SystemNetwork:
+    """TCP by the running event loop."""
+
+    def bind(self, host: str, port: int) -> SystemListener:
+        return SystemListener(host, port)
+
+    async def connect(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, Any]:
+        loop = asyncio.get_running_loop()
+        return await loop.create_connection(protocol_factory, host, port)
+
+
+class InlineBackground:
+    """Does the work at once: for start-up, tools and tests without an event loop."""
+
+    def submit(
+        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
+    ) -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except OSError as raised:
+            error = raised
+        done(error)
+
+
+class ThreadBackground:
+    """Does the work in an executor's thread and reports back in the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._loop = loop
+        self._executor = executor
+
+    def submit(
+        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
+    ) -> None:
+        def finished(future: Future[object]) -> None:
+            self._loop.call_soon_threadsafe(done, future.exception())
+
+        self._executor.submit(work).add_done_callback(finished)
