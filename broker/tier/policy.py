@@ -1,0 +1,244 @@
+"""Pure: which ranges of which partitions are copied next, and which local segments may go.
+
+Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins
+after what is FINISHED, ends at the end of a closed segment, or with `lake.max.lag.ms` at the last stable
+offset, and never holds an offset at or above it (a row in the lake is committed for good). Oldest first;
+consecutive segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is
+still a segment. What failed waits, each time twice as long.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+NOTHING_COPIED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets [base_offset, next_offset) of one local segment, as far as it is written."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Offsets [start_offset, end_offset], all of them in the segment with this base offset."""
+
+    start_offset: int
+    end_offset: int
+    segment_base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """What a decision needs to know of one led partition."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    copied_offset: int
+    log_start_offset: int
+    last_stable_offset: int
+    closed: Sequence[Span]
+    active: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRanges:
+    """The ranges of one partition that are copied together, in offset order without a gap."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the local segments that are read for it."""
+        return sum(each.size_bytes for each in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one copy may take: it bounds what a crash repeats, and how long others wait."""
+
+    bytes_max: int = 64 * 1024 * 1024
+    ranges_max: int = 64
+
+
+def pending(view: PartitionView, *, with_active: bool) -> list[Range]:
+    """All ranges of a partition that may be copied now, oldest first."""
+    start = max(view.copied_offset + 1, view.log_start_offset)
+    found: list[Range] = []
+    for span in view.closed:
+        if span.next_offset <= start:
+            continue
+        if span.next_offset > view.last_stable_offset:
+            break
+        found.append(_range(span, start, span.next_offset))
+        start = span.next_offset
+    else:
+        active = view.active
+        if with_active and active is not None and view.last_stable_offset > start:
+            end = min(active.next_offset, view.last_stable_offset)
+            if end > start >= active.base_offset:
+                found.append(_range(active, start, end))
+    return found
+
+
+def _range(span: Span, start: int, end: int) -> Range:
+    """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
+    begin = max(span.base_offset, start)
+    share = (end - begin) / max(1, span.next_offset - span.base_offset)
+    return Range(
+        start_offset=begin,
+        end_offset=end - 1,
+        segment_base_offset=span.base_offset,
+        size_bytes=max(1, round(span.size_bytes * share)),
+    )
+
+
+def choose(
+    candidates: Iterable[tuple[PartitionView, Sequence[Range]]], limits: Limits
+) -> list[PartitionRanges]:
+    """Fill one copy: the oldest range of each partition in turn, so that none starves.
+
+    At least one range is taken, however large. Partitions come in the order given; the caller begins
+    after the one that came last.
+    """
+    queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
+    taken: dict[tuple[bytes, int], list[Range]] = {}
+    bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
+    while queues and ranges_left > 0 and bytes_left > 0:
+        still = []
+        for view, ranges in queues:
+            if ranges_left <= 0 or bytes_left <= 0:
+                break
+            if taken and ranges[0].size_bytes > bytes_left:
+                continue
+            first = ranges.popleft()
+            taken.setdefault((view.topic_id, view.partition), []).append(first)
+            bytes_left -= first.size_bytes
+            ranges_left -= 1
+            if ranges:
+                still.append((view, ranges))
+        queues = still
+    views = {(view.topic_id, view.partition): view for view, _ in candidates}
+    return [
+        PartitionRanges(
+            topic=views[key].topic, topic_id=key[0], partition=key[1], ranges=tuple(ranges)
+        )
+        for key, ranges in taken.items()
+    ]
+
+
+class Backoff:
+    """How long to wait after failures in a row: doubles from the first to the longest."""
+
+    __slots__ = ("_first_ms", "_longest_ms", "failures", "retry_at_ms")
+
+    def __init__(self, first_ms: int = 500, longest_ms: int = 30_000) -> None:
+        self._first_ms = first_ms
+        self._longest_ms = longest_ms
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def failed(self, now_ms: int) -> int:
+        """Note a failure; returns how long to wait."""
+        wait_ms = min(self._longest_ms, self._first_ms << min(self.failures, 20))
+        self.failures += 1
+        self.retry_at_ms = now_ms + wait_ms
+        return wait_ms
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def ready(self, now_ms: int) -> bool:
+        """May the next try begin?"""
+        return now_ms >= self.retry_at_ms
+
+
+class Phase(Enum):
+    """Where a led partition stands."""
+
+    UNKNOWN = "unknown"
+    """The lake was not asked yet: nothing is copied and nothing local is deleted."""
+    READY = "ready"
+    COPYING = "copying"
+    PAUSED = "paused"
+    """The table is not ours to write (another topic id, a foreign protocol): a person must look."""
+
+
+class CopyState:
+    """One led partition: what is FINISHED, what is being copied, what may go locally.
+
+    UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed); any → PAUSED by a conflict
+    that waiting does not heal.
+    """
+
+    __slots__ = ("_aging", "_deletable_offset", "backoff", "copied_offset", "phase", "reason")
+
+    def __init__(self) -> None:
+        self.phase = Phase.UNKNOWN
+        self.copied_offset = NOTHING_COPIED
+        self.reason = ""
+        self.backoff = Backoff()
+        self._aging: deque[tuple[int, int]] = deque()
+        self._deletable_offset = NOTHING_COPIED
+
+    def learnt(self, tiered_end: int, now_ms: int) -> None:
+        """The lake says what it holds; it never holds less than before (the lake only grows)."""
+        if self.phase is Phase.UNKNOWN:
+            self.phase = Phase.READY
+        self._advance(tiered_end, now_ms)
+
+    def copying(self) -> None:
+        """A copy of some of its ranges begins."""
+        assert self.phase is Phase.READY, f"a copy begins while {self.phase}"
+        self.phase = Phase.COPYING
+
+    def finished(self, end_offset: int, now_ms: int) -> None:
+        """COPY_SEGMENT_FINISHED is durable up to `end_offset`."""
+        self._settled()
+        self._advance(end_offset, now_ms)
+        self.backoff.succeeded()
+
+    def failed(self, now_ms: int) -> int:
+        """Nothing is known to have changed; returns how long to wait before the next try."""
+        self._settled()
+        return self.backoff.failed(now_ms)
+
+    def pause(self, reason: str) -> None:
+        """Stop copying this partition until it is opened again."""
+        self.phase = Phase.PAUSED
+        self.reason = reason
+
+    def deletable_offset(self, now_ms: int, grace_ms: int) -> int:
+        """Last offset whose local copy may go: FINISHED, and for at least the grace time."""
+        while self._aging and now_ms - self._aging[0][1] >= grace_ms:
+            self._deletable_offset = self._aging.popleft()[0]
+        return self._deletable_offset
+
+    def next_deletable_ms(self, grace_ms: int) -> int | None:
+        """When `deletable_offset` moves next, if it will."""
+        return self._aging[0][1] + grace_ms if self._aging else None
+
+    def may_copy(self, now_ms: int) -> bool:
+        """Is it this partition's turn to be looked at?"""
+        return self.phase is Phase.READY and self.backoff.ready(now_ms)
+
+    def _settled(self) -> None:
+        if self.phase is Phase.COPYING:
+            self.phase = Phase.READY
+
+    def _advance(self, end_offset: int, now_ms: int) -> None:
+        if end_offset > self.copied_offset:
+            self.copied_offset = end_offset
+            self._aging.append((end_offset, now_ms))
