@@ -1,0 +1,134 @@
+"""Pure: which requests this broker serves, in which versions, and by which function.
+
+Rules of this file: a handler announces itself by the decorator `serves`, once; the answer to ApiVersions, the
+check of a request's version and the coverage table of the documentation all come from here, so that none of
+them can drift from what is really served. Handlers are plain functions that may return an awaitable: one that
+has its answer at once costs no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from kafka_ds.wire.types import message_info
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from kafka_ds.wire.errors import ErrorCode
+    from kafka_ds.wire.frame import RequestHeader
+
+Result: TypeAlias = Any | None | Awaitable[Any | None]
+Handler: TypeAlias = Callable[[Any, "RequestContext"], Result]
+# What a handler's KafkaError becomes: (request, code, message) -> response.
+Failure: TypeAlias = Callable[[Any, "ErrorCode", "str | None"], Any]
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Where a request came from: its header, the peer, the listener's name, and the node that serves it."""
+
+    header: RequestHeader
+    client_host: str
+    listener: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One entry of the registry.
+
+    `advertised` is what ApiVersions says; it may begin below `lowest` (Produce from 0: old librdkafka takes the
+    range as a sign of what compression it may use). `pipelined`: all
+    that must happen in the order of the connection's requests has happened when the handler returns, so the next
+    request may start while this one's answer is still awaited. Without it requests run one after the other.
+    """
+
+    api_key: int
+    request: type
+    lowest: int
+    highest: int
+    advertised: tuple[int, int]
+    handler: Handler
+    failure: Failure | None
+    pipelined: bool
+
+    @property
+    def name(self) -> str:
+        """The API's name as Kafka spells it."""
+        return self.request.__name__.removesuffix("Request")
+
+
+class Registry:
+    """The served APIs by key."""
+
+    def __init__(self) -> None:
+        self._served: dict[int, Served] = {}
+
+    def add(self, served: Served) -> None:
+        """Takes in one API; a second handler for the same key is a mistake of ours."""
+        known = self._served.get(served.api_key)
+        assert known is None or known.handler is served.handler, f"{served.name} has two handlers"
+        self._served[served.api_key] = served
+
+    def get(self, api_key: int) -> Served | None:
+        """The API of this key, or None where it is not served."""
+        return self._served.get(api_key)
+
+    def __iter__(self) -> Iterator[Served]:
+        """All APIs, in the order of their keys."""
+        return iter([self._served[key] for key in sorted(self._served)])
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+
+REGISTRY = Registry()
+
+
+def serves(
+    request: type,
+    *,
+    versions: str,
+    advertised: str | None = None,
+    failure: Failure | None = None,
+    pipelined: bool = False,
+    registry: Registry = REGISTRY,
+) -> Callable[[HandlerT], HandlerT]:
+    """Registers the decorated function as the handler of `request` in `versions` ("4-18" or "3")."""
+    lowest, highest = version_range(versions)
+
+    def register(handler: HandlerT) -> HandlerT:
+        registry.add(
+            Served(
+                api_key=api_key_of(request),
+                request=request,
+                lowest=lowest,
+                highest=highest,
+                advertised=version_range(advertised) if advertised else (lowest, highest),
+                handler=handler,
+                failure=failure,
+                pipelined=pipelined,
+            )
+        )
+        return handler
+
+    return register
+
+
+def version_range(text: str) -> tuple[int, int]:
+    """The two ends of "4-18"; a single version is both."""
+    lowest, _, highest = text.partition("-")
+    ends = int(lowest), int(highest or lowest)
+    assert 0 <= ends[0] <= ends[1], f"no version range: {text}"
+    return ends
+
+
+def api_key_of(request: type) -> int:
+    """The API key that a request class declares."""
+    key = message_info(request).key
+    assert key is not None, f"{request.__name__} is no request"
+    return key
