@@ -1,0 +1,72 @@
+"""Pure: the settings of one log, as values, with Kafka's defaults.
+
+Rules of this file: names are Kafka's topic-level names with the dots turned into underscores;
+what text a user may write for them is checked where it is read (`broker.settings`), not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNLIMITED = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What may differ from topic to topic. -1 in a retention is no limit, -2 is "as the total"."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    delete_retention_ms: int = DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = UNLIMITED
+    flush_ms: int = UNLIMITED
+    index_interval_bytes: int = 4096
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
+    max_compaction_lag_ms: int = UNLIMITED
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = UNLIMITED
+    message_timestamp_type: str = CREATE_TIME
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    producer_id_expiration_ms: int = DAY_MS
+    remote_storage_enable: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = 1 << 30
+    segment_index_bytes: int = 10 << 20
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * DAY_MS
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes_old(self) -> bool:
+        """Whether time and size limits apply at all."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """The local time limit: the log's own where tiering is off (KIP-405)."""
+        own = self.local_retention_ms if self.remote_storage_enable else -2
+        return self.retention_ms if own == -2 else own
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """The local size limit: the log's own where tiering is off (KIP-405)."""
+        own = self.local_retention_bytes if self.remote_storage_enable else -2
+        return self.retention_bytes if own == -2 else own

@@ -1,0 +1,93 @@
+"""Pure: what the log takes and gives.
+
+Rules of this file: values only. Those made once an append or a fetch are NamedTuples, as a frozen
+dataclass costs three times as much to build and these are on the hot path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class AppendOrigin(IntEnum):
+    """Who appends, which decides what is checked and who assigns the offsets."""
+
+    REPLICATION = 0
+    """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
+    COORDINATOR = 1
+    """This broker itself (markers, group and transaction records)."""
+    CLIENT = 2
+    """A producer: everything is checked."""
+
+
+class SliceSource(Protocol):
+    """What a slice reads from: an open file of `broker.seams`."""
+
+    def read(self, size: int, position: int) -> bytes: ...
+    def read_now(self, size: int, position: int) -> bytes | bytearray | None: ...
+
+
+class AppendInfo(NamedTuple):
+    """What became of an append; of a duplicate, what became of the first one."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 unless the topic uses LogAppendTime."""
+    log_start_offset: int
+    duplicate: bool
+    batch_count: int
+    size_bytes: int
+
+
+class FileSlice(NamedTuple):
+    """Whole batches in a file of the log. The file stays readable for file.delete.delay.ms."""
+
+    file: SliceSource
+    position: int
+    size_bytes: int
+
+
+class LogRead(NamedTuple):
+    """Where the batches of a read are. No slice: nothing below the bound (or within max_bytes)."""
+
+    slices: tuple[FileSlice, ...]
+    size_bytes: int
+    upper_bound_offset: int
+    """No record of the slices has this offset or one above it."""
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended in an ABORT marker at `last_offset` (an entry of .txnindex)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TimestampOffset(NamedTuple):
+    """The answer to a lookup by time."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentView:
+    """A closed segment, as tiering sees it."""
+
+    base_offset: int
+    next_offset: int
+    path: str
+    size_bytes: int
+    max_timestamp_ms: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    """(epoch, start offset) of the epochs that own offsets of the segment."""
+    aborted: tuple[AbortedTransaction, ...]
+    """Every aborted transaction with records in the segment, wherever its marker is."""
+    producer_snapshot: bytes | None
+    """The producers at `next_offset`, in Kafka's snapshot format."""
