@@ -1,0 +1,64 @@
+"""``python -m tests.bench [part ...]``: prints ratios, saves them as JSON in .cache/bench.json. Never a test."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.bench import broker_parts, report, spark_parts, tier_parts
+
+RUNS = 3
+
+
+def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[], None]]:
+    return {
+        "throughput": partial(broker_parts.throughput, folder / "throughput", out, runs),
+        "latency": partial(broker_parts.latency, folder / "latency", out, runs),
+        "start": partial(broker_parts.start, folder / "start", out, runs),
+        "conversion": partial(tier_parts.conversion, out, runs),
+        "cold": partial(tier_parts.cold, folder / "cold", out, runs),
+        "apache-cold": partial(tier_parts.apache_cold, folder / "apache-cold", out, runs),
+        "hot-while-tiering": partial(
+            tier_parts.hot_latency_while_tiering, folder / "hot", out, runs
+        ),
+        "spark": partial(spark_parts.batch, folder / "spark", out, runs),
+    }
+
+
+def main() -> int:
+    names = list(parts(Path(), report.Report(), RUNS))
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help=f"of {', '.join(names)}; all when none is named"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, help="counted runs a side (default %(default)s)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where data and lake lie (default: a temporary folder)"
+    )
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(names)
+    if unknown:
+        parser.error(
+            f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(names)}"
+        )
+    out = report.Report()
+    with tempfile.TemporaryDirectory(prefix="kafka-ds-bench-") as scratch:
+        work = parts(options.folder or Path(scratch), out, options.runs)
+        print(report.heading())
+        for name in options.parts or names:
+            work[name]()
+    saved = Path(".cache") / "bench.json"
+    saved.parent.mkdir(exist_ok=True)
+    out.save(saved)
+    print(out.summary())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

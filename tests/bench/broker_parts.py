@@ -1,0 +1,152 @@
+"""Throughput, CPU, memory, start and latency of one broker against Apache Kafka's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from tests.bench import machine
+from tests.bench.report import Figure, Report
+from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
+
+SETTLE_S = 1.0
+RECORDS = {100: 1_000_000, 1024: 200_000}
+
+
+def pair(folder: Path) -> tuple[OurSide, ApacheKafka]:
+    return OurSide(folder / "ours"), ApacheKafka(folder / "apache")
+
+
+def throughput(folder: Path, report: Report, runs: int) -> None:
+    """Produce and consume, acks=all, one partition; both brokers up, one at work at a time, in turn."""
+    sides = pair(folder)
+    try:
+        for side in sides:
+            side.launch(clean=True)
+            ready(side)
+        idle = {side.name: machine.resident_mib(side.pids()[:1]) for side in sides}
+        for size, count in RECORDS.items():
+            _throughput_of(sides, report, size, count, runs)
+        loaded = {side.name: machine.resident_mib(side.pids()) for side in sides}
+        ours, theirs = (side.name for side in sides)
+        report.add(
+            Figure(
+                name="memory, broker alone, idle",
+                unit="MiB",
+                ours=[idle[ours]],
+                theirs=[idle[theirs]],
+                at_most=0.2,
+            )
+        )
+        report.add(
+            Figure(
+                name="memory after load, broker and worker",
+                unit="MiB",
+                ours=[loaded[ours]],
+                theirs=[loaded[theirs]],
+                at_most=0.35,
+            )
+        )
+    finally:
+        for side in sides:
+            side.stop()
+
+
+def _throughput_of(
+    sides: tuple[Side, ...], report: Report, size: int, count: int, runs: int
+) -> None:
+    for what in ("produce", "consume"):
+        rates: dict[str, list[float]] = {side.name: [] for side in sides}
+        costs: dict[str, list[float]] = {side.name: [] for side in sides}
+        foreign: list[float] = []
+        # One run that does not count: the JVM compiles, our kernels and caches warm up.
+        for run in range(runs + 1):
+            for side in sides:
+                topic = f"load-{size}-{run}"
+                if what == "produce":
+                    create_topic(side, topic)
+                time.sleep(SETTLE_S)
+                with machine.watching(side.pids(), [p for s in sides for p in s.pids()]) as use:
+                    result = client(what, side, topic, count=count, size=size)
+                if run:
+                    rates[side.name].append(result["records_s"] * size / 1e6)
+                    costs[side.name].append(use.cpu_s / (count * size / 1e9))
+                    foreign.append(use.foreign_cores)
+        ours, theirs = (side.name for side in sides)
+        cores = statistics.median(foreign)
+        report.add(
+            Figure(
+                name=f"{what} {size} B",
+                unit="MB/s",
+                ours=rates[ours],
+                theirs=rates[theirs],
+                at_least=1.0,
+                foreign_cores=cores,
+            )
+        )
+        report.add(
+            Figure(
+                name=f"{what} {size} B, broker CPU",
+                unit="s/GB",
+                ours=costs[ours],
+                theirs=costs[theirs],
+                at_most=0.5,
+                foreign_cores=cores,
+            )
+        )
+
+
+def latency(folder: Path, report: Report, runs: int) -> None:
+    """One record at a time."""
+    sides = pair(folder)
+    found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
+    try:
+        for side in sides:
+            side.launch(clean=True)
+            ready(side)
+            create_topic(side, "pingpong")
+        for run in range(runs + 1):
+            for side in sides:
+                result = client("pingpong", side, "pingpong", count=3000, size=100)
+                if run:
+                    found[side.name].append(result)
+    finally:
+        for side in sides:
+            side.stop()
+    ours, theirs = (side.name for side in sides)
+    for cut in ("p50_us", "p99_us"):
+        report.add(
+            Figure(
+                name=f"latency, one record at a time, {cut[:3]}",
+                unit="us",
+                ours=[r[cut] for r in found[ours]],
+                theirs=[r[cut] for r in found[theirs]],
+                at_most=1.0,
+            )
+        )
+
+
+def start(folder: Path, report: Report, runs: int) -> None:
+    """From the start of the process to the first acknowledged record, on formatted, empty disks."""
+    times: dict[str, list[float]] = {}
+    for run in range(runs + 1):
+        for side in pair(folder / str(run)):
+            if isinstance(side, ApacheKafka):
+                side.format()
+            began = time.time()
+            side.launch(clean=False)
+            at = client("first", side, "first")["at"]
+            side.stop()
+            if run:
+                times.setdefault(side.name, []).append(at - began)
+    ours, theirs = times.values()
+    report.add(
+        Figure(
+            name="process start to first acknowledged record",
+            unit="s",
+            ours=ours,
+            theirs=theirs,
+            at_most=0.5,
+        )
+    )

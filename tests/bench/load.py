@@ -1,0 +1,158 @@
+"""One client at work, as a process of its own: ``python -m tests.bench.load produce|consume|pingpong|first …``.
+
+Prints one line of JSON. librdkafka's settings are the same for both sides; ``fetch.queue.backoff.ms`` is low, since at
+its default the client sleeps a second whenever 100,000 records are queued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+
+CHUNK = 10_000
+
+
+def produce(options: argparse.Namespace) -> dict[str, Any]:
+    failures = 0
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal failures
+        failures += error is not None
+
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "acks": "all",
+            "linger.ms": 5,
+            "batch.size": options.batch,
+            "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 512_000,
+        }
+    )
+    producer.list_topics(options.topic, timeout=20)
+    value = bytes(range(256)) * (options.size // 256 + 1)
+    value = value[: options.size]
+    began = time.perf_counter()
+    for i in range(options.count):
+        while True:
+            try:
+                producer.produce(options.topic, value, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not i % 1000:
+            producer.poll(0)
+    producer.flush(120)
+    wall = time.perf_counter() - began
+    if failures:
+        raise RuntimeError(f"{failures} records were not acknowledged")
+    return {"wall_s": wall, "records_s": options.count / wall}
+
+
+def consume(options: argparse.Namespace) -> dict[str, Any]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": 262_144,
+            "fetch.message.max.bytes": 4 << 20,
+        }
+    )
+    partitions = list(
+        consumer.list_topics(options.topic, timeout=20).topics[options.topic].partitions
+    )
+    consumer.assign([TopicPartition(options.topic, p, OFFSET_BEGINNING) for p in partitions])
+    count = size = 0
+    first = 0.0
+    began = time.perf_counter()
+    while count < options.count:
+        messages = consumer.consume(CHUNK, timeout=30)
+        if not messages:
+            raise RuntimeError(f"nothing came for 30 s after {count} records")
+        first = first or time.perf_counter()
+        for message in messages:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+        count += len(messages)
+        size += sum(len(message) for message in messages)
+    wall = time.perf_counter() - began
+    consumer.close()
+    return {
+        "wall_s": wall,
+        "records_s": count / wall,
+        "mb_s": size / wall / 1e6,
+        "first_s": first - began,
+    }
+
+
+def pingpong(options: argparse.Namespace) -> dict[str, Any]:
+    """One record at a time: the next is sent when the last one is acknowledged. Percentiles in microseconds."""
+    acknowledged = False
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal acknowledged
+        if error is not None:
+            raise RuntimeError(str(error))
+        acknowledged = True
+
+    producer = Producer({"bootstrap.servers": options.bootstrap, "acks": "all", "linger.ms": 0})
+    value = bytes(options.size)
+    times = []
+    for i in range(options.count):
+        acknowledged = False
+        began = time.perf_counter()
+        producer.produce(options.topic, value, partition=0, on_delivery=delivered)
+        while not acknowledged:
+            producer.poll(1)
+        if i >= options.count // 10:
+            times.append((time.perf_counter() - began) * 1e6)
+    cuts = statistics.quantiles(times, n=1000)
+    return {"p50_us": cuts[499], "p99_us": cuts[989], "p999_us": cuts[998]}
+
+
+def first(options: argparse.Namespace) -> dict[str, Any]:
+    """Until the first record is acknowledged by a broker that is just starting."""
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "acks": "all",
+            "linger.ms": 0,
+            "reconnect.backoff.ms": 5,
+            "reconnect.backoff.max.ms": 20,
+            "topic.metadata.refresh.fast.interval.ms": 10,
+            "log_level": 0,
+        }
+    )
+    done: list[object] = []
+    producer.produce(options.topic, b"x" * 100, on_delivery=lambda e, m: done.append(e))
+    deadline = time.monotonic() + 60
+    while not done and time.monotonic() < deadline:
+        producer.poll(0.005)
+    if done != [None]:
+        raise RuntimeError(f"the first record was not acknowledged: {done}")
+    return {"at": time.time()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("produce", "consume", "pingpong", "first"))
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=1_000_000)
+    options = parser.parse_args()
+    print(json.dumps(globals()[options.what](options)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
