@@ -1,0 +1,357 @@
+"""Pure: the compression codecs of a record batch, by the numbers of its attributes.
+
+Rules of this file:
+- Output is bounded before it is made. A batch of a few kilobytes may claim gigabytes, and what a
+  frame says of its own size is a claim like any other: it is compared with the limit first.
+- The input is consumed exactly. Frames may follow each other (zstd, lz4 and gzip allow it, and some
+  producers flush that way); a cut frame or anything after the last one is an error.
+- Whatever is wrong with the bytes is CorruptRecord, never the exception of a library.
+- A codec's library is imported when it is first met: a broker that passes batches through needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, cast
+
+from kafka_ds.wire.crc import Buffer
+
+__all__ = [
+    "DECOMPRESSED_BYTES_MAX",
+    "Codec",
+    "CorruptRecord",
+    "compress",
+    "decompress",
+    "decompressed_bytes_max",
+]
+
+# What a batch may decompress to: as a rule 64 MiB, more for a large batch (a producer whose data
+# compresses well fills it by the compressed size), and never more than 1 GiB: the offsets of an
+# Arrow array are 32 bits wide.
+DECOMPRESSED_BYTES_DEFAULT = 64 << 20
+DECOMPRESSED_RATIO_DEFAULT = 64
+DECOMPRESSED_BYTES_MAX = 1 << 30
+
+_PIECE_BYTES = 1 << 20
+_LZ4_RATIO_MAX = 255
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK_BYTES_MAX = 128 << 10
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 << 10
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed: bits 0 to 2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CorruptRecord(Exception):
+    """Bytes that are no record batch, or no valid one."""
+
+
+def decompressed_bytes_max(compressed_bytes: int) -> int:
+    """The limit for a batch whose records take so many bytes, where the caller knows no better."""
+    by_size = compressed_bytes * DECOMPRESSED_RATIO_DEFAULT
+    return min(max(DECOMPRESSED_BYTES_DEFAULT, by_size), DECOMPRESSED_BYTES_MAX)
+
+
+def decompress(codec: int, data: Buffer, *, limit_bytes: int | None = None) -> bytes:
+    """The bytes that `data` was compressed from; CorruptRecord if they are more than the limit."""
+    limit = decompressed_bytes_max(len(data)) if limit_bytes is None else limit_bytes
+    if codec == Codec.NONE:
+        return data if isinstance(data, bytes) else bytes(data)
+    if codec not in _DECODERS:
+        raise CorruptRecord(f"unknown codec {codec}")
+    return _DECODERS[codec](memoryview(data).toreadonly(), limit)
+
+
+def compress(codec: int, data: Buffer) -> bytes:
+    """`data` as one frame that every client reads (lz4 blocks are independent, as Java wants them)."""
+    match Codec(codec):
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            from isal import isal_zlib
+
+            packed: bytes = isal_zlib.compress(data, level=2, wbits=31)
+            return packed
+        case Codec.SNAPPY:
+            return _compress_snappy(data)
+        case Codec.LZ4:
+            import lz4.frame
+
+            framed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+            return framed
+        case Codec.ZSTD:
+            return _compress_zstd(data)
+
+
+def _too_long(codec: Codec, limit: int) -> CorruptRecord:
+    return CorruptRecord(f"{codec.name} data is longer than {limit} bytes")
+
+
+def _cut_short(codec: Codec) -> CorruptRecord:
+    return CorruptRecord(f"{codec.name} data ends within a frame")
+
+
+# -- gzip ---------------------------------------------------------------------------------------
+
+
+def _decompress_gzip(data: memoryview, limit: int) -> bytes:
+    from isal import isal_zlib
+
+    failure = cast("type[Exception]", isal_zlib.error)
+    pieces: list[bytes] = []
+    room = limit
+    rest: Any = data
+    while True:
+        member = isal_zlib.decompressobj(wbits=31)
+        try:
+            while not member.eof:
+                piece = member.decompress(rest, min(room + 1, max(_PIECE_BYTES, 8 * len(rest))))
+                rest = member.unconsumed_tail
+                room -= len(piece)
+                if room < 0:
+                    raise _too_long(Codec.GZIP, limit)
+                if not piece and not rest and not member.eof:
+                    raise _cut_short(Codec.GZIP)
+                pieces.append(piece)
+        except failure as error:
+            raise CorruptRecord(f"GZIP: {error}") from None
+        rest = member.unused_data
+        if not rest:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+# -- snappy -------------------------------------------------------------------------------------
+
+
+def _decompress_snappy(data: memoryview, limit: int) -> bytes:
+    """Raw snappy (librdkafka) or the framing of snappy-java (Java, aiokafka, kafka-python)."""
+    if bytes(data[:8]) != _XERIAL_MAGIC:
+        return _snappy_block(data, limit)
+    pieces: list[bytes] = []
+    room = limit
+    for block in _xerial_blocks(data):
+        piece = _snappy_block(block, room)
+        room -= len(piece)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    position = 0
+    while position < len(data):
+        # A stream that was appended to another one begins with its header once more.
+        if bytes(data[position : position + 8]) == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            if position > len(data):
+                raise _cut_short(Codec.SNAPPY)
+            continue
+        length = int.from_bytes(data[position : position + 4], "big")
+        position += 4
+        if position + length > len(data):
+            raise _cut_short(Codec.SNAPPY)
+        yield data[position : position + length]
+        position += length
+
+
+def _snappy_block(block: memoryview, limit: int) -> bytes:
+    import cramjam
+
+    claimed = shift = 0
+    for byte in block[:5]:
+        claimed |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    else:
+        raise CorruptRecord("SNAPPY: no length")
+    if claimed > limit:
+        raise _too_long(Codec.SNAPPY, limit)
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptRecord(f"SNAPPY: {error}") from None
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    """With snappy-java's framing: every client reads it, and a block at a time."""
+    import cramjam
+
+    view = memoryview(data).cast("B")
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+# -- lz4 ----------------------------------------------------------------------------------------
+
+
+def _decompress_lz4(data: memoryview, limit: int) -> bytes:
+    import lz4.frame
+
+    pieces: list[bytes] = []
+    position, room = 0, limit
+    while not pieces or position < len(data):
+        rest = data[position:] if position else data
+        _check_lz4_header(rest, limit)
+        try:
+            if len(rest) * _LZ4_RATIO_MAX <= room:
+                piece, used = lz4.frame.decompress(rest, return_bytes_read=True)
+            else:
+                piece, used = _lz4_frame_within(rest, room, limit)
+        except (RuntimeError, EOFError, MemoryError) as error:
+            raise CorruptRecord(f"LZ4: {error}") from None
+        position += used
+        room -= len(piece)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_lz4_header(frame: memoryview, limit: int) -> None:
+    """The library allocates what the header claims before it looks any further."""
+    if bytes(frame[:4]) != _LZ4_MAGIC or len(frame) < 7:
+        raise CorruptRecord("LZ4: no frame")
+    if frame[4] & 8 and int.from_bytes(frame[6:14], "little") > limit:
+        raise _too_long(Codec.LZ4, limit)
+
+
+def _lz4_frame_within(frame: memoryview, room: int, limit: int) -> tuple[bytes, int]:
+    import lz4.frame
+
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    pieces: list[bytes] = []
+    given: Buffer = frame
+    while True:
+        piece = decompressor.decompress(given, max_length=min(room + 1, 4 * _PIECE_BYTES))
+        room -= len(piece)
+        if room < 0:
+            raise _too_long(Codec.LZ4, limit)
+        pieces.append(piece)
+        if decompressor.eof:
+            return b"".join(pieces), len(frame) - len(decompressor.unused_data or b"")
+        if not piece and decompressor.needs_input:
+            raise _cut_short(Codec.LZ4)
+        given = b""
+
+
+# -- zstd ---------------------------------------------------------------------------------------
+
+# Contexts are dear to make and must not be shared by threads at work: each call takes one off the
+# list, and gives it back. `pop` and `append` are atomic.
+_idle_decompressors: list[Any] = []
+_idle_compressors: list[Any] = []
+
+
+def _decompress_zstd(data: memoryview, limit: int) -> bytes:
+    import zstandard
+
+    context = _idle_decompressors.pop() if _idle_decompressors else zstandard.ZstdDecompressor()
+    pieces: list[bytes] = []
+    room = limit
+    try:
+        for frame, content_bytes, bytes_max in _zstd_frames(data):
+            if content_bytes is not None and content_bytes > room:
+                raise _too_long(Codec.ZSTD, limit)
+            if content_bytes is not None or bytes_max <= room:
+                # Of unknown size as a rule: librdkafka streams. A stream object takes both kinds.
+                piece = context.decompressobj().decompress(frame)
+            else:
+                piece = context.stream_reader(frame).read(room + 1)
+            room -= len(piece)
+            if room < 0:
+                raise _too_long(Codec.ZSTD, limit)
+            pieces.append(piece)
+    except zstandard.ZstdError as error:
+        raise CorruptRecord(f"ZSTD: {error}") from None
+    finally:
+        _idle_decompressors.append(context)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _zstd_frames(
+    data: memoryview,
+) -> Iterator[tuple[memoryview, int | None, int]]:
+    """Each frame, the size that it claims, and the most that its blocks can hold.
+
+    The library neither says where a frame ends nor minds a cut one; the block headers tell.
+    """
+    position, frames = 0, 0
+    while position < len(data) or not frames:
+        frames += 1
+        magic = bytes(data[position : position + 4])
+        if len(magic) == 4 and magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50:
+            end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+            if end > len(data):
+                raise _cut_short(Codec.ZSTD)
+            position = end
+            continue
+        if magic != _ZSTD_MAGIC or len(data) < position + 6:
+            raise CorruptRecord("ZSTD: no frame")
+        content_bytes, blocks = _zstd_frame_header(data, position + 4)
+        end, bytes_max = _zstd_frame_end(data, blocks)
+        end += 4 if data[position + 4] & 4 else 0
+        if end > len(data):
+            raise _cut_short(Codec.ZSTD)
+        yield data[position:end], content_bytes, bytes_max
+        position = end
+
+
+def _zstd_frame_header(data: memoryview, position: int) -> tuple[int | None, int]:
+    """The claimed size of the frame whose descriptor is there, and where its blocks begin."""
+    descriptor = data[position]
+    single_segment = bool(descriptor & 0x20)
+    size_bytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]
+    start = position + (1 if single_segment else 2) + (0, 1, 2, 4)[descriptor & 3]
+    blocks = start + size_bytes
+    if blocks > len(data):
+        raise _cut_short(Codec.ZSTD)
+    if not size_bytes:
+        return None, blocks
+    claimed = int.from_bytes(data[start:blocks], "little")
+    return claimed + (256 if size_bytes == 2 else 0), blocks
+
+
+def _zstd_frame_end(data: memoryview, position: int) -> tuple[int, int]:
+    """Where the last block of a frame ends, and the most that its blocks can hold."""
+    bytes_max = 0
+    while True:
+        if position + 3 > len(data):
+            raise _cut_short(Codec.ZSTD)
+        header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        kind, size = header >> 1 & 3, header >> 3
+        repeated = kind == 1
+        position += 3 + (1 if repeated else size)
+        bytes_max += size if kind < 2 else _ZSTD_BLOCK_BYTES_MAX
+        if header & 1:
+            return position, bytes_max
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    import zstandard
+
+    context = _idle_compressors.pop() if _idle_compressors else zstandard.ZstdCompressor(level=3)
+    try:
+        packed: bytes = context.compress(data)
+    finally:
+        _idle_compressors.append(context)
+    return packed
+
+
+_DECODERS: dict[int, Callable[[memoryview, int], bytes]] = {
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: _decompress_lz4,
+    Codec.ZSTD: _decompress_zstd,
+}
