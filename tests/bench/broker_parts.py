@@ -67,7 +67,7 @@ def _throughput_of(
                 if what == "produce":
                     create_topic(side, topic)
                 time.sleep(SETTLE_S)
-                with machine.watching(side.pids(), [p for s in sides for p in s.pids()]) as use:
+                with machine.watching(side.pids()) as use:
                     result = client(what, side, topic, count=count, size=size)
                 if run:
                     rates[side.name].append(result["records_s"] * size / 1e6)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -64,14 +64,13 @@ class Use:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     foreign_cores: float = 0.0
-    ours: list[int] = field(default_factory=list)
 
 
 @contextmanager
-def watching(pids: list[int], own: list[int] | None = None) -> Iterator[Use]:
-    """CPU of ``pids`` during the block. What is neither theirs, nor of ``own`` or its children, is foreign."""
+def watching(pids: list[int]) -> Iterator[Use]:
+    """CPU of ``pids`` during the block. What neither they nor this process and its children used is foreign."""
     use = Use()
-    everybody = pids + (own or []) + [os.getpid()]
+    everybody = sorted({*pids, *children(os.getpid())})
     busy, mine, watched, began = (
         _busy(),
         cpu_seconds(everybody),

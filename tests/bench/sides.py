@@ -22,10 +22,16 @@ from tests.processes import BrokerProcess
 
 CLUSTER_ID = "a2Fma2EtZHMtYmVuY2gtMQ"
 # What kafka-server-start.sh and kafka-run-class.sh give a broker by default.
-JVM = (
-    "-Xmx1G -Xms1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
-    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
-).split()
+JVM = [
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+]
 LOG4J = """
 status=error
 appender.console.type=Console

@@ -1,4 +1,4 @@
-"""Spark reading a topic that lies in the lake, against Spark's own Kafka source on Apache Kafka; one session for both."""
+"""Spark on a topic that lies in the lake, against its own Kafka source on Apache Kafka; one session for both."""
 
 from __future__ import annotations
 
