@@ -2,7 +2,4 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
 
-from kafka_ds.wire import batch

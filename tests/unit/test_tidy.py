@@ -40,7 +40,9 @@ def docstring_of(path: Path) -> str:
 def test_a_module_says_whether_it_is_pure(path: Path) -> None:
     if path.name == "__init__.py" and not path.read_text().strip():
         return
-    assert docstring_of(path).startswith(("Pure:", "Shell:")), "docstring begins with Pure: or Shell:"
+    assert docstring_of(path).startswith(("Pure:", "Shell:")), (
+        "docstring begins with Pure: or Shell:"
+    )
 
 
 def modules_imported(tree: ast.Module) -> set[str]:
@@ -80,7 +82,11 @@ def test_a_pure_module_imports_nothing_impure(path: Path) -> None:
         elif module.split(".")[0] in sys.stdlib_module_names:
             assert module in PURE_STANDARD_LIBRARY or module.startswith("collections."), module
         else:
-            assert module in PURE_LIBRARIES or module.split(".")[0] in {"numpy", "pyarrow", "numba"}, module
+            assert module in PURE_LIBRARIES or module.split(".")[0] in {
+                "numpy",
+                "pyarrow",
+                "numba",
+            }, module
 
 
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
