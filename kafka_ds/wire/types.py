@@ -226,9 +226,9 @@ def _compile_init(cls: type) -> Any:
 
 
 def _equal(self: Any, other: Any) -> bool:
-    if type(other) is not type(self):
-        return NotImplemented
-    return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+    return type(other) is type(self) and all(
+        getattr(self, name) == getattr(other, name) for name in self.__slots__
+    )
 
 
 def _repr(self: Any) -> str:
