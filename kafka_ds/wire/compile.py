@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 from kafka_ds.wire.errors import MalformedFrame
@@ -25,32 +25,34 @@ Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray, list[Any]], bytearray]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _reader_scope(cls: type, version: int) -> dict[str, Any]:
     source = ReaderSource()
     source.message(plan(cls, version))
     return source.page.compile(f"reader of {cls.__name__} {version}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _writer_scope(cls: type, version: int) -> dict[str, Any]:
     source = WriterSource()
     source.message(plan(cls, version))
     return source.page.compile(f"writer of {cls.__name__} {version}")
 
 
-@lru_cache(maxsize=None)
-def reader(cls: type, version: int) -> Reader:
-    """`read(view, position, end) -> (message, position after it)`; errors as `reading` says."""
+def _read_function(cls: type, version: int) -> Reader:
     read: Reader = _reader_scope(cls, version)["read"]
     return read
 
 
-@lru_cache(maxsize=None)
-def writer(cls: type, version: int) -> Writer:
-    """`write(message, out, parts) -> out`: full buffers go to `parts`, the last one is returned."""
+def _write_function(cls: type, version: int) -> Writer:
     write: Writer = _writer_scope(cls, version)["write"]
     return write
+
+
+# `read(view, position, end) -> (message, position after it)`; its errors are those of `reading`.
+reader: Callable[[type, int], Reader] = cache(_read_function)
+# `write(message, out, parts) -> out`: what is full goes to `parts`, the rest is returned.
+writer: Callable[[type, int], Writer] = cache(_write_function)
 
 
 def source_of(cls: type, version: int) -> tuple[str, str]:

@@ -39,14 +39,13 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=1024)  # not without a bound: the version comes from the other side
 def _request_has_tags(api_key: int, version: int) -> bool | None:
     """Whether the request header has tags; None where the version is not declared."""
     info = message_info(REQUESTS[api_key])
     return version in info.flexible if version in info.versions else None
 
 
-@lru_cache(maxsize=None)
 def _response_has_tags(cls: type, version: int) -> bool:
     info = message_info(cls)
     return version in info.flexible and info.key != API_VERSIONS_KEY

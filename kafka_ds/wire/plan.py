@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from kafka_ds.wire.types import (
@@ -58,7 +58,7 @@ class StructPlan:
 Kind = Primitive | ArrayPlan | StructPlan
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan(cls: type, version: int) -> StructPlan:
     """The plan of a message in one of its versions."""
     info: MessageInfo = message_info(cls)
