@@ -1,0 +1,119 @@
+"""Shell: frames between the broker and its worker: a small JSON header and a binary payload.
+
+Rules of this file: both ends are ours, so a frame that cannot be read is an AssertionError; sizes are
+bounded all the same. `u32 frame length | u32 header length | header | payload`. The broker's end
+lives in the event loop and reads a payload straight into the buffer that it is used from; the worker's end
+blocks. Whoever finds the other end closed is told so by `closed` or an empty `receive`.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Header = dict[str, Any]
+Buffer = bytes | bytearray | memoryview
+
+_PREFIX = struct.Struct(">II")
+FRAME_BYTES_MAX = 1 << 30
+READ_BYTES = 256 * 1024
+
+
+def frame(header: Header, payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """The buffers of one frame, the payload's uncopied."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    size = len(text) + sum(len(each) for each in payload)
+    assert size <= FRAME_BYTES_MAX, f"a frame of {size} bytes"
+    return [_PREFIX.pack(size, len(text)) + text, *payload]
+
+
+class BlockingChannel:
+    """The worker's end: one thread receives, any thread sends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._sending = threading.Lock()
+
+    def receive(self) -> tuple[Header, memoryview] | None:
+        """The next frame, or None when the broker's end is closed."""
+        prefix = self._exactly(_PREFIX.size)
+        if prefix is None:
+            return None
+        size, header_size = _PREFIX.unpack(prefix)
+        assert header_size <= size <= FRAME_BYTES_MAX, "not a frame"
+        body = self._exactly(size)
+        if body is None:
+            return None
+        return json.loads(bytes(body[:header_size])), body[header_size:]
+
+    def send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+        """Send one frame whole; raises OSError when the broker is gone."""
+        with self._sending:
+            for buffer in frame(header, payload):
+                self._socket.sendall(buffer)
+
+    def _exactly(self, size: int) -> memoryview | None:
+        view = memoryview(bytearray(size))
+        got = 0
+        while got < size:
+            count = self._socket.recv_into(view[got:])
+            if count == 0:
+                return None
+            got += count
+        return view
+
+
+class ChannelProtocol(asyncio.BufferedProtocol):
+    """The broker's end: calls `received(header, payload)` for each frame, `closed()` once."""
+
+    def __init__(
+        self, received: Callable[[Header, memoryview], None], closed: Callable[[], None]
+    ) -> None:
+        self._received = received
+        self._closed = closed
+        self._prefix = memoryview(bytearray(_PREFIX.size))
+        self._target = self._prefix
+        self._filled = 0
+        self._header_size = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+        """Queue one frame; requests are small, so that nothing needs to wait for the socket."""
+        assert self._transport is not None
+        self._transport.writelines(frame(header, payload))
+
+    def close(self) -> None:
+        """Hang up: the worker ends."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._target[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled < len(self._target):
+            return
+        done, self._filled = self._target, 0
+        if done is self._prefix:
+            size, self._header_size = _PREFIX.unpack(done)
+            assert self._header_size <= size <= FRAME_BYTES_MAX, "not a frame"
+            self._target = memoryview(bytearray(size))
+            return
+        self._target = self._prefix
+        header = json.loads(bytes(done[: self._header_size]))
+        self._received(header, done[self._header_size :])
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._closed()

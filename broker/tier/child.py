@@ -1,0 +1,207 @@
+"""Shell: the worker process as the broker sees it: started when needed, asked, restarted, ended.
+
+Rules of this file: one worker at a time; it is reached through a socket pair and ends when our end
+closes, so that no signal is needed and a killed broker leaves no orphan. A request in flight when the
+worker dies fails with `WorkerLost`, and whoever asked may ask again: every operation of the worker may be
+repeated. After deaths in a row the next start waits, twice as long each time.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.seams import Clock
+from broker.tier.channel import Buffer, ChannelProtocol, Header
+from broker.tier.policy import Backoff
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_SECONDS = 5.0
+# A worker that lived so long did not die of what killed the one before.
+HEALTHY_AFTER_MS = 60_000
+# One thread each: the worker parallelises over requests, and the cores belong to the broker first.
+ENVIRONMENT = {
+    "ARROW_IO_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "NUMBA_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKIO_WORKER_THREADS": "1",
+}
+
+
+class WorkerLost(Exception):
+    """The worker ended before it answered, or may not be started yet: ask again later."""
+
+
+class WorkerFailed(Exception):
+    """The worker answered with an error; `kind` says which, for those who act on it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Worker:
+    """Asks the worker process, which it starts first if need be."""
+
+    def __init__(self, arguments: Sequence[str], clock: Clock, *, idle_ms: int) -> None:
+        self._arguments = list(arguments)
+        self._clock = clock
+        self._idle_ms = idle_ms
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: ChannelProtocol | None = None
+        self._changing = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[tuple[Header, memoryview]]] = {}
+        self._last_id = 0
+        self._backoff = Backoff(first_ms=250, longest_ms=15_000)
+        self._started_ms = 0
+        self._stopped = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._reaping: asyncio.Task[None] | None = None
+        self._idling: asyncio.Task[None] | None = None
+        self._ending = False
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while a worker runs."""
+        return self._process.pid if self._process is not None and self._channel else None
+
+    async def ask(
+        self, header: Header, payload: Sequence[Buffer] = ()
+    ) -> tuple[Header, memoryview]:
+        """Send a request and wait for its answer."""
+        if self._channel is None:
+            await self._start()
+        if self._channel is None:
+            raise WorkerLost("the worker died as it started")
+        self._last_id += 1
+        number = self._last_id
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            self._channel.send({**header, "id": number}, payload)
+            answer, body = await future
+        finally:
+            self._waiting.pop(number, None)
+            self._note_activity()
+        if "error" in answer:
+            raise WorkerFailed(answer["error"], answer.get("message", ""))
+        return answer, body
+
+    async def stop(self) -> None:
+        """End the worker; nothing is started again."""
+        self._stopped = True
+        await self._end()
+
+    async def _start(self) -> None:
+        async with self._changing:
+            if self._channel is not None:
+                return
+            if self._stopped:
+                raise WorkerLost("the tier is stopped")
+            now_ms = self._clock.monotonic_ms()
+            if not self._backoff.ready(now_ms):
+                raise WorkerLost("the worker died; it is started again in a moment")
+            if self._reaping is not None:
+                await self._reaping
+            self._started_ms = now_ms
+            ours, theirs = socket.socketpair()
+            try:
+                await self._spawn(ours, theirs)
+            except OSError as error:
+                ours.close()
+                self._backoff.failed(now_ms)
+                raise WorkerLost(f"the worker cannot be started: {error}") from error
+            finally:
+                theirs.close()
+
+    async def _spawn(self, ours: socket.socket, theirs: socket.socket) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "broker.tier.worker",
+            str(theirs.fileno()),
+            *self._arguments,
+            pass_fds=[theirs.fileno()],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+        )
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, self._channel = await loop.create_connection(
+            lambda: ChannelProtocol(self._received, lambda: self._lost(process)), sock=ours
+        )
+        self.starts += 1
+        log.info("tier worker %d started", process.pid)
+        self._note_activity()
+
+    def _received(self, header: Header, payload: memoryview) -> None:
+        future = self._waiting.get(header["id"])
+        if future is not None and not future.done():
+            future.set_result((header, payload))
+
+    def _lost(self, process: asyncio.subprocess.Process) -> None:
+        """Our end saw the other close: a death, unless we are ending it ourselves."""
+        if process is not self._process:
+            return
+        self._channel = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(WorkerLost("the worker died"))
+        if self._ending:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._started_ms >= HEALTHY_AFTER_MS:
+            self._backoff.succeeded()
+        wait_ms = self._backoff.failed(now_ms)
+        log.warning("tier worker %d died; next start in %d ms at the earliest", process.pid, wait_ms)
+        self._reaping = asyncio.get_running_loop().create_task(self._reap(process))
+
+    @staticmethod
+    async def _reap(process: asyncio.subprocess.Process) -> None:
+        """See the process gone; one that hung up but lives on is killed, lest two be at work."""
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _end(self) -> None:
+        async with self._changing:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            if self._reaping is not None:
+                await self._reaping
+            process, channel = self._process, self._channel
+            if process is None or channel is None:
+                return
+            self._ending = True
+            channel.close()
+            await self._reap(process)
+            self._process = None
+            self._ending = False
+
+    def _note_activity(self) -> None:
+        """Put the end of an idle worker off."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._channel is None or self._stopped or self._idle_ms < 0:
+            return
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(self._idle_ms / 1000, self._idle)
+
+    def _idle(self) -> None:
+        if self._waiting or self._channel is None:
+            return
+        log.info("tier worker idle for %d ms: ended", self._idle_ms)
+        self._idling = asyncio.get_running_loop().create_task(self._end())
