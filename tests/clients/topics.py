@@ -1,0 +1,17 @@
+"""Topics for tests, made through librdkafka's admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def create_topic(
+    bootstrap: str, topic: str, settings: Mapping[str, str] | None = None, *, partitions: int = 1
+) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(
+        topic, num_partitions=partitions, replication_factor=1, config=dict(settings or {})
+    )
+    admin.create_topics([new])[topic].result(20)
