@@ -83,7 +83,8 @@ class ReaderSource:
     def struct(self, plan: StructPlan) -> str:
         """Read a struct; the name that it has afterwards."""
         page, name = self.page, self.page.name("x")
-        page.scope[plan.cls.__name__] = plan.cls
+        known = page.scope.setdefault(plan.cls.__name__, plan.cls)
+        assert known is plan.cls, f"two structs of the name {plan.cls.__name__}"
         page.line(f"{name} = new({plan.cls.__name__})")
         for field in plan.absent + plan.tagged:
             page.line(f"{name}.{field.name} = {page.constant(field.default, 'default')}")

@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
 T = TypeVar("T")
 
 NO_UUID = bytes(16)
+MIN_I32 = -(2**31)
 MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
 

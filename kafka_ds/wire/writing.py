@@ -111,21 +111,23 @@ class WriterSource:
         page.line(f"{self.out} += {e}")
 
     def records(self, nullable: bool, value: str, flexible: bool) -> None:
+        """Mostly one memoryview, sometimes several, sometimes another kind of buffer."""
         page = self.page
         size, buffers, n = page.name("size"), page.name("buffers"), page.name("n")
-        plus = " + 1" if flexible else ""
-        page.line(f"{buffers} = {value}")
-        if nullable:
-            with page.block(f"if {buffers} is None:"):
-                page.line(f"{size}, {buffers}, {n} = 0, (), {0 if flexible else -1}")
-            with page.block("else:"):
-                page.line(f"{size}, {buffers} = buffers_of({buffers})")
-                page.line(f"{n} = {size}{plus}")
-        else:
-            page.line(f"{size}, {buffers} = buffers_of({buffers})")
-            page.line(f"{n} = {size}{plus}")
-        self.length(flexible, "i", n)
         assert self.out == "out", "records in a tagged field"
+        page.line(f"{buffers} = {value}")
+        with page.block(f"if type({buffers}) is memoryview:"):
+            page.line(f"{n} = {size} = {buffers}.nbytes")
+            page.line(f"{buffers} = ({buffers},)")
+        if nullable:
+            with page.block(f"elif {buffers} is None:"):
+                page.line(f"{n}, {size}, {buffers} = -1, 0, ()")
+        with page.block("else:"):
+            page.line(f"{size}, {buffers} = buffers_of({buffers})")
+            page.line(f"{n} = {size}")
+        if flexible:
+            page.line(f"{n} += 1")
+        self.length(flexible, "i", n)
         with page.block(f"if {size} > {RECORDS_COPIED_BYTES_MAX}:"):
             page.line("parts.append(out)")
             page.line(f"parts.extend({buffers})")
@@ -177,8 +179,9 @@ class WriterSource:
         """The condition under which a tagged field is written."""
         value = f"{name}.{field.name}"
         if isinstance(field.kind, StructPlan) and not field.nullable:
-            self.page.scope["no_" + field.name] = default_struct(field.kind)
-            return f"{value} is not None and {value} != no_{field.name}"
+            name_of_default = "no_" + field.kind.cls.__name__
+            self.page.scope[name_of_default] = default_struct(field.kind)
+            return f"{value} is not None and {value} != {name_of_default}"
         if field.default is None:
             return f"{value} is not None"
         if field.default == []:

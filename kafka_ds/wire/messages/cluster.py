@@ -6,6 +6,7 @@ version 0.
 """
 
 from kafka_ds.wire.types import (
+    MIN_I32,
     NO_UUID,
     boolean,
     i8,
@@ -104,7 +105,7 @@ class MetadataResponseTopic:
     topic_id: uuid = v("10+", default=NO_UUID)
     is_internal: boolean = v("1+", default=False)
     partitions: list[MetadataResponsePartition]
-    topic_authorized_operations: i32 = v("8+", default=-2147483648)
+    topic_authorized_operations: i32 = v("8+", default=MIN_I32)
 
 
 @message(key=3, versions="0-13", flexible="9+")
@@ -116,7 +117,7 @@ class MetadataResponse:
     cluster_id: string | None = v("2+", nullable="0+", default=None)
     controller_id: i32 = v("1+", default=-1)
     topics: list[MetadataResponseTopic]
-    cluster_authorized_operations: i32 = v("8-10", default=-2147483648)
+    cluster_authorized_operations: i32 = v("8-10", default=MIN_I32)
     error_code: i16 = v("13+", default=0)
 
 
@@ -149,7 +150,7 @@ class DescribeClusterResponse:
     cluster_id: string
     controller_id: i32 = v(default=-1)
     brokers: list[DescribeClusterBroker]
-    cluster_authorized_operations: i32 = v(default=-2147483648)
+    cluster_authorized_operations: i32 = v(default=MIN_I32)
 
 
 @message(key=10, versions="0-6", flexible="3+")

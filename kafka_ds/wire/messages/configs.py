@@ -68,23 +68,23 @@ class DescribeConfigsResponse:
 
 
 @struct
-class AlterConfigsAlterableConfig:
+class AlterableConfig:
     name: string
     value: string | None = v(nullable="0+")
 
 
 @struct
-class AlterConfigsAlterConfigsResource:
+class AlterConfigsResource:
     resource_type: i8
     resource_name: string
-    configs: list[AlterConfigsAlterableConfig]
+    configs: list[AlterableConfig]
 
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest:
     """Replace all settings of these resources."""
 
-    resources: list[AlterConfigsAlterConfigsResource]
+    resources: list[AlterConfigsResource]
     validate_only: boolean
 
 
@@ -105,24 +105,24 @@ class AlterConfigsResponse:
 
 
 @struct
-class IncrementalAlterConfigsAlterableConfig:
+class IncrementalAlterableConfig:
     name: string
     config_operation: i8
     value: string | None = v(nullable="0+")
 
 
 @struct
-class IncrementalAlterConfigsAlterConfigsResource:
+class IncrementalAlterConfigsResource:
     resource_type: i8
     resource_name: string
-    configs: list[IncrementalAlterConfigsAlterableConfig]
+    configs: list[IncrementalAlterableConfig]
 
 
 @message(key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
     """Set, delete, append to or subtract from single settings of these resources."""
 
-    resources: list[IncrementalAlterConfigsAlterConfigsResource]
+    resources: list[IncrementalAlterConfigsResource]
     validate_only: boolean
 
 

@@ -4,6 +4,7 @@ Rules of this file: none of these changes a group that has members.
 """
 
 from kafka_ds.wire.types import (
+    MIN_I32,
     boolean,
     bytes_,
     i16,
@@ -42,7 +43,7 @@ class DescribedGroup:
     protocol_type: string
     protocol_data: string
     members: list[DescribedGroupMember]
-    authorized_operations: i32 = v("3+", default=-2147483648)
+    authorized_operations: i32 = v("3+", default=MIN_I32)
 
 
 @message(key=15, versions="0-6", flexible="5+")

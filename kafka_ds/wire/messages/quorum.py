@@ -4,6 +4,7 @@ Rules of this file: long listings come in pages, and the cursor of the next one 
 """
 
 from kafka_ds.wire.types import (
+    MIN_I32,
     NO_UUID,
     boolean,
     i8,
@@ -161,7 +162,7 @@ class DescribeTopicPartitionsResponseTopic:
     topic_id: uuid
     is_internal: boolean = v(default=False)
     partitions: list[DescribeTopicPartitionsResponsePartition]
-    topic_authorized_operations: i32 = v(default=-2147483648)
+    topic_authorized_operations: i32 = v(default=MIN_I32)
 
 
 @message(key=75, versions="0", flexible="0+")
