@@ -1,0 +1,225 @@
+"""Pure: the decisions that make up a cluster, as the values that its metadata log holds.
+
+Rules of this file:
+- An event says what is true from now on, in full, not what changed: `PartitionChanged` carries the
+  partition's whole registration. So one event is one row that SQL can read without its neighbours.
+- Ids are 16 raw bytes here and Kafka's text in JSON, as everywhere.
+- JSON is flat, and its keys are the field names, which are the columns of the table's rows. A reader
+  skips keys that it does not know; an event of a type that it does not know is an error: a broker
+  must not act on a cluster that it only half understands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+NO_LEADER = -1
+NO_BROKER_EPOCH = -1
+RECOVERED = 0
+RECOVERING = 1
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where clients of one listener reach a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRegistration:
+    """What the controller knows of a partition; `partition_epoch` is the token of each change."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    leader_recovery_state: int = RECOVERED
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    directories: tuple[bytes, ...] = ()
+
+
+class Event:
+    """One entry of the metadata log; its type is the name of its class."""
+
+    __slots__ = ()
+    types: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        # With slots=True the decorator makes a second class of the name: the last one counts.
+        Event.types[cls.__name__] = cls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCreated(Event):
+    """The first event of every metadata log: whose it is."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerChange(Event):
+    """This broker decides from now on; whoever decided with a lower epoch resigns."""
+
+    controller_id: int
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker(Event):
+    """A broker's process has started; `previous_broker_epoch` tells whether it had stopped cleanly.
+
+    `broker_epoch` is -1 in the log, where the event's own place is the epoch, and the epoch itself
+    in a snapshot.
+    """
+
+    broker_id: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    broker_epoch: int = NO_BROKER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated(Event):
+    """A topic exists; its partitions and settings follow in the same commit."""
+
+    topic: str
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted(Event):
+    """A topic and all that belonged to it is gone; its name may be used again, its id never."""
+
+    topic: str
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChanged(Event):
+    """The new state of a partition, whole."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    registration: PartitionRegistration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChanged(Event):
+    """A setting of a topic or broker; a null value takes it back to its default."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock(Event):
+    """These producer ids belong to this broker, whether it ever hands them out or not (KIP-730)."""
+
+    broker_id: int
+    first_producer_id: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Event):
+    """The whole state as events, so that a starting broker reads nothing older than this."""
+
+    events: tuple[Event, ...]
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """An event as the object that lies in the log."""
+    return {"type": type(event).__name__, **_plain_fields(event)}
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """The event behind an object of the log; a ValueError says what cannot be understood."""
+    name = data.get("type")
+    cls = Event.types.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ValueError(f"unknown type of event: {name!r}")
+    event: Event = _read_fields(cls, data)
+    return event
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, PartitionRegistration):
+            plain |= _plain_fields(item)
+        else:
+            plain[field.name] = _plain(item)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return uuid_text(value)
+        case tuple():
+            return [_plain(item) for item in value]
+        case Event():
+            return to_json(value)
+        case Endpoint():
+            return _plain_fields(value)
+        case _:
+            return value
+
+
+def _read_fields(cls: type, data: Mapping[str, Any]) -> Any:
+    try:
+        values = {
+            name: read(data if name == "registration" else data[name])
+            for name, read in _readers(cls).items()
+            if name in data or name == "registration"
+        }
+        return cls(**values)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"not a {cls.__name__}: {error}") from error
+
+
+@cache
+def _readers(cls: type) -> dict[str, Callable[[Any], Any]]:
+    hints = get_type_hints(cls)
+    return {field.name: _reader(hints[field.name]) for field in fields(cls)}
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    if hint is bytes:
+        return uuid_from_text
+    if get_origin(hint) is tuple:
+        item = _reader(get_args(hint)[0])
+        return lambda values: tuple(map(item, values))
+    if hint is Event:
+        return from_json
+    if hint in (Endpoint, PartitionRegistration):
+        return lambda data: _read_fields(hint, data)
+    return lambda value: _checked(value, hint)
+
+
+def _checked(value: Any, hint: Any) -> Any:
+    allowed = get_args(hint) or (hint,)
+    if type(value) not in allowed:
+        raise ValueError(f"{value!r} is no {hint}")
+    return value

@@ -1,0 +1,35 @@
+"""Pure: which names a topic may have, in the words of Kafka's own refusals.
+
+Rules of this file: Kafka's rules first (metrics once could not tell '.' from '_', and still names that
+differ only there are refused), then ours: a topic is a folder in the lake, and there are file systems
+that take two names for one when they differ in case.
+"""
+
+import re
+
+NAME_LENGTH_MAX = 249
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+# These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
+RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+def why_illegal(name: str) -> str | None:
+    """Why no topic may have this name, or None."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    if not _LEGAL.match(name):
+        return (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    return None
+
+
+def collision_key(name: str) -> str:
+    """Equal for names that may not exist beside each other."""
+    return name.replace(".", "_").lower()
