@@ -1,0 +1,80 @@
+"""Pure: the value of `listeners`: names, hosts and ports.
+
+Rules of this file: a listener is NAME://host:port; its name is a security protocol or is mapped to one by
+listener.security.protocol.map. Mistakes raise ConfigError naming the setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.settings import ConfigError
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+_ENDPOINT = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_.%-]*)):(?P<port>\d{1,5})"
+)
+PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener; an empty host stands for every address of the machine."""
+
+    name: str
+    host: str
+    port: int
+
+
+def parse_endpoints(setting: str, text: str) -> tuple[Endpoint, ...]:
+    """The endpoints of a comma-separated list; at least one, names and non-zero ports each once."""
+    found: list[Endpoint] = []
+    for item in text.split(","):
+        match = _ENDPOINT.fullmatch(item.strip())
+        if match is None:
+            raise ConfigError(
+                f"{setting}={text}: {item.strip() or 'nothing'} is not NAME://host:port"
+            )
+        port = int(match["port"])
+        if port > PORT_MAX:
+            raise ConfigError(f"{setting}={text}: there is no port {port}")
+        found.append(Endpoint(match["name"].upper(), match["v6"] or match["host"] or "", port))
+    names = [endpoint.name for endpoint in found]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{setting}={text}: a listener's name stands there twice")
+    places = [(endpoint.host, endpoint.port) for endpoint in found if endpoint.port]
+    if len(set(places)) != len(places):
+        raise ConfigError(f"{setting}={text}: two listeners share one port")
+    return tuple(found)
+
+
+def check_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
+    """Refuses a listener whose protocol is unknown or not served."""
+    protocols = _parse_map(protocol_map)
+    for endpoint in endpoints:
+        protocol = protocols.get(endpoint.name)
+        if protocol is None:
+            raise ConfigError(
+                f"listeners: {endpoint.name} is not in listener.security.protocol.map"
+            )
+        if protocol not in SERVED_PROTOCOLS:
+            raise ConfigError(
+                f"listeners: {endpoint.name} asks for {protocol}, which this broker does not serve yet"
+            )
+
+
+def _parse_map(text: str) -> dict[str, str]:
+    protocols: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = item.partition(":")
+        protocol = protocol.strip().upper()
+        if not colon or protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map: {item} is not NAME:protocol with one of "
+                f"{', '.join(PROTOCOLS)}"
+            )
+        protocols[name.strip().upper()] = protocol
+    return protocols

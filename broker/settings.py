@@ -1,0 +1,213 @@
+"""Pure: what a setting is: its name, type, default, bounds and one sentence; how its text becomes a value.
+
+Rules of this file: a setting is declared once, as a field of the class that holds its value (`broker.config` and
+`broker.topic_config`), so that a type checker sees the value and everything else (parsing, bounds, the answer to
+DescribeConfigs, docs/settings.md) comes from the declaration. A field's name is Kafka's name with its dots as
+underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does not do
+what its configuration says is worse than one that does not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from functools import cache
+from typing import Any, TypeAlias
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+_METADATA_KEY = "setting"
+
+
+class ConfigError(Exception):
+    """A mistake in the configuration; its text names the setting, the value and the place."""
+
+    def at(self, place: str) -> ConfigError:
+        """The same mistake with the place where it was made."""
+        return ConfigError(f"{self} ({place})")
+
+
+class Kind(IntEnum):
+    """The type of a value; the numbers are those of DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_WHOLE = {
+    Kind.INT: (-(2**31), MAX_INT),
+    Kind.SHORT: (-(2**15), 2**15 - 1),
+    Kind.LONG: (-(2**63), MAX_LONG),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    `synonyms` are the broker-wide settings that give a topic's setting its value, the strongest first, each with
+    the factor that its unit needs. `honours` lists the only values that this broker acts on, None meaning all.
+    `ours` marks a default or a name that Apache Kafka does not have.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    says: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    nullable: bool = False
+    honours: tuple[str, ...] | None = None
+    synonyms: tuple[tuple[str, int], ...] = ()
+    ours: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether its value must never be shown."""
+        return self.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` means, or a ConfigError that names this setting."""
+        value = self._typed(text.strip())
+        self._check_bounds(text, value)
+        if self.honours is not None and self.text(value) not in self.honours:
+            accepted = " or ".join(self.honours) or "an empty value"
+            shown = "(hidden)" if self.sensitive else text
+            raise ConfigError(
+                f"{self.name}={shown} is not honoured by this broker yet: leave it at {accepted}"
+            )
+        return value
+
+    def text(self, value: Value) -> str | None:
+        """How Kafka writes this value."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _typed(self, text: str) -> Value:
+        if self.kind in _WHOLE:
+            return self._whole(text)
+        if self.kind is Kind.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"{self.name}={text} is neither true nor false")
+            return text.lower() == "true"
+        if self.kind is Kind.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                raise ConfigError(f"{self.name}={text} is not a number") from None
+        if self.kind is Kind.LIST:
+            return tuple(item.strip() for item in text.split(",")) if text else ()
+        return text
+
+    def _whole(self, text: str) -> int:
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        # int() alone would take "1_000" and digits of other scripts.
+        if not (digits.isascii() and digits.isdigit()):
+            raise ConfigError(f"{self.name}={text} is not a whole number")
+        low, high = _WHOLE[self.kind]
+        if len(digits) > 40 or not low <= int(text) <= high:
+            raise ConfigError(f"{self.name}={text[:60]} does not fit {self.kind.name.lower()}")
+        return int(text)
+
+    def _check_bounds(self, text: str, value: Value) -> None:
+        if self.choices:
+            for item in value if isinstance(value, tuple) else (value,):
+                if item not in self.choices:
+                    allowed = ", ".join(self.choices)
+                    raise ConfigError(f"{self.name}={text} is none of: {allowed}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        if not (self.low is None or value >= self.low):
+            raise ConfigError(f"{self.name}={text} is below the least value allowed, {self.low}")
+        if not (self.high is None or value <= self.high):
+            raise ConfigError(
+                f"{self.name}={text} is above the greatest value allowed, {self.high}"
+            )
+
+
+def _declare(kind: Kind, default: Value, says: str, more: Mapping[str, Any]) -> Any:
+    setting = Setting(name="", kind=kind, default=default, says=says, **more)
+    return field(default=default, metadata={_METADATA_KEY: setting})
+
+
+def boolean(default: bool, says: str, **more: Any) -> Any:
+    """Declares a setting that is true or false."""
+    return _declare(Kind.BOOLEAN, default, says, more)
+
+
+def i32(default: int | None, says: str, **more: Any) -> Any:
+    """Declares a whole number of 32 bits; `low` and `high` bound it."""
+    return _declare(Kind.INT, default, says, {"nullable": default is None, **more})
+
+
+def i64(default: int | None, says: str, **more: Any) -> Any:
+    """Declares a whole number of 64 bits; `low` and `high` bound it."""
+    return _declare(Kind.LONG, default, says, {"nullable": default is None, **more})
+
+
+def double(default: float, says: str, **more: Any) -> Any:
+    """Declares a number with a fraction."""
+    return _declare(Kind.DOUBLE, default, says, more)
+
+
+def string(default: str | None, says: str, **more: Any) -> Any:
+    """Declares a text; `choices` lists the only ones."""
+    return _declare(Kind.STRING, default, says, {"nullable": default is None, **more})
+
+
+def strings(default: tuple[str, ...] | None, says: str, **more: Any) -> Any:
+    """Declares a list, written with commas."""
+    return _declare(Kind.LIST, default, says, {"nullable": default is None, **more})
+
+
+@cache
+def settings_of(cls: type) -> Mapping[str, Setting]:
+    """The settings that a class declares, by Kafka's name."""
+    found: dict[str, Setting] = {}
+    for declared in fields(cls):
+        setting = declared.metadata.get(_METADATA_KEY)
+        if setting is not None:
+            name = declared.name.replace("_", ".")
+            found[name] = replace(setting, name=name)
+    return found
+
+
+def attribute_of(name: str) -> str:
+    """The name of the field that holds the setting of this name."""
+    return name.replace(".", "_")
+
+
+@cache
+def broker_synonyms(cls: type) -> Mapping[str, tuple[Setting, int, str]]:
+    """Broker-wide settings that only give topics their defaults: name -> (setting, factor, topic's name)."""
+    found: dict[str, tuple[Setting, int, str]] = {}
+    for setting in settings_of(cls).values():
+        for name, factor in setting.synonyms:
+            found[name] = (_synonym(setting, name, factor), factor, setting.name)
+    return found
+
+
+def _synonym(setting: Setting, name: str, factor: int) -> Setting:
+    if factor == 1:
+        return replace(setting, name=name, synonyms=())
+    # Kafka's settings in minutes and hours are 32 bits wide and bounded in their own unit.
+    low = setting.low if setting.low is None or setting.low < 0 else -(-setting.low // factor)
+    return replace(
+        setting, name=name, kind=Kind.INT, default=None, nullable=True, low=low, synonyms=()
+    )

@@ -1,0 +1,333 @@
+"""Pure: the settings of Apache Kafka's brokers that this broker does not act on: name, type, default.
+
+Rules of this file: facts of Kafka 4.3, one a line, in the order of the alphabet. A line goes when its setting is
+honoured, which declares it in `broker.config` or `broker.topic_config`. Such a setting may stand in a
+configuration at its default value; anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from broker.settings import Kind, Setting, Value
+
+_KINDS = {
+    "B": Kind.BOOLEAN, "S": Kind.STRING, "I": Kind.INT, "H": Kind.SHORT, "L": Kind.LONG,
+    "D": Kind.DOUBLE, "A": Kind.LIST, "C": Kind.CLASS, "P": Kind.PASSWORD,
+}  # fmt: skip
+
+# @ stands for org.apache.kafka.
+_TABLE = """
+add.partitions.to.txn.retry.backoff.max.ms I 100
+add.partitions.to.txn.retry.backoff.ms I 20
+alter.config.policy.class.name C
+alter.log.dirs.replication.quota.window.num I 11
+alter.log.dirs.replication.quota.window.size.seconds I 1
+authorizer.class.name S
+auto.leader.rebalance.enable B true
+background.threads I 10
+broker.heartbeat.interval.ms I 2000
+broker.id I -1
+broker.session.timeout.ms I 9000
+client.quota.callback.class C
+config.providers A
+connection.failed.authentication.delay.ms I 100
+connections.max.reauth.ms L 0
+controlled.shutdown.enable B true
+controller.listener.names A
+controller.quorum.append.linger.ms I 25
+controller.quorum.auto.join.enable B false
+controller.quorum.bootstrap.servers A
+controller.quorum.election.backoff.max.ms I 1000
+controller.quorum.election.timeout.ms I 1000
+controller.quorum.fetch.max.bytes I 1048576
+controller.quorum.fetch.snapshot.max.bytes I 1048576
+controller.quorum.fetch.timeout.ms I 2000
+controller.quorum.request.timeout.ms I 2000
+controller.quorum.retry.backoff.ms I 20
+controller.quorum.voters A
+controller.quota.window.num I 11
+controller.quota.window.size.seconds I 1
+controller.socket.timeout.ms I 30000
+cordoned.log.dirs A
+create.topic.policy.class.name C
+delegation.token.expiry.check.interval.ms L 3600000
+delegation.token.expiry.time.ms L 86400000
+delegation.token.max.lifetime.ms L 604800000
+delegation.token.secret.key P
+delete.records.purgatory.purge.interval.requests I 1
+early.start.listeners A
+fetch.purgatory.purge.interval.requests I 1000
+follower.fetch.last.tiered.offset.enable B false
+follower.replication.throttled.rate L 9223372036854775807
+group.consumer.assignment.interval.ms I 1000
+group.consumer.assignors A uniform,range
+group.consumer.heartbeat.interval.ms I 5000
+group.consumer.max.assignment.interval.ms I 15000
+group.consumer.max.heartbeat.interval.ms I 15000
+group.consumer.max.session.timeout.ms I 60000
+group.consumer.max.size I 2147483647
+group.consumer.migration.policy S bidirectional
+group.consumer.min.assignment.interval.ms I 0
+group.consumer.min.heartbeat.interval.ms I 5000
+group.consumer.min.session.timeout.ms I 45000
+group.consumer.session.timeout.ms I 45000
+group.coordinator.append.linger.ms I -1
+group.coordinator.background.threads I 2
+group.coordinator.cached.buffer.max.bytes I 1048588
+group.coordinator.rebalance.protocols A classic,consumer,streams
+group.coordinator.threads I 4
+group.initial.rebalance.delay.ms I 3000
+group.max.session.timeout.ms I 1800000
+group.max.size I 2147483647
+group.min.session.timeout.ms I 6000
+group.share.assignment.interval.ms I 1000
+group.share.assignors A simple
+group.share.delivery.count.limit I 5
+group.share.heartbeat.interval.ms I 5000
+group.share.max.assignment.interval.ms I 15000
+group.share.max.delivery.count.limit I 10
+group.share.max.heartbeat.interval.ms I 15000
+group.share.max.partition.max.record.locks I 4000
+group.share.max.record.lock.duration.ms I 60000
+group.share.max.session.timeout.ms I 60000
+group.share.max.share.sessions I 2000
+group.share.max.size I 200
+group.share.min.assignment.interval.ms I 0
+group.share.min.delivery.count.limit I 2
+group.share.min.heartbeat.interval.ms I 5000
+group.share.min.partition.max.record.locks I 100
+group.share.min.record.lock.duration.ms I 15000
+group.share.min.session.timeout.ms I 45000
+group.share.partition.max.record.locks I 2000
+group.share.record.lock.duration.ms I 30000
+group.share.session.timeout.ms I 45000
+group.streams.assignment.interval.ms I 1000
+group.streams.heartbeat.interval.ms I 5000
+group.streams.initial.rebalance.delay.ms I 3000
+group.streams.max.assignment.interval.ms I 15000
+group.streams.max.heartbeat.interval.ms I 15000
+group.streams.max.session.timeout.ms I 60000
+group.streams.max.size I 2147483647
+group.streams.max.standby.replicas I 2
+group.streams.min.assignment.interval.ms I 0
+group.streams.min.heartbeat.interval.ms I 5000
+group.streams.min.session.timeout.ms I 45000
+group.streams.num.standby.replicas I 0
+group.streams.session.timeout.ms I 45000
+initial.broker.registration.timeout.ms I 60000
+inter.broker.listener.name S
+kafka.metrics.polling.interval.secs I 10
+kafka.metrics.reporters A
+leader.imbalance.check.interval.seconds L 300
+leader.replication.throttled.rate L 9223372036854775807
+log.cleaner.backoff.ms L 15000
+log.cleaner.dedupe.buffer.size L 134217728
+log.cleaner.enable B true
+log.cleaner.io.buffer.load.factor D 0.9
+log.cleaner.io.buffer.size I 524288
+log.cleaner.io.max.bytes.per.second D 1.7976931348623157E308
+log.cleaner.threads I 1
+log.dir.failure.timeout.ms L 30000
+max.connection.creation.rate I 2147483647
+max.connections.per.ip.overrides S
+max.incremental.fetch.session.cache.slots I 1000
+max.request.partition.size.limit I 2000
+metadata.log.dir S
+metadata.log.max.record.bytes.between.snapshots L 20971520
+metadata.log.max.snapshot.interval.ms L 3600000
+metadata.log.segment.bytes I 1073741824
+metadata.log.segment.ms L 604800000
+metadata.max.idle.interval.ms I 500
+metadata.max.retention.bytes L 104857600
+metadata.max.retention.ms L 604800000
+metric.reporters A @common.metrics.JmxReporter
+metrics.num.samples I 2
+metrics.recording.level S INFO
+metrics.sample.window.ms L 30000
+num.io.threads I 8
+num.network.threads I 3
+num.recovery.threads.per.data.dir I 2
+num.replica.alter.log.dirs.threads I
+num.replica.fetchers I 1
+offset.metadata.max.bytes I 4096
+offsets.commit.timeout.ms I 5000
+offsets.load.buffer.size I 5242880
+offsets.retention.check.interval.ms L 600000
+offsets.retention.minutes I 10080
+offsets.topic.compression.codec I 0
+offsets.topic.num.partitions I 50
+offsets.topic.replication.factor H 3
+offsets.topic.segment.bytes I 104857600
+principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
+producer.purgatory.purge.interval.requests I 1000
+queued.max.request.bytes L -1
+queued.max.requests I 500
+quota.window.num I 11
+quota.window.size.seconds I 1
+remote.fetch.max.wait.ms I 500
+remote.list.offsets.request.timeout.ms L 30000
+remote.log.index.file.cache.total.size.bytes L 1073741824
+remote.log.manager.copier.thread.pool.size I 10
+remote.log.manager.copy.max.bytes.per.second L 9223372036854775807
+remote.log.manager.copy.quota.window.num I 11
+remote.log.manager.copy.quota.window.size.seconds I 1
+remote.log.manager.expiration.thread.pool.size I 10
+remote.log.manager.fetch.max.bytes.per.second L 9223372036854775807
+remote.log.manager.fetch.quota.window.num I 11
+remote.log.manager.fetch.quota.window.size.seconds I 1
+remote.log.manager.follower.thread.pool.size I 2
+remote.log.manager.thread.pool.size I 2
+remote.log.metadata.custom.metadata.max.bytes I 128
+remote.log.metadata.manager.class.name S @server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
+remote.log.metadata.manager.class.path S
+remote.log.metadata.manager.impl.prefix S rlmm.config.
+remote.log.metadata.manager.listener.name S
+remote.log.storage.manager.class.name S
+remote.log.storage.manager.class.path S
+remote.log.storage.manager.impl.prefix S rsm.config.
+replica.alter.log.dirs.io.max.bytes.per.second L 9223372036854775807
+replica.fetch.backoff.ms I 1000
+replica.fetch.max.bytes I 1048576
+replica.fetch.min.bytes I 1
+replica.fetch.response.max.bytes I 10485760
+replica.fetch.wait.max.ms I 500
+replica.lag.time.max.ms L 30000
+replica.selector.class S
+replica.socket.receive.buffer.bytes I 65536
+replica.socket.timeout.ms I 30000
+replication.quota.window.num I 11
+replication.quota.window.size.seconds I 1
+request.timeout.ms I 30000
+sasl.client.callback.handler.class C
+sasl.enabled.mechanisms A GSSAPI
+sasl.jaas.config P
+sasl.kerberos.kinit.cmd S /usr/bin/kinit
+sasl.kerberos.min.time.before.relogin L 60000
+sasl.kerberos.principal.to.local.rules A DEFAULT
+sasl.kerberos.service.name S
+sasl.kerberos.ticket.renew.jitter D 0.05
+sasl.kerberos.ticket.renew.window.factor D 0.8
+sasl.login.callback.handler.class C
+sasl.login.class C
+sasl.login.connect.timeout.ms I
+sasl.login.read.timeout.ms I
+sasl.login.refresh.buffer.seconds H 300
+sasl.login.refresh.min.period.seconds H 60
+sasl.login.refresh.window.factor D 0.8
+sasl.login.refresh.window.jitter D 0.05
+sasl.login.retry.backoff.max.ms L 10000
+sasl.login.retry.backoff.ms L 100
+sasl.mechanism.controller.protocol S GSSAPI
+sasl.mechanism.inter.broker.protocol S GSSAPI
+sasl.oauthbearer.assertion.algorithm S RS256
+sasl.oauthbearer.assertion.claim.aud S
+sasl.oauthbearer.assertion.claim.exp.seconds I 300
+sasl.oauthbearer.assertion.claim.iss S
+sasl.oauthbearer.assertion.claim.jti.include B false
+sasl.oauthbearer.assertion.claim.nbf.seconds I 60
+sasl.oauthbearer.assertion.claim.sub S
+sasl.oauthbearer.assertion.file S
+sasl.oauthbearer.assertion.private.key.file S
+sasl.oauthbearer.assertion.private.key.passphrase P
+sasl.oauthbearer.assertion.template.file S
+sasl.oauthbearer.client.credentials.client.id S
+sasl.oauthbearer.client.credentials.client.secret P
+sasl.oauthbearer.clock.skew.seconds I 30
+sasl.oauthbearer.expected.audience A
+sasl.oauthbearer.expected.issuer S
+sasl.oauthbearer.jwks.endpoint.refresh.ms L 3600000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms L 10000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms L 100
+sasl.oauthbearer.jwks.endpoint.url S
+sasl.oauthbearer.jwt.retriever.class C @common.security.oauthbearer.DefaultJwtRetriever
+sasl.oauthbearer.jwt.validator.class C @common.security.oauthbearer.DefaultJwtValidator
+sasl.oauthbearer.scope S
+sasl.oauthbearer.scope.claim.name S scope
+sasl.oauthbearer.sub.claim.name S sub
+sasl.oauthbearer.token.endpoint.url S
+sasl.server.callback.handler.class C
+sasl.server.max.receive.size I 524288
+security.inter.broker.protocol S PLAINTEXT
+security.providers S
+share.coordinator.append.linger.ms I -1
+share.coordinator.cached.buffer.max.bytes I 1048588
+share.coordinator.load.buffer.size I 5242880
+share.coordinator.snapshot.update.records.per.snapshot I 500
+share.coordinator.state.topic.compression.codec I 0
+share.coordinator.state.topic.min.isr H 2
+share.coordinator.state.topic.num.partitions I 50
+share.coordinator.state.topic.replication.factor H 3
+share.coordinator.state.topic.segment.bytes I 104857600
+share.coordinator.threads I 1
+share.coordinator.write.timeout.ms I 5000
+share.fetch.purgatory.purge.interval.requests I 1000
+socket.connection.setup.timeout.max.ms L 30000
+socket.connection.setup.timeout.ms L 10000
+ssl.allow.dn.changes B false
+ssl.allow.san.changes B false
+ssl.cipher.suites A
+ssl.client.auth S none
+ssl.enabled.protocols A TLSv1.2,TLSv1.3
+ssl.endpoint.identification.algorithm S https
+ssl.engine.factory.class C
+ssl.key.password P
+ssl.keymanager.algorithm S SunX509
+ssl.keystore.certificate.chain P
+ssl.keystore.key P
+ssl.keystore.location S
+ssl.keystore.password P
+ssl.keystore.type S JKS
+ssl.principal.mapping.rules S DEFAULT
+ssl.protocol S TLSv1.3
+ssl.provider S
+ssl.secure.random.implementation S
+ssl.trustmanager.algorithm S PKIX
+ssl.truststore.certificates P
+ssl.truststore.location S
+ssl.truststore.password P
+ssl.truststore.type S JKS
+telemetry.max.bytes I 1048576
+transaction.abort.timed.out.transaction.cleanup.interval.ms I 10000
+transaction.max.timeout.ms I 900000
+transaction.partition.verification.enable B true
+transaction.remove.expired.transaction.cleanup.interval.ms I 3600000
+transaction.state.log.load.buffer.size I 5242880
+transaction.state.log.min.isr I 2
+transaction.state.log.num.partitions I 50
+transaction.state.log.replication.factor H 3
+transaction.state.log.segment.bytes I 104857600
+transaction.two.phase.commit.enable B false
+transactional.id.expiration.ms I 604800000
+"""
+
+
+def unserved_names() -> tuple[str, ...]:
+    """All of them, sorted."""
+    return tuple(_rows())
+
+
+def unserved_setting(name: str) -> Setting | None:
+    """The declaration of one, which honours its default alone."""
+    row = _rows().get(name)
+    if row is None:
+        return None
+    kind, default = row
+    bare = Setting(name=name, kind=kind, default=None, says="")
+    value: Value = bare.parse(default) if default else () if kind is Kind.LIST else None
+    return Setting(
+        name=name,
+        kind=kind,
+        default=value,
+        says="Not honoured yet.",
+        honours=(bare.text(value) or "",),
+    )
+
+
+@cache
+def _rows() -> dict[str, tuple[Kind, str]]:
+    found: dict[str, tuple[Kind, str]] = {}
+    for line in _TABLE.replace("@", "org.apache.kafka.").strip().splitlines():
+        name, kind, *default = line.split(" ")
+        found[name] = (_KINDS[kind], "".join(default))
+    return found
