@@ -164,7 +164,9 @@ class Worker:
         if now_ms - self._started_ms >= HEALTHY_AFTER_MS:
             self._backoff.succeeded()
         wait_ms = self._backoff.failed(now_ms)
-        log.warning("tier worker %d died; next start in %d ms at the earliest", process.pid, wait_ms)
+        log.warning(
+            "tier worker %d died; next start in %d ms at the earliest", process.pid, wait_ms
+        )
         self._reaping = asyncio.get_running_loop().create_task(self._reap(process))
 
     @staticmethod

@@ -6,12 +6,32 @@ COPY_SEGMENT_FINISHED is durable (KIP-405), and its local segments go only `lake
 All methods are called in the event loop; those that are not `async` never wait.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.log.log import Log
 from broker.seams import Clock
+from broker.tier.channel import Buffer, Header
+from broker.tier.child import Worker, WorkerFailed, WorkerLost
+from broker.tier.copies import CopyLoop
+from broker.tier.crash_points import armed_from_environment
+from broker.tier.messages import OUT_OF_RANGE
+from broker.tier.metrics import TierMetrics
+from broker.tier.partitions import Led
+from broker.tier.policy import Backoff, Phase
 from broker.tier.settings import TierSettings
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+# Events of the cluster come in bursts (a start, a topic with many partitions): one commit takes all.
+MATERIALISE_SECONDS = 1.0
+# A copy in flight gets so long to end when the broker stops; it is repeated if it does not.
+STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +42,7 @@ class TierRead:
     reaches up to it, so that a consumer's position gets over offsets whose records are gone.
     """
 
-    chunks: list[bytes] = field(default_factory=list)
+    chunks: list[Buffer] = field(default_factory=list)
     next_offset: int
     tiered_end_offset: int
     log_start_offset: int
@@ -37,43 +57,89 @@ class TierManager:
     """Runs the tier of one broker: copies, cold reads, local deletion, rows of cluster events."""
 
     def __init__(self, settings: TierSettings, clock: Clock) -> None:
-        raise NotImplementedError
+        self._settings = settings
+        self._clock = clock
+        self.metrics = TierMetrics()
+        self._worker = Worker(
+            settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
+        )
+        self._copies = CopyLoop(
+            settings, clock, self._worker, self.metrics, armed_from_environment(), self._advanced
+        )
+        self._reading = asyncio.Semaphore(settings.remote_log_reader_threads)
+        self._reads = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._copying: asyncio.Task[None] | None = None
+        self._deleting: asyncio.TimerHandle | None = None
+        self._materialising = False
+        self._metadata_version = -1
 
     async def start(self) -> None:
         """Begin to work; the worker process is started only when it is first needed."""
-        raise NotImplementedError
+        self._copying = asyncio.get_running_loop().create_task(
+            self._copies.run(), name="tier copies"
+        )
 
     async def stop(self) -> None:
-        """End copies in flight cleanly if they end soon, stop the worker, fail what waits."""
-        raise NotImplementedError
+        """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
+        self._copies.stop()
+        if self._deleting is not None:
+            self._deleting.cancel()
+        if self._copying is not None:
+            await asyncio.wait([self._copying], timeout=STOP_SECONDS)
+            self._copying.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._worker.stop()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process id while there is one."""
+        return self._worker.pid
 
     # -- what the broker tells --------------------------------------------------------------
 
     def partition_opened(
-        self, log: Any, *, leader_epoch: int, last_stable_offset: Callable[[], int]
+        self, log: Log, *, leader_epoch: int, last_stable_offset: Callable[[], int]
     ) -> None:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
-        `log` knows its topic, topic_id, partition; `last_stable_offset` is asked before each copy:
-        nothing at or above it is copied. Called again with a higher epoch after re-election.
+        `last_stable_offset` is asked before each copy: nothing at or above it is copied. Called
+        again with a higher epoch after a re-election.
         """
-        raise NotImplementedError
+        led = Led(log=log, leader_epoch=leader_epoch, last_stable_offset=last_stable_offset)
+        self._copies.led[led.key] = led
+        if log.log_end_offset > 0:
+            self._copies.look_at(led.key, self._settings.lake_start_delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker leads the partition no more: copies of it are not finished here."""
-        raise NotImplementedError
+        self._copies.forget((topic_id, partition))
 
-    def segment_rolled(self, log: Any) -> None:
+    def segment_rolled(self, log: Log) -> None:
         """A segment of this log was closed: there may be a range to copy."""
-        raise NotImplementedError
+        key = (log.topic_id, log.partition)
+        if key in self._copies.led:
+            self._copies.look_at(key)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
-        """The topic is deleted: all its rows leave the table, durably, in the background."""
-        raise NotImplementedError
+        """The topic is deleted: all its rows leave the table, durably, in the background.
 
-    def cluster_events(self, version: int, events: Sequence[dict[str, Any]]) -> None:
+        The deletion is in the cluster's metadata too, so that it is not lost with this process:
+        whoever makes its event a row has deleted the rows first.
+        """
+        for key in [key for key in self._copies.led if key[0] == topic_id]:
+            self._copies.forget(key)
+        request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
+        self._spawn(self._until_done(request, f"deletion of the rows of {topic}"))
+
+    def cluster_events(self, version: int, events: Sequence[Any] = ()) -> None:
         """`__cluster_metadata` reached `version`: its events become rows within about a second."""
-        raise NotImplementedError
+        self._metadata_version = max(self._metadata_version, version)
+        if not self._materialising:
+            self._materialising = True
+            self._spawn(self._materialise())
 
     # -- what the broker asks ---------------------------------------------------------------
 
@@ -93,18 +159,144 @@ class TierManager:
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
         (retriable: store or worker away, queue full).
         """
-        raise NotImplementedError
+        header, payload = await self._ask_to_read(
+            {
+                "op": "read",
+                "topic": topic,
+                "topic_id": uuid_text(topic_id),
+                "partition": partition,
+                "offset": offset,
+                "max_bytes": max_bytes,
+                "isolation_level": isolation_level,
+            }
+        )
+        self.metrics.fetched(len(payload))
+        chunks: list[Buffer] = []
+        position = 0
+        for size in header["sizes"]:
+            chunks.append(payload[position : position + size])
+            position += size
+        return TierRead(
+            chunks=chunks,
+            next_offset=header["next_offset"],
+            tiered_end_offset=header["tiered_end"],
+            log_start_offset=header["log_start_offset"],
+        )
 
     async def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
         """First tiered record at or after a time: (timestamp_ms, offset, leader_epoch), or None."""
-        raise NotImplementedError
+        header, _ = await self._ask_to_read(
+            {
+                "op": "offset_for_timestamp",
+                "topic": topic,
+                "topic_id": uuid_text(topic_id),
+                "partition": partition,
+                "timestamp_ms": timestamp_ms,
+            }
+        )
+        found = header["found"]
+        return (found[0], found[1], found[2]) if found else None
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while not known."""
-        raise NotImplementedError
+        led = self._copies.led.get((topic_id, partition))
+        if led is None or led.state.phase is Phase.UNKNOWN:
+            return None
+        return led.state.copied_offset
 
     async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
         """As `tiered_end`, asking the lake when it is not known yet (ListOffsets -5, -6)."""
-        raise NotImplementedError
+        known = self.tiered_end(topic_id, partition)
+        if known is not None:
+            return known
+        header, _ = await self._ask_to_read(
+            {"op": "state", "partitions": [[topic, uuid_text(topic_id), partition]]}
+        )
+        end: int = header["partitions"][0]["tiered_end"]
+        return end
+
+    # -- inside -----------------------------------------------------------------------------
+
+    async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
+        """A question of a client: bounded in number, and its failure is one that clients retry."""
+        if self._reads >= self._settings.remote_log_reader_max_pending_tasks:
+            self.metrics.fetch_errors += 1
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many cold reads are waiting")
+        self._reads += 1
+        self.metrics.reads_waiting = self._reads
+        try:
+            async with self._reading:
+                return await self._worker.ask(request)
+        except WorkerLost as error:
+            self.metrics.fetch_errors += 1
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        except WorkerFailed as error:
+            self.metrics.fetch_errors += 1
+            out = error.kind == OUT_OF_RANGE
+            code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
+            raise KafkaError(code, str(error)) from error
+        finally:
+            self._reads -= 1
+            self.metrics.reads_waiting = self._reads
+            self.metrics.worker_starts = self._worker.starts
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _until_done(self, request: Header, what: str) -> None:
+        """Ask again until it is done."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._worker.ask(request)
+                return
+            except (WorkerLost, WorkerFailed) as error:
+                wait_ms = backoff.failed(self._clock.monotonic_ms())
+                log.warning("%s failed, tried again in %d ms: %s", what, wait_ms, error)
+                await asyncio.sleep(wait_ms / 1000)
+
+    async def _materialise(self) -> None:
+        done = -1
+        while done < self._metadata_version:
+            await asyncio.sleep(MATERIALISE_SECONDS)
+            version = self._metadata_version
+            request = {"op": "materialise", "version": version}
+            await self._until_done(request, "rows of the cluster's events")
+            done = version
+        self._materialising = False
+
+    def _advanced(self, led: Led) -> None:
+        """More of a partition is FINISHED: after the grace time its local segments may go."""
+        self._delete_local(led)
+        self._schedule_deletion()
+
+    def _schedule_deletion(self) -> None:
+        """One timer for all partitions, at the next end of a grace time."""
+        grace_ms = self._settings.lake_local_grace_ms
+        times = [led.state.next_deletable_ms(grace_ms) for led in self._copies.led.values()]
+        known = [at_ms for at_ms in times if at_ms is not None]
+        if self._deleting is not None:
+            self._deleting.cancel()
+            self._deleting = None
+        if known:
+            # Grouped: what ends its grace within the same second goes together.
+            delay_ms = max(0, min(known) - self._clock.monotonic_ms()) + min(1_000, grace_ms)
+            loop = asyncio.get_running_loop()
+            self._deleting = loop.call_later(delay_ms / 1000, self._delete_all)
+
+    def _delete_all(self) -> None:
+        for led in list(self._copies.led.values()):
+            self._delete_local(led)
+        self._schedule_deletion()
+
+    def _delete_local(self, led: Led) -> None:
+        """Let the log drop what its local retention allows of what was FINISHED long enough ago."""
+        now_ms = self._clock.monotonic_ms()
+        offset = led.state.deletable_offset(now_ms, self._settings.lake_local_grace_ms)
+        if offset > led.log.highest_offset_in_remote_storage:
+            led.log.highest_offset_in_remote_storage = offset
+            led.log.delete_local_segments(self._clock.now_ms())

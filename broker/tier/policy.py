@@ -8,7 +8,7 @@ still a segment. What failed waits, each time twice as long.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -104,7 +104,7 @@ def _range(span: Span, start: int, end: int) -> Range:
 
 
 def choose(
-    candidates: Iterable[tuple[PartitionView, Sequence[Range]]], limits: Limits
+    candidates: Sequence[tuple[PartitionView, Sequence[Range]]], limits: Limits
 ) -> list[PartitionRanges]:
     """Fill one copy: the oldest range of each partition in turn, so that none starves.
 

@@ -4,8 +4,9 @@ Rules of this file: a field is the setting of that name with its dots replaced; 
 broker's; nothing here reads a file or an environment variable.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 
@@ -16,11 +17,21 @@ class TierSettings:
     node_id: int = 1
     lake_uri: str = "data/lake"
     lake_max_lag_ms: int = -1
+    """How old a record may be before it is in the table; -1: closed segments alone are copied."""
     lake_local_grace_ms: int = 60_000
+    """How long a local segment stays after it is FINISHED in the lake."""
     lake_worker_idle_ms: int = 300_000
+    """A worker that was asked nothing for so long is ended; -1: never."""
+    lake_start_delay_ms: int = 1_000
+    """The lake is asked what it holds so long after a partition with records is opened."""
     lake_checkpoint_interval: int = 100
-    lake_log_retention_ms: int = 7 * 24 * 3_600_000
+    """Commits of a table between two checkpoints."""
+    lake_copy_bytes: int = 64 * 1024 * 1024
+    """Bytes of log in one copy, unless a single range holds more."""
+    lake_file_bytes: int = 128 * 1024 * 1024
+    """Bytes of records in one Parquet file, about."""
     lake_reader_cache_bytes: int = 32 * 1024 * 1024
+    """Bytes of batches that the worker keeps ready for consumers that read on."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_log_reader_threads: int = 2
     remote_log_reader_max_pending_tasks: int = 100
@@ -30,3 +41,12 @@ class TierSettings:
         """Take each field from the setting of the same name; a setting not there keeps its default."""
         names = {field: field.replace("_", ".") for field in cls.__dataclass_fields__}
         return cls(**{field: values[name] for field, name in names.items() if name in values})
+
+    def worker_arguments(self) -> list[str]:
+        """What the worker process is told of them."""
+        return [json.dumps(asdict(self))]
+
+    @classmethod
+    def from_worker_argument(cls, text: str) -> Self:
+        """The other way."""
+        return cls(**json.loads(text))

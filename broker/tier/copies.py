@@ -1,0 +1,243 @@
+"""Shell: the copy loop in the broker: looks at the partitions when something happened, asks the worker, acts.
+
+Rules of this file: one copy at a time, so that what rolls meanwhile is copied together next. A log learns of
+a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in the
+epoch in which the copy began. A failure makes the partition wait; it is never forgotten: the interval
+`remote.log.manager.task.interval.ms` looks at every partition again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.seams import Clock
+from broker.tier.child import Worker, WorkerFailed, WorkerLost
+from broker.tier.crash_points import CrashPoints
+from broker.tier.messages import (
+    CONFLICT,
+    FINISHED,
+    CopyAnswer,
+    CopyRequest,
+    CopyTopic,
+    PartitionOutcome,
+)
+from broker.tier.metrics import TierMetrics
+from broker.tier.partitions import Key, Led, copy_topics
+from broker.tier.policy import Limits, Phase, choose
+from broker.tier.settings import TierSettings
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+log = logging.getLogger(__name__)
+
+# Rolls of several partitions come close together: a moment's wait lets them share their commits.
+GROUPING_SECONDS = 0.1
+# A closed segment that is not yet below the last stable offset is looked at again so soon.
+UNSTABLE_RECHECK_MS = 1_000
+STATE_QUESTION_PARTITIONS_MAX = 1_000
+
+
+class CopyLoop:
+    """Copies what the policy chooses, and tells the logs."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        worker: Worker,
+        metrics: TierMetrics,
+        crash_points: CrashPoints,
+        advanced: Callable[[Led], None],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._worker = worker
+        self._metrics = metrics
+        self._crash_points = crash_points
+        self._advanced = advanced
+        self._limits = Limits(bytes_max=settings.lake_copy_bytes)
+        self.led: dict[Key, Led] = {}
+        self._due: dict[Key, int] = {}
+        """Partitions to look at, with the monotonic time from which on."""
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._next_round_ms = 0
+
+    def look_at(self, key: Key, delay_ms: int = 0) -> None:
+        """Something happened to this partition."""
+        at_ms = self._clock.monotonic_ms() + delay_ms
+        self._due[key] = min(at_ms, self._due.get(key, at_ms))
+        self._wake.set()
+
+    def forget(self, key: Key) -> None:
+        """This partition is not led here any more."""
+        self.led.pop(key, None)
+        self._due.pop(key, None)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping:
+            await self._wait()
+            if self._stopping:
+                return
+            await asyncio.sleep(GROUPING_SECONDS)
+            self._begin_round()
+            while await self._copy_once():
+                if self._stopping:
+                    return
+
+    async def _wait(self) -> None:
+        """Until a partition is due: at once, or when its back-off or the interval ends."""
+        self._wake.clear()
+        now_ms = self._clock.monotonic_ms()
+        next_ms = min([self._next_round_ms, *self._due.values()])
+        if next_ms <= now_ms:
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), (next_ms - now_ms) / 1000)
+        except TimeoutError:
+            return
+
+    def _begin_round(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_round_ms:
+            return
+        self._next_round_ms = now_ms + self._round_ms()
+        for key in self.led:
+            self._due[key] = min(now_ms, self._due.get(key, now_ms))
+
+    def _round_ms(self) -> int:
+        """How often every partition is looked at; twice in each `lake.max.lag.ms`."""
+        interval_ms = self._settings.remote_log_manager_task_interval_ms
+        lag_ms = self._settings.lake_max_lag_ms
+        return interval_ms if lag_ms < 0 else max(50, min(interval_ms, lag_ms // 2))
+
+    async def _copy_once(self) -> bool:
+        """Copy what fits one request; True when there may be more to do at once."""
+        now_ms = self._clock.monotonic_ms()
+        keys = [key for key, at_ms in self._due.items() if at_ms <= now_ms]
+        due = [self.led[key] for key in keys if self._due.pop(key) is not None and key in self.led]
+        if not due:
+            return False
+        if not await self._learn([led for led in due if self._unknown(led)]):
+            return False
+        candidates = []
+        for led in due:
+            if led.state.may_copy(now_ms):
+                view, ranges = led.view(with_active=self._settings.lake_max_lag_ms >= 0)
+                candidates.append((view, ranges))
+                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
+                    self.look_at(led.key, UNSTABLE_RECHECK_MS)
+            elif led.state.phase is Phase.READY:
+                self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+        topics, taking_part = copy_topics(choose(candidates, self._limits), self.led)
+        if not topics:
+            return False
+        await self._copy(topics, taking_part)
+        for view, ranges in candidates:
+            if ranges:
+                self._look_again((view.topic_id, view.partition))
+        return True
+
+    def _look_again(self, key: Key) -> None:
+        """There may be more to copy of this partition, once its back-off is over."""
+        led = self.led.get(key)
+        if led is not None and led.state.phase is Phase.READY:
+            self.look_at(key, max(0, led.state.backoff.retry_at_ms - self._clock.monotonic_ms()))
+
+    @staticmethod
+    def _unknown(led: Led) -> bool:
+        """Does it matter what the lake holds of this partition, and is it not known?"""
+        return led.state.phase is Phase.UNKNOWN and led.log.log_end_offset > 0
+
+    async def _learn(self, unknown: list[Led]) -> bool:
+        """Ask the lake how far partitions are tiered; False when it does not answer now."""
+        for start in range(0, len(unknown), STATE_QUESTION_PARTITIONS_MAX):
+            asked = unknown[start : start + STATE_QUESTION_PARTITIONS_MAX]
+            question = [
+                [led.log.topic, uuid_text(led.log.topic_id), led.log.partition] for led in asked
+            ]
+            try:
+                answer, _ = await self._worker.ask({"op": "state", "partitions": question})
+            except (WorkerLost, WorkerFailed) as error:
+                log.warning("the lake's state is not known yet: %s", error)
+                for led in asked:
+                    self.look_at(led.key, led.state.backoff.failed(self._clock.monotonic_ms()))
+                return False
+            now_ms = self._clock.monotonic_ms()
+            for led, state in zip(asked, answer["partitions"], strict=True):
+                led.state.backoff.succeeded()
+                led.state.learnt(state["tiered_end"], now_ms)
+                self._advanced(led)
+        return True
+
+    async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> None:
+        for led in taking_part:
+            led.state.copying()
+        epochs = {led.key: led.leader_epoch for led in taking_part}
+        self._crash_points.at("broker_before_copy")
+        try:
+            header, _ = await self._worker.ask(CopyRequest(topics=topics).header())
+        except (WorkerLost, WorkerFailed) as error:
+            log.warning("copy of %s failed: %s", _names(taking_part), error)
+            self._metrics.copy_errors += 1
+            for led in taking_part:
+                self._retry(led)
+            return
+        self._crash_points.at("broker_after_copy")
+        answer = CopyAnswer.of(header)
+        for outcome in answer.partitions:
+            key = (uuid_from_text(outcome.topic_id), outcome.partition)
+            led_now = self.led.get(key)
+            if led_now is not None and led_now.leader_epoch == epochs.get(key):
+                self._settle(led_now, outcome)
+        self._crash_points.at("broker_after_advance")
+        self._tell(topics, answer)
+
+    def _settle(self, led: Led, outcome: PartitionOutcome) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if outcome.outcome == FINISHED:
+            led.state.finished(outcome.tiered_end, now_ms)
+            self._metrics.copied(outcome.log_bytes, outcome.lake_bytes, outcome.ranges)
+            self._advanced(led)
+            return
+        self._metrics.copy_errors += 1
+        if outcome.tiered_end >= 0:
+            led.state.learnt(outcome.tiered_end, now_ms)
+            self._advanced(led)
+        if outcome.outcome == CONFLICT:
+            log.error("tiering of %s is paused: %s", led.name, outcome.message)
+            led.state.pause(outcome.message)
+            return
+        log.warning("copy of %s failed, will be tried again: %s", led.name, outcome.message)
+        self._retry(led)
+
+    def _retry(self, led: Led) -> None:
+        if led.state.phase is not Phase.PAUSED:
+            led.state.failed(self._clock.monotonic_ms())
+
+    @staticmethod
+    def _tell(topics: list[CopyTopic], answer: CopyAnswer) -> None:
+        """One line a person can follow."""
+        done = [each for each in answer.partitions if each.outcome == FINISHED]
+        if not done:
+            return
+        log.info(
+            "tiered %s: %d partitions, %d ranges, %d rows, %.1f MB of log into %.1f MB, %d ms",
+            ", ".join(topic.topic for topic in topics),
+            len(done),
+            sum(each.ranges for each in done),
+            sum(each.rows for each in done),
+            sum(each.log_bytes for each in done) / 1e6,
+            sum(each.lake_bytes for each in done) / 1e6,
+            answer.milliseconds,
+        )
+
+
+def _names(partitions: list[Led]) -> str:
+    names = [led.name for led in partitions]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,149 @@
+"""Shell: the partitions that this broker leads, as the tier sees them: logs, and what is known of each.
+
+Rules of this file: the bridge between a log and `policy`: it asks a log for its segments and turns a chosen
+range into what the worker needs to copy it. It decides nothing and waits for nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from broker.log.log import Log
+from broker.log.values import SegmentView
+from broker.tier.messages import CopyRange, CopyTopic
+from broker.tier.policy import CopyState, PartitionRanges, PartitionView, Range, Span, pending
+from kafka_ds.wire.types import uuid_text
+
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Led:
+    """One led partition."""
+
+    log: Log
+    leader_epoch: int
+    last_stable_offset: Callable[[], int]
+    state: CopyState = field(default_factory=CopyState)
+
+    @property
+    def key(self) -> Key:
+        """Topic id and partition."""
+        return (self.log.topic_id, self.log.partition)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.log.topic}-{self.log.partition}"
+
+    def view(self, *, with_active: bool) -> tuple[PartitionView, list[Range]]:
+        """What may be copied of it now."""
+        log = self.log
+        closed = [
+            Span(
+                base_offset=each.base_offset,
+                next_offset=each.next_offset,
+                size_bytes=each.size_bytes,
+            )
+            for each in log.closed_segments()
+            if each.next_offset > self.state.copied_offset + 1
+        ]
+        active = None
+        if with_active:
+            base = closed[-1].next_offset if closed else self.state.copied_offset + 1
+            base = max(base, log.local_log_start_offset)
+            active = Span(
+                base_offset=base,
+                next_offset=log.log_end_offset,
+                size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in closed)),
+            )
+        view = PartitionView(
+            topic=log.topic,
+            topic_id=log.topic_id,
+            partition=log.partition,
+            copied_offset=self.state.copied_offset,
+            log_start_offset=log.log_start_offset,
+            last_stable_offset=self.last_stable_offset(),
+            closed=closed,
+            active=active,
+        )
+        return view, pending(view, with_active=with_active)
+
+    def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
+        """Where the worker finds the batches of these ranges; those that left the disk end the list."""
+        views = {each.base_offset: each for each in self.log.closed_segments()}
+        found: list[CopyRange] = []
+        for each in ranges:
+            view = views.get(each.segment_base_offset)
+            whole = view is not None and view.base_offset == each.start_offset
+            made = self._whole(each, view) if view and whole else self._part(each, view)
+            if made is None:
+                break
+            found.append(made)
+        return found
+
+    def _whole(self, chosen: Range, view: SegmentView) -> CopyRange:
+        """A closed segment from its first batch to its last."""
+        return self._range(chosen, view, view.path, 0, view.size_bytes)
+
+    def _part(self, chosen: Range, view: SegmentView | None) -> CopyRange | None:
+        """A piece of a segment: its index knows where the piece begins."""
+        read = self.log.read(
+            chosen.start_offset,
+            max_bytes=self.log.size_bytes,
+            upper_bound_offset=chosen.end_offset + 1,
+            min_one_batch=True,
+        )
+        if not read.slices:
+            return None
+        first = read.slices[0]
+        path: str = getattr(first.file, "path", "")
+        return self._range(chosen, view, path, first.position, first.size_bytes)
+
+    def _range(
+        self, chosen: Range, view: SegmentView | None, path: str, position: int, size: int
+    ) -> CopyRange:
+        start, end = chosen.start_offset, chosen.end_offset
+        closed = view is not None and view.next_offset == end + 1
+        snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
+        return CopyRange(
+            partition=self.log.partition,
+            start_offset=start,
+            end_offset=end,
+            leader_epoch=self.leader_epoch,
+            leader_epochs=self._epochs(start, end),
+            path=path,
+            position=position,
+            size_bytes=size,
+            aborted=[list(each[:3]) for each in self.log.aborted_transactions(start, end + 1)],
+            producer_snapshot=snapshot.hex(),
+        )
+
+    def _epochs(self, start: int, end: int) -> list[list[int]]:
+        """The leader epochs that own offsets of the range; the first begins with it."""
+        found: list[list[int]] = []
+        for epoch, first in self.log.leader_epochs.entries:
+            if first <= start:
+                found = [[epoch, start]]
+            elif first <= end:
+                found.append([epoch, first])
+        return found or [[self.leader_epoch, start]]
+
+
+def copy_topics(
+    chosen: Sequence[PartitionRanges], led: dict[Key, Led]
+) -> tuple[list[CopyTopic], list[Led]]:
+    """What to ask of the worker for chosen ranges, topic by topic, and the partitions in it."""
+    topics: dict[bytes, CopyTopic] = {}
+    taking_part: list[Led] = []
+    for each in chosen:
+        one = led[each.topic_id, each.partition]
+        ranges = one.copy_ranges(each.ranges)
+        if not ranges:
+            continue
+        taking_part.append(one)
+        topic = topics.setdefault(
+            each.topic_id,
+            CopyTopic(topic=each.topic, topic_id=uuid_text(each.topic_id), ranges=[]),
+        )
+        topic.ranges.extend(ranges)
+    return list(topics.values()), taking_part
