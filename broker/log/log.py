@@ -37,6 +37,9 @@ class Log:
     recovery_point: int
     highest_offset_in_remote_storage: int
     on_roll: Callable[[Log], None] | None
+    on_flush: Callable[[Log, BaseException | None], None] | None
+    """Called in the event loop when a flush is done (`recovery_point` has moved) or has failed: an
+    append that flush.messages makes wait for the disk is acknowledged by this."""
 
     @classmethod
     def open(
