@@ -1,0 +1,380 @@
+"""Shell: a small Kafka client: who leads what, where offsets begin and end, what a setting is.
+
+Rules of this file: every public method asks until it has an answer, an error that no retry can mend, or
+``kafka.default.api.timeout.ms`` is over; pauses grow from ``kafka.retry.backoff.ms``; a broker that fails is left, its
+connection dropped, and the metadata asked for anew. Nothing here creates a topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from kafka_ds.client.connection import Connection
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError, TopicGone
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.wire.messages.configs import DescribeConfigsResource
+from kafka_ds.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+TopicPartition = tuple[str, int]
+Value = TypeVar("Value")
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+EARLIEST_LOCAL: Final = -4
+EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
+CONSUMER: Final = -1
+BROKER_RESOURCE: Final = 4
+
+_ABSENT: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who leads a partition (-1: nobody), and since which epoch."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic as the metadata has it."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    partitions: Mapping[int, Leader] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAnswer:
+    """What a leader says to a question about offsets; ``offset`` is -1 where no record is young enough."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """The largest epoch not above the one asked for, and where it ends; -1 and -1 where none is known."""
+
+    epoch: int
+    end_offset: int
+
+
+class Cluster:
+    """The brokers behind ``kafka.bootstrap.servers``. Not for use by several threads at once."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._topics: dict[str, Topic] = {}
+
+    def close(self) -> None:
+        """End every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- topics and leaders ---------------------------------------------------------------------
+
+    def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+        """The topics that exist among ``names``, or (None) all, internal ones included."""
+        return self._persist("Metadata", lambda: self._ask_topics(names))
+
+    def _ask_topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+        wanted = None if names is None else [MetadataRequestTopic(name=n) for n in sorted(names)]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = self.any_broker().call(request, MetadataResponse)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), "Metadata")
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found: dict[str, Topic] = {}
+        for topic in answer.topics:
+            code = ErrorCode(topic.error_code)
+            if code in _ABSENT or topic.name is None:
+                continue
+            if code != ErrorCode.NONE:
+                raise KafkaError(code, f"topic {topic.name}")
+            found[topic.name] = Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                internal=topic.is_internal,
+                partitions={
+                    p.partition_index: Leader(node_id=p.leader_id, epoch=p.leader_epoch)
+                    for p in topic.partitions
+                },
+            )
+        self._topics.update(found)
+        for name in (names or ()) if names is not None else list(self._topics):
+            if name not in found:
+                self._topics.pop(name, None)
+        return found
+
+    def leader(
+        self, partition: TopicPartition, *, refresh: bool = False
+    ) -> tuple[Connection, Leader]:
+        """A connection to the partition's leader, and its epoch.
+
+        Raises:
+            TopicGone: there is no such topic or partition.
+        """
+        return self._persist(
+            f"the leader of {partition[0]}-{partition[1]}",
+            lambda: self._ask_leader(partition, refresh=refresh),
+        )
+
+    def _ask_leader(self, partition: TopicPartition, *, refresh: bool) -> tuple[Connection, Leader]:
+        name, index = partition
+        if refresh or name not in self._topics:
+            self._ask_topics([name])
+        leader = self.topic(name).partitions.get(index)
+        if leader is None:
+            raise TopicGone(f"topic {name} has no partition {index}")
+        if leader.node_id not in self._brokers:
+            self._topics.pop(name, None)
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
+        return self._connection(self._brokers[leader.node_id]), leader
+
+    def topic(self, name: str) -> Topic:
+        """The topic as it was last seen.
+
+        Raises:
+            TopicGone: it was not.
+        """
+        if name not in self._topics:
+            raise TopicGone(f"there is no topic {name}")
+        return self._topics[name]
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def offsets(
+        self, questions: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """Where each partition's timestamp lies; -1 asks for its end, -2 for its start.
+
+        The end is the last stable offset for ``read_committed``, else the high watermark.
+        """
+        answers: dict[TopicPartition, OffsetAnswer] = {}
+
+        def ask() -> dict[TopicPartition, OffsetAnswer]:
+            missing = {tp: question for tp, question in questions.items() if tp not in answers}
+            for connection, partitions in self._by_leader(missing):
+                level = int(read_committed)
+                answers.update(self._ask_offsets(connection, partitions, missing, level))
+            return answers
+
+        return self._persist("ListOffsets", ask)
+
+    def _ask_offsets(
+        self,
+        connection: Connection,
+        partitions: Collection[TopicPartition],
+        questions: Mapping[TopicPartition, int],
+        isolation_level: int,
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        # A cluster that knows no tiers has nothing that is not local.
+        tiers = connection.version_of(ListOffsetsRequest) >= EARLIEST_LOCAL_VERSION
+
+        def timestamp(partition: TopicPartition) -> int:
+            asked = questions[partition]
+            return EARLIEST if asked == EARLIEST_LOCAL and not tiers else asked
+
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=isolation_level,
+            topics=[
+                ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        ListOffsetsPartition(partition_index=i, timestamp=timestamp((name, i)))
+                        for i in indexes
+                    ],
+                )
+                for name, indexes in _grouped(partitions).items()
+            ],
+            timeout_ms=self.settings.request_timeout_ms,
+        )
+        answer = connection.call(request, ListOffsetsResponse)
+        found: dict[TopicPartition, OffsetAnswer] = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                self._check(ErrorCode(p.error_code), (topic.name, p.partition_index))
+                found[topic.name, p.partition_index] = OffsetAnswer(
+                    offset=p.offset, timestamp_ms=p.timestamp, leader_epoch=p.leader_epoch
+                )
+        return found
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where these leader epochs end in the logs of the present leaders (KIP-320)."""
+        ends: dict[TopicPartition, EpochEnd] = {}
+
+        def ask() -> dict[TopicPartition, EpochEnd]:
+            missing = {tp: epoch for tp, epoch in epochs.items() if tp not in ends}
+            for connection, partitions in self._by_leader(missing):
+                ends.update(self._ask_epoch_ends(connection, partitions, missing))
+            return ends
+
+        return self._persist("OffsetForLeaderEpoch", ask)
+
+    def _ask_epoch_ends(
+        self,
+        connection: Connection,
+        partitions: Collection[TopicPartition],
+        epochs: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, EpochEnd]:
+        request = OffsetForLeaderEpochRequest(
+            replica_id=CONSUMER,
+            topics=[
+                OffsetForLeaderTopic(
+                    topic=name,
+                    partitions=[
+                        OffsetForLeaderPartition(partition=i, leader_epoch=epochs[name, i])
+                        for i in indexes
+                    ],
+                )
+                for name, indexes in _grouped(partitions).items()
+            ],
+        )
+        answer = connection.call(request, OffsetForLeaderEpochResponse)
+        found: dict[TopicPartition, EpochEnd] = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                self._check(ErrorCode(p.error_code), (topic.topic, p.partition))
+                found[topic.topic, p.partition] = EpochEnd(
+                    epoch=p.leader_epoch, end_offset=p.end_offset
+                )
+        return found
+
+    # -- settings -------------------------------------------------------------------------------
+
+    def broker_setting(self, name: str) -> str | None:
+        """The value of a setting of any broker, or None where it knows no such setting."""
+        return self._persist("DescribeConfigs", lambda: self._ask_broker_setting(name))
+
+    def _ask_broker_setting(self, name: str) -> str | None:
+        self._ask_topics([])
+        for node_id, address in sorted(self._brokers.items()):
+            resource = DescribeConfigsResource(
+                resource_type=BROKER_RESOURCE,
+                resource_name=str(node_id),
+                configuration_keys=[name],
+            )
+            answer = self._connection(address).call(
+                DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
+            )
+            for result in answer.results:
+                if result.error_code:
+                    raise KafkaError(ErrorCode(result.error_code), result.error_message)
+                for config in result.configs:
+                    if config.name == name:
+                        return config.value
+            return None
+        return None
+
+    # -- brokers --------------------------------------------------------------------------------
+
+    def any_broker(self) -> Connection:
+        """A connection to whichever broker answers.
+
+        Raises:
+            BrokerUnreachable: none does; the message tells of each.
+        """
+        addresses = dict.fromkeys([*self._brokers.values(), *self.settings.bootstrap_servers])
+        open_ones = [a for a in addresses if a in self._connections and self._connections[a].idle]
+        problems: list[str] = []
+        for address in [*open_ones, *(a for a in addresses if a not in open_ones)]:
+            try:
+                return self._connection(address)
+            except ClientError as problem:
+                problems.append(str(problem))
+        raise BrokerUnreachable(
+            f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(problems)}"
+        )
+
+    def _connection(self, address: tuple[str, int]) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or not connection.idle:
+            if connection is not None:
+                connection.close()
+            connection = self._connections[address] = Connection(*address, self.settings)
+        return connection
+
+    def _by_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[tuple[Connection, list[TopicPartition]]]:
+        unknown = sorted({name for name, _ in partitions} - set(self._topics))
+        if unknown:
+            self._ask_topics(unknown)
+        leaders: dict[tuple[str, int], list[TopicPartition]] = {}
+        for partition in sorted(partitions):
+            self._ask_leader(partition, refresh=False)
+            node = self._topics[partition[0]].partitions[partition[1]].node_id
+            leaders.setdefault(self._brokers[node], []).append(partition)
+        return [(self._connection(address), found) for address, found in leaders.items()]
+
+    def _check(self, code: ErrorCode, partition: TopicPartition) -> None:
+        if code != ErrorCode.NONE:
+            self._topics.pop(partition[0], None)
+            raise KafkaError(code, f"{partition[0]}-{partition[1]}")
+
+    def _persist(self, what: str, ask: Callable[[], Value]) -> Value:
+        """Ask again while that may help and time is left."""
+        settings = self.settings
+        deadline = time.monotonic() + settings.default_api_timeout_ms / 1_000
+        pause_ms = settings.retry_backoff_ms
+        while True:
+            problem: ClientError | KafkaError
+            try:
+                return ask()
+            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as found:
+                self._topics.clear()
+                problem = found if isinstance(found, ClientError) else ClientError(str(found))
+            except KafkaError as found:
+                if not found.code.retriable:
+                    raise
+                problem = found
+            if time.monotonic() + pause_ms / 1_000 >= deadline:
+                raise BrokerTimeout(
+                    f"{what}: no answer within kafka.default.api.timeout.ms="
+                    f"{settings.default_api_timeout_ms}; last: {problem}"
+                ) from problem
+            time.sleep(pause_ms / 1_000)
+            pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
+
+
+def _grouped(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for name, index in sorted(partitions):
+        groups.setdefault(name, []).append(index)
+    return groups

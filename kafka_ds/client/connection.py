@@ -1,0 +1,189 @@
+"""Shell: one connection to one broker: requests out, answers in, in order.
+
+Rules of this file: blocking, with a deadline on every wait; versions are negotiated once a connection (ApiVersions);
+answers arrive in the order of requests, so several may be under way; any error ends the connection, since what it
+would carry next is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, TypeVar, cast
+
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, UnsupportedByBroker
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.wire.errors import ErrorCode, MalformedFrame
+from kafka_ds.wire.frame import decode_response, encode_request
+from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.wire.types import Versions, message_info
+
+_LENGTH = struct.Struct(">i")
+CLIENT_SOFTWARE = "kafka-ds"
+Response = TypeVar("Response")
+
+
+class Connection:
+    """A negotiated connection. ``send`` and ``receive`` pair up in order; ``call`` is both."""
+
+    def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
+        self.address = f"{host}:{port}"
+        self._settings = settings
+        self._correlation_id = 0
+        self._pending: deque[tuple[int, type, int]] = deque()
+        self._socket = self._connect(host, port)
+        self._versions: dict[int, Versions] = {}
+        try:
+            self._negotiate()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        setup_ms = self._settings.socket_connection_setup_timeout_ms
+        try:
+            connected = socket.create_connection((host, port), timeout=setup_ms / 1_000)
+        except TimeoutError:
+            raise BrokerTimeout(
+                f"no connection to broker {self.address} within "
+                f"kafka.socket.connection.setup.timeout.ms={setup_ms}"
+            ) from None
+        except OSError as problem:
+            raise BrokerUnreachable(f"no connection to broker {self.address}: {problem}") from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffers = (
+            (socket.SO_RCVBUF, self._settings.receive_buffer_bytes),
+            (socket.SO_SNDBUF, self._settings.send_buffer_bytes),
+        )
+        for option, size in buffers:
+            if size > 0:
+                connected.setsockopt(socket.SOL_SOCKET, option, size)
+        return connected
+
+    def _negotiate(self) -> None:
+        """Learn what the broker speaks; one that is older than our question says so in version 0 (KIP-511)."""
+        ours = message_info(ApiVersionsRequest).versions
+        question = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE, client_software_version="1"
+        )
+        for version in (ours.last, 0):
+            self._send(question, version)
+            try:
+                answer = cast(ApiVersionsResponse, self.receive())
+            except MalformedFrame:
+                # An answer in the form of version 0 to a question of a later one.
+                self._pending.clear()
+                continue
+            if answer.error_code == ErrorCode.NONE:
+                self._versions = {
+                    api.api_key: Versions(api.min_version, api.max_version)
+                    for api in answer.api_keys
+                }
+                return
+        raise UnsupportedByBroker(f"broker {self.address} does not answer ApiVersions")
+
+    def version_of(self, request: type, ceiling: int = 2**15) -> int:
+        """The highest version of a request that both sides speak, at most ``ceiling``.
+
+        Raises:
+            UnsupportedByBroker: there is none.
+        """
+        info = message_info(request)
+        assert info.key is not None
+        theirs = self._versions.get(info.key, Versions(0, -1))
+        version = min(info.versions.last, theirs.last, ceiling)
+        if version < max(info.versions.first, theirs.first):
+            raise UnsupportedByBroker(
+                f"broker {self.address} speaks {request.__name__} {theirs.first} to {theirs.last}, "
+                f"we speak {info.versions}"
+            )
+        return version
+
+    def send(self, request: Any, ceiling: int = 2**15) -> None:
+        """Send a request; its answer is the one that ``receive`` gives after those still under way."""
+        self._send(request, self.version_of(type(request), ceiling))
+
+    def _send(self, request: Any, version: int) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        frame = encode_request(request, version, self._correlation_id, self._settings.client_id)
+        self._pending.append((self._correlation_id, type(request), version))
+        try:
+            self._socket.settimeout(self._settings.request_timeout_ms / 1_000)
+            self._socket.sendall(frame)
+        except TimeoutError:
+            self.close()
+            raise self._late(type(request)) from None
+        except OSError as problem:
+            self.close()
+            raise BrokerUnreachable(
+                f"broker {self.address} ended the connection: {problem}"
+            ) from None
+
+    def receive(self) -> Any:
+        """The answer to the oldest request under way, within ``kafka.request.timeout.ms``."""
+        correlation_id, request, version = self._pending.popleft()
+        deadline = time.monotonic() + self._settings.request_timeout_ms / 1_000
+        try:
+            (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+            if length < 0:
+                raise MalformedFrame(f"a frame of {length} bytes")
+            frame = self._read(length, deadline)
+        except TimeoutError:
+            self.close()
+            raise self._late(request) from None
+        except OSError as problem:
+            self.close()
+            raise BrokerUnreachable(
+                f"broker {self.address} ended the connection: {problem}"
+            ) from None
+        key = message_info(request).key
+        assert key is not None
+        answered, message = _decode(RESPONSES[key], memoryview(frame), version)
+        if answered != correlation_id:
+            self.close()
+            raise BrokerUnreachable(f"broker {self.address} answered out of order")
+        return message
+
+    def call(self, request: Any, answer: type[Response], ceiling: int = 2**15) -> Response:
+        """Send a request and wait for its answer; nothing else may be under way."""
+        assert not self._pending
+        self.send(request, ceiling)
+        message = self.receive()
+        assert isinstance(message, answer)
+        return message
+
+    def close(self) -> None:
+        """End it; harmless when ended."""
+        self._pending.clear()
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is open with no answer outstanding."""
+        return self._socket.fileno() >= 0 and not self._pending
+
+    def _read(self, count: int, deadline: float) -> bytearray:
+        data = bytearray(count)
+        view, done = memoryview(data), 0
+        while done < count:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            got = self._socket.recv_into(view[done:])
+            if not got:
+                raise ConnectionResetError("closed by the broker")
+            done += got
+        return data
+
+    def _late(self, request: type) -> BrokerTimeout:
+        return BrokerTimeout(
+            f"broker {self.address} did not answer {request.__name__} within "
+            f"kafka.request.timeout.ms={self._settings.request_timeout_ms}"
+        )
+
+
+def _decode(answer: type, frame: memoryview, version: int) -> tuple[int, Any]:
+    found: tuple[int, Any] = decode_response(answer, frame, version)
+    return found

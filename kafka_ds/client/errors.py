@@ -1,0 +1,40 @@
+"""Pure: what may go wrong between a client and the brokers, told with the broker and the option concerned.
+
+Rules of this file: a retriable problem is retried inside the client until its time-out; what leaves it is final for the
+caller's attempt.
+"""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Something between us and the brokers; the message names the broker."""
+
+
+class BrokerUnreachable(ClientError):
+    """No connection, or one that ended: the request may or may not have been done."""
+
+
+class BrokerTimeout(ClientError):
+    """An answer did not come in time; the message names the option that says how long is waited."""
+
+
+class UnsupportedByBroker(ClientError):
+    """A broker that does not speak any version of a request that we speak."""
+
+
+class TopicGone(ClientError):
+    """A topic that is not there, or another one under its name; the message names both ids."""
+
+
+class PlanDiverged(ClientError):
+    """The log below the end of a pinned range was replaced (an unclean election): it must be planned anew."""
+
+
+class OffsetsGone(ClientError):
+    """Offsets that the leader does not have: ``start`` up to ``available`` are lost."""
+
+    def __init__(self, message: str, *, start: int, available: int) -> None:
+        super().__init__(message)
+        self.start = start
+        self.available = available

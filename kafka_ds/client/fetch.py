@@ -1,0 +1,251 @@
+"""Shell: the batches of one range of one partition, read from its leader ahead of whoever decodes them.
+
+Rules of this file: the next Fetch is sent before a chunk is handed out, so that the broker works while we decode; a
+range is bounded, no Fetch is sent for an offset at or past its end; the epoch that the plan was made under goes with
+every Fetch (KIP-320), and a new leader is followed only after its log is shown to hold the same records up to the end
+of the range.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.connection import Connection
+from kafka_ds.client.errors import (
+    BrokerTimeout,
+    BrokerUnreachable,
+    OffsetsGone,
+    PlanDiverged,
+    TopicGone,
+)
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.wire.batch import BatchHeader, iterate_headers
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.messages import FetchRequest, FetchResponse
+from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.wire.types import MAX_I64, NO_UUID
+
+CONSUMER: Final = -1
+TOPIC_IDS_VERSION: Final = 13  # KIP-516
+UNKNOWN_EPOCH: Final = -1
+
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Offsets [start, end) of a partition, as a plan pinned them: topic id and leader epoch included."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    start: int
+    end: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Whole batches, in order; the first may begin below the range and the last end above it.
+
+    ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count.
+    """
+
+    records: memoryview
+    aborted: tuple[tuple[int, int, int], ...]
+
+
+def fetch_range(
+    cluster: Cluster, wanted: Range, *, poll_timeout_ms: int, read_committed: bool
+) -> Iterator[Chunk]:
+    """Every batch that holds an offset of the range.
+
+    Raises:
+        OffsetsGone: the leader's log begins above the start or ends below the end.
+        PlanDiverged: the log below the end of the range was replaced since it was planned.
+        TopicGone: the topic is gone, or another one bears its name.
+        BrokerTimeout: no progress within ``kafkaConsumer.pollTimeoutMs``.
+    """
+    return _RangeReader(cluster, wanted, poll_timeout_ms, read_committed=read_committed).chunks()
+
+
+class _RangeReader:
+    """The position in a range, and the leader that is asked."""
+
+    def __init__(
+        self, cluster: Cluster, wanted: Range, poll_timeout_ms: int, *, read_committed: bool
+    ) -> None:
+        self._cluster = cluster
+        self._settings: ClientSettings = cluster.settings
+        self._wanted = wanted
+        self._position = wanted.start
+        self._read_committed = read_committed
+        self._poll_timeout_ms = poll_timeout_ms
+        self._progress = time.monotonic()
+        self._epoch = wanted.leader_epoch
+        self._connection: Connection | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        pause_ms = self._settings.retry_backoff_ms
+        while self._position < self._wanted.end:
+            try:
+                if self._connection is None:
+                    self._connection = self._find_leader()
+                    self._send()
+                chunk = self._receive(self._connection)
+            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
+                self._lost_leader()
+                self._check_patience(problem)
+                time.sleep(pause_ms / 1_000)
+                pause_ms = min(max(1, pause_ms) * 2, self._settings.retry_backoff_max_ms)
+                continue
+            if chunk is None:
+                self._check_patience(None)
+                continue
+            pause_ms = self._settings.retry_backoff_ms
+            self._progress = time.monotonic()
+            yield chunk
+            # What was waited for in whoever takes the chunks is not the broker's delay.
+            self._progress = time.monotonic()
+
+    def _find_leader(self) -> Connection:
+        key = (self._wanted.topic, self._wanted.partition)
+        connection, leader = self._cluster.leader(key, refresh=True)
+        known = self._cluster.topic(self._wanted.topic).topic_id
+        if NO_UUID not in (known, self._wanted.topic_id) and known != self._wanted.topic_id:
+            raise TopicGone(
+                f"topic {self._wanted.topic} was deleted and created again since it was planned"
+            )
+        if leader.epoch > self._epoch != UNKNOWN_EPOCH:
+            self._check_lineage()
+        self._epoch = max(leader.epoch, self._epoch)
+        return connection
+
+    def _check_lineage(self) -> None:
+        """A new leader's log must hold what the plan's leader held, up to the end of the range."""
+        key = (self._wanted.topic, self._wanted.partition)
+        end = self._cluster.epoch_ends({key: self._wanted.leader_epoch})[key]
+        # An epoch unknown to the leader lies below its log's start: the Fetch will tell what is left.
+        if end.epoch != UNKNOWN_EPOCH and end.end_offset < self._wanted.end:
+            raise PlanDiverged(
+                f"{self._wanted} was planned under leader epoch {self._wanted.leader_epoch}, whose "
+                f"records now end at {end.end_offset}: run the query again"
+            )
+
+    def _send(self) -> None:
+        assert self._connection is not None
+        by_name = self._wanted.topic_id == NO_UUID
+        partition = FetchPartition(
+            partition=self._wanted.partition,
+            current_leader_epoch=self._epoch,
+            fetch_offset=self._position,
+            partition_max_bytes=self._settings.max_partition_fetch_bytes,
+        )
+        topic = FetchTopic(
+            topic=self._wanted.topic, topic_id=self._wanted.topic_id, partitions=[partition]
+        )
+        request = FetchRequest(
+            replica_id=CONSUMER,
+            max_wait_ms=self._settings.fetch_max_wait_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=self._settings.fetch_max_bytes,
+            isolation_level=int(self._read_committed),
+            topics=[topic],
+        )
+        ceiling = TOPIC_IDS_VERSION - 1 if by_name else 2**15
+        self._connection.send(request, ceiling)
+
+    def _receive(self, connection: Connection) -> Chunk | None:
+        """The next chunk, or None where there was none yet; the next Fetch is under way then."""
+        response: FetchResponse = connection.receive()
+        code = ErrorCode(response.error_code)
+        if code != ErrorCode.NONE:
+            raise KafkaError(code, str(self._wanted))
+        answer = response.responses[0].partitions[0]
+        code = ErrorCode(answer.error_code)
+        if code in _MOVED:
+            raise BrokerUnreachable(f"broker {connection.address}: {code.name}")
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise self._gone(answer)
+        if code != ErrorCode.NONE:
+            raise KafkaError(code, str(self._wanted))
+        records = answer.records if answer.records is not None else memoryview(b"")
+        headers = [header for _, header in iterate_headers(records)]
+        if headers:
+            self._position = max(self._position, headers[-1].next_offset)
+        if self._position < self._wanted.end:
+            self._send()
+        if not headers:
+            return None
+        aborted = answer.aborted_transactions or ()
+        listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
+        return Chunk(records=records, aborted=aborted_ranges(headers, listed))
+
+    def _gone(self, answer: Any) -> OffsetsGone:
+        start = self._cluster.offsets(
+            {(self._wanted.topic, self._wanted.partition): -2}, read_committed=False
+        )[self._wanted.topic, self._wanted.partition].offset
+        rest = replace(self._wanted, start=self._position)
+        return OffsetsGone(
+            f"the leader's log begins at {start} and ends at {answer.high_watermark}: {rest} is not there",
+            start=self._position,
+            available=min(max(start, self._position), self._wanted.end)
+            if start > self._position
+            else self._wanted.end,
+        )
+
+    def _lost_leader(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _check_patience(self, problem: Exception | None) -> None:
+        waited_ms = (time.monotonic() - self._progress) * 1_000
+        if waited_ms >= self._poll_timeout_ms:
+            rest = replace(self._wanted, start=self._position)
+            raise BrokerTimeout(
+                f"no record of {rest} came within kafkaConsumer.pollTimeoutMs={self._poll_timeout_ms}"
+                + (f"; last: {problem}" if problem is not None else "")
+            )
+
+
+def aborted_ranges(
+    headers: Sequence[BatchHeader], aborted: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int, int], ...]:
+    """From where to where the batches of each aborted transaction do not count.
+
+    A Fetch answer names the producer and the first offset; the transaction ends at the producer's next marker, which
+    is a control batch, or beyond this answer.
+    """
+    waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
+    open_since: dict[int, int] = {}
+    found: list[tuple[int, int, int]] = []
+    for header in headers:
+        while waiting and waiting[-1][0] <= header.last_offset:
+            first, producer = waiting.pop()
+            open_since[producer] = first
+        if header.is_control and header.producer_id in open_since:
+            first = open_since.pop(header.producer_id)
+            found.append((header.producer_id, first, header.base_offset))
+    found += [(producer, first, MAX_I64) for producer, first in open_since.items()]
+    return tuple(found)

@@ -1,0 +1,171 @@
+"""Pure: the `kafka.*` options, which are a Kafka client's own settings, read into one value.
+
+Rules of this file: one declaration a setting, with Kafka's default; a setting that cannot be honoured is an error that
+names it (a job must not run without the encryption that it asked for); settings of machinery that is not here (groups,
+metrics, polling) change no row and are accepted, so that switching a job stays one word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+PREFIX: Final = "kafka."
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+INT32_MAX: Final = 2**31 - 1
+
+# Settings of consumer groups, metrics and polling: there are none here, so they have nothing to change. The leader is
+# always asked, whatever the rack.
+_WITHOUT_EFFECT: Final = re.compile(
+    r"group\.(id|instance\.id|protocol|remote\.assignor)|session\.timeout\.ms|heartbeat\.interval\.ms"
+    r"|max\.poll\.(records|interval\.ms)|partition\.assignment\.strategy|auto\.commit\.interval\.ms"
+    r"|metric\.reporters|metrics\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter"
+    r"|exclude\.internal\.topics|allow\.auto\.create\.topics|client\.dns\.lookup|metadata\.max\.age\.ms"
+    r"|connections\.max\.idle\.ms|client\.rack|metadata\.recovery\..*"
+)
+_REFUSED: Final = {
+    "auto.offset.reset": "say where to start with 'startingOffsets'; the source keeps its own offsets",
+    "key.deserializer": "keys are read as bytes; decode them with DataFrame operations",
+    "value.deserializer": "values are read as bytes; decode them with DataFrame operations",
+    "enable.auto.commit": "the source keeps its own offsets and commits none",
+    "interceptor.classes": "an interceptor could change the rows",
+    "security.protocol": "only PLAINTEXT is spoken",
+}
+
+
+class ClientOptionError(ValueError):
+    """A `kafka.*` option that cannot be honoured; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What the client needs to know, by Kafka's names and with Kafka's defaults unless a comment says why not."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "kafka-ds"
+    isolation_level: str = READ_COMMITTED
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    # Kafka waits 500 ms where nothing is there yet. The source asks only for offsets that exist, so a wait can only be
+    # the tail of a range whose last offsets were compacted away.
+    fetch_max_wait_ms: int = 10
+    # Kafka's 1 MiB bounds a consumer of many partitions; a task here reads one partition at a time.
+    max_partition_fetch_bytes: int = 4 * 1024 * 1024
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    receive_buffer_bytes: int = -1
+    send_buffer_bytes: int = -1
+    check_crcs: bool = True
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether aborted and open transactions are left out."""
+        return self.isolation_level == READ_COMMITTED
+
+
+# field: (lowest, highest) of the whole numbers.
+_NUMBERS: Final[dict[str, tuple[int, int]]] = {
+    "fetch_min_bytes": (0, INT32_MAX),
+    "fetch_max_bytes": (0, INT32_MAX),
+    "fetch_max_wait_ms": (0, INT32_MAX),
+    "max_partition_fetch_bytes": (0, INT32_MAX),
+    "request_timeout_ms": (1, INT32_MAX),
+    "default_api_timeout_ms": (1, INT32_MAX),
+    "retry_backoff_ms": (0, INT32_MAX),
+    "retry_backoff_max_ms": (0, INT32_MAX),
+    "reconnect_backoff_ms": (0, INT32_MAX),
+    "reconnect_backoff_max_ms": (0, INT32_MAX),
+    "socket_connection_setup_timeout_ms": (1, INT32_MAX),
+    "receive_buffer_bytes": (-1, INT32_MAX),
+    "send_buffer_bytes": (-1, INT32_MAX),
+}
+
+
+def option_name(field: str) -> str:
+    """The option that sets a field: ``fetch_max_wait_ms`` is ``kafka.fetch.max.wait.ms``."""
+    return PREFIX + field.replace("_", ".")
+
+
+def parse_settings(options: Mapping[str, str]) -> ClientSettings:
+    """The settings out of options, of which only those that begin with ``kafka.`` are looked at.
+
+    Raises:
+        ClientOptionError: unknown, ill-typed, out of bounds, or not to be honoured.
+    """
+    given = {
+        name.lower().removeprefix(PREFIX): value
+        for name, value in options.items()
+        if name.lower().startswith(PREFIX)
+    }
+    values: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
+            continue
+        if name in _REFUSED:
+            raise ClientOptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
+        if name.startswith(("sasl.", "ssl.")):
+            raise ClientOptionError(
+                f"option 'kafka.{name}' is not supported: {_REFUSED['security.protocol']}"
+            )
+        if not _WITHOUT_EFFECT.fullmatch(name):
+            field = name.replace(".", "_")
+            values[field] = _parse(field, value)
+    if "bootstrap_servers" not in values:
+        raise ClientOptionError("option 'kafka.bootstrap.servers' must be given")
+    return ClientSettings(**values)  # type: ignore[arg-type]
+
+
+def _parse(field: str, value: str) -> object:
+    name, text = option_name(field), value.strip()
+    if field == "bootstrap_servers":
+        return parse_servers(text)
+    if field == "isolation_level":
+        if text.lower() not in (READ_COMMITTED, READ_UNCOMMITTED):
+            raise ClientOptionError(
+                f"option '{name}' is {value!r}; it is {READ_COMMITTED} or {READ_UNCOMMITTED}"
+            )
+        return text.lower()
+    if field == "check_crcs":
+        if text.lower() not in ("true", "false"):
+            raise ClientOptionError(f"option '{name}' is {value!r}; it is true or false")
+        return text.lower() == "true"
+    if field == "client_id":
+        return text
+    if field not in _NUMBERS:
+        raise ClientOptionError(f"option '{name}' is not a setting of a Kafka consumer")
+    low, high = _NUMBERS[field]
+    try:
+        number = int(text)
+    except ValueError:
+        raise ClientOptionError(f"option '{name}' is {value!r}; it is a whole number") from None
+    if not low <= number <= high:
+        raise ClientOptionError(f"option '{name}' is {number}; it lies between {low} and {high}")
+    return number
+
+
+def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """``host:port,[::1]:9092`` as pairs.
+
+    Raises:
+        ClientOptionError: a server without a port, or no server at all.
+    """
+    found: list[tuple[str, int]] = []
+    for server in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = server.removeprefix("PLAINTEXT://").rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ClientOptionError(
+                f"option 'kafka.bootstrap.servers' holds {server!r}, which is not host:port"
+            )
+        found.append((host, int(port)))
+    if not found:
+        raise ClientOptionError("option 'kafka.bootstrap.servers' names no server")
+    return tuple(found)

@@ -1,0 +1,165 @@
+"""Pure: where reading starts and ends, as the options say it, before any broker was asked.
+
+Rules of this file: the precedence is Spark's (one timestamp for all, then timestamps a partition, then offsets); -1
+and -2 are Kafka's words for latest and earliest; every error names the option it came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+TopicPartition = tuple[str, int]
+
+
+class OptionError(ValueError):
+    """An option that makes no sense; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everywhere:
+    """The same for every partition: `LATEST` or `EARLIEST`."""
+
+    option: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtOffsets:
+    """An offset for each partition; -1 and -2 as in Kafka."""
+
+    option: str
+    offsets: Mapping[TopicPartition, int] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTimestamp:
+    """The first record that is not older than a time in milliseconds, one time for every partition."""
+
+    option: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTimestamps:
+    """The first record that is not older than a time in milliseconds, a time for each partition."""
+
+    option: str
+    timestamps_ms: Mapping[TopicPartition, int] = field(hash=False)
+
+
+Limit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps
+
+
+def parse_limit(
+    options: Mapping[str, str], side: Literal["starting", "ending"], default: int
+) -> Limit:
+    """The start or the end that the options ask for.
+
+    Raises:
+        OptionError: a value that is none of the forms of its option.
+    """
+    if f"{side}timestamp" in options:
+        option, text = f"{side}Timestamp", options[f"{side}timestamp"]
+        try:
+            return AtTimestamp(option=option, timestamp_ms=int(text.strip()))
+        except ValueError:
+            raise OptionError(
+                f"option '{option}' is {text!r}; it is a time in milliseconds"
+            ) from None
+    if f"{side}offsetsbytimestamp" in options:
+        option = f"{side}OffsetsByTimestamp"
+        found = parse_partition_numbers(option, options[f"{side}offsetsbytimestamp"])
+        negative = {tp: n for tp, n in found.items() if n < 0}
+        if negative:
+            raise OptionError(f"option '{option}' holds a time below 0: {names(negative)}")
+        return AtTimestamps(option=option, timestamps_ms=found)
+    option = f"{side}Offsets"
+    text = options.get(option.lower(), "").strip()
+    match text.lower():
+        case "":
+            return Everywhere(option=option, offset=default)
+        case "latest":
+            return Everywhere(option=option, offset=LATEST)
+        case "earliest":
+            return Everywhere(option=option, offset=EARLIEST)
+    found = parse_partition_numbers(option, text)
+    below = {tp: n for tp, n in found.items() if n < EARLIEST}
+    if below:
+        raise OptionError(f"option '{option}' holds an offset below {EARLIEST}: {names(below)}")
+    return AtOffsets(option=option, offsets=found)
+
+
+def parse_partition_numbers(option: str, text: str) -> dict[TopicPartition, int]:
+    """``{"orders": {"0": 23, "1": -2}}`` as numbers by topic and partition."""
+    shape = (
+        f'option \'{option}\' is {text[:100]!r}; it is JSON such as {{"topic":{{"0":23,"1":-2}}}}'
+    )
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise OptionError(shape) from None
+    found: dict[TopicPartition, int] = {}
+    if not isinstance(document, dict):
+        raise OptionError(shape)
+    for topic, partitions in document.items():
+        if not isinstance(partitions, dict):
+            raise OptionError(shape)
+        for partition, number in partitions.items():
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not partition.isdecimal() or not whole:
+                raise OptionError(shape)
+            found[topic, int(partition)] = number
+    return found
+
+
+def check_batch(starting: Limit, ending: Limit) -> None:
+    """Refuse what a batch cannot mean: a start at the end, an end at the start, a start behind its end.
+
+    Raises:
+        OptionError: naming the option and the partition.
+    """
+    if isinstance(starting, Everywhere) and starting.offset == LATEST:
+        raise OptionError("option 'startingOffsets' cannot be latest for a batch query")
+    if isinstance(ending, Everywhere) and ending.offset == EARLIEST:
+        raise OptionError("option 'endingOffsets' cannot be earliest for a batch query")
+    if isinstance(starting, AtOffsets):
+        _refuse(starting, LATEST, "latest")
+    if isinstance(ending, AtOffsets):
+        _refuse(ending, EARLIEST, "earliest")
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        _compare(starting.option, starting.offsets, ending.option, ending.offsets)
+    if isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
+        _compare(starting.option, starting.timestamps_ms, ending.option, ending.timestamps_ms)
+
+
+def _refuse(limit: AtOffsets, offset: int, word: str) -> None:
+    refused = {tp: n for tp, n in limit.offsets.items() if n == offset}
+    if refused:
+        raise OptionError(
+            f"option '{limit.option}' cannot be {word} ({offset}) for a batch query: {names(refused)}"
+        )
+
+
+def _compare(
+    left: str,
+    starts: Mapping[TopicPartition, int],
+    right: str,
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    if set(starts) != set(ends):
+        raise OptionError(
+            f"options '{left}' and '{right}' name different partitions: {names(starts)} and {names(ends)}"
+        )
+    behind = {tp: n for tp, n in starts.items() if n > ends[tp] >= 0}
+    if behind:
+        raise OptionError(f"option '{left}' lies behind '{right}' in {names(behind)}")
+
+
+def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
+    """``orders-0, orders-1``, sorted."""
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions)) or "none"

@@ -1,0 +1,307 @@
+"""Pure: every option of the source in one value; the only place that knows their names, types and defaults.
+
+Rules of this file: names are case-insensitive (Spark hands them over in lower case) and errors spell them as the
+documentation does; an unknown option is an error, since a misspelt one would silently read other rows; Spark's own
+options keep Spark's meaning and default, except that `isolation` is read_committed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeVar
+
+from kafka_ds.client.settings import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClientOptionError,
+    ClientSettings,
+    parse_settings,
+)
+from kafka_ds.source.limits import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    AtTimestamps,
+    Limit,
+    OptionError,
+    TopicPartition,
+    check_batch,
+    parse_limit,
+)
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.schema import ColumnError, parse_columns
+from kafka_ds.source.where import WhereError, parse_where
+
+__all__ = ["OPTIONS", "OptionError", "Options", "Subscription", "parse_options"]
+
+# Every option as it is spelt, with what it does: errors and the documentation are made from this table.
+OPTIONS: Final = {
+    "subscribe": "topics, separated by commas",
+    "subscribePattern": "a regular expression that whole topic names match",
+    "assign": 'topic partitions as JSON: {"topicA":[0,1],"topicB":[2]}',
+    "startingOffsets": 'earliest (batch), latest (stream), or JSON {"topic":{"0":23,"1":-2}}: -2 earliest, -1 latest',
+    "endingOffsets": "latest, or JSON as for startingOffsets; batch only",
+    "startingOffsetsByTimestamp": 'JSON {"topic":{"0":1700000000000}}: the first record not older',
+    "endingOffsetsByTimestamp": "the same for the end; batch only",
+    "startingTimestamp": "one time in milliseconds for all partitions",
+    "endingTimestamp": "the same for the end; batch only",
+    "startingOffsetsByTimestampStrategy": "error or latest: where no record is as young as asked for",
+    "failOnDataLoss": "true: rows that are gone are an error; false: they are counted and left out",
+    "minPartitions": "the least number of Spark partitions, about",
+    "maxRecordsPerPartition": "the most offsets in one Spark partition",
+    "maxOffsetsPerTrigger": "the most offsets in one micro-batch, over all partitions",
+    "minOffsetsPerTrigger": "the least offsets for a micro-batch to start, unless maxTriggerDelay has passed",
+    "maxTriggerDelay": "how long minOffsetsPerTrigger may hold a micro-batch back (15m)",
+    "includeHeaders": "true: the column headers",
+    "groupIdPrefix": "accepted; the source joins no consumer group",
+    "kafkaConsumer.pollTimeoutMs": "the longest that a task waits for a leader without a byte of progress",
+    "fetchOffset.numRetries": "how often asking for offsets is tried again",
+    "fetchOffset.retryIntervalMs": "the pause between such tries",
+    "lake": "the folder of the tables; asked of the broker (lake.uri) when not given",
+    "tiers": "remote (the table alone), local (the brokers' logs alone) or both",
+    "columns": "the columns to read, separated by commas; leader_epoch is one",
+    "where": "a predicate on partition, offset, timestamp, leader_epoch and topic, pushed down in streams too",
+    "isolation": "read_committed or read_uncommitted",
+}  # fmt: skip
+_SPELLINGS: Final = {name.lower(): name for name in OPTIONS}
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Tiers = Literal["remote", "local", "both"]
+_Word = TypeVar("_Word", bound=str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Which topics, by name, by pattern, or partition by partition: exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: frozenset[TopicPartition] = frozenset()
+
+    def describe(self) -> str:
+        """The option and its value, for messages."""
+        if self.pattern is not None:
+            return f"subscribePattern={self.pattern}"
+        if self.assigned:
+            return f"assign={sorted(self.assigned)}"
+        return f"subscribe={','.join(self.topics)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a query asks for."""
+
+    client: ClientSettings
+    subscription: Subscription
+    starting: Limit
+    ending: Limit
+    no_match: Literal["error", "latest"] = "error"
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    include_headers: bool = False
+    poll_timeout_ms: int = 120_000
+    fetch_offset_retries: int = 3
+    fetch_offset_retry_interval_ms: int = 1_000
+    lake: str | None = None
+    tiers: Tiers = "both"
+    columns: tuple[str, ...] | None = None
+    where: Predicate = field(default_factory=Predicate)
+    # Options that were given but say nothing in this kind of query; a reader warns of them.
+    ignored: tuple[str, ...] = ()
+
+
+def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Options:
+    """The options of a batch or a stream, or (``None``) of a query whose kind is not known yet.
+
+    Raises:
+        OptionError: naming the option.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    _refuse_unknown(options)
+    if stream:
+        _refuse_in_streams(options)
+    starting = parse_limit(options, "starting", LATEST if stream else EARLIEST)
+    ending = parse_limit(options, "ending", LATEST)
+    if stream is False:
+        check_batch(starting, ending)
+    parsed = Options(
+        client=_client(options),
+        subscription=_subscription(options),
+        starting=starting,
+        ending=ending,
+        no_match=_one_of(
+            options, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
+        ),
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
+        min_partitions=_whole(options, "minPartitions", 1),
+        max_records_per_partition=_whole(options, "maxRecordsPerPartition", 1),
+        max_offsets_per_trigger=_whole(options, "maxOffsetsPerTrigger", 1),
+        min_offsets_per_trigger=_whole(options, "minOffsetsPerTrigger", 1),
+        max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 900_000),
+        include_headers=_boolean(options, "includeHeaders", default=False),
+        poll_timeout_ms=_whole(options, "kafkaConsumer.pollTimeoutMs", 1) or 120_000,
+        lake=options.get("lake", "").strip() or None,
+        tiers=_one_of(options, "tiers", ("remote", "local", "both"), "both"),
+        columns=_columns(options),
+        where=_where(options),
+        ignored=tuple(n for n in _STREAM_ONLY if stream is False and n.lower() in options),
+    )
+    return _with_retries(parsed, options)
+
+
+def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
+    retries = _whole(options, "fetchOffset.numRetries", 0)
+    interval = _whole(options, "fetchOffset.retryIntervalMs", 0)
+    least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})"
+        )
+    if isinstance(parsed.starting, AtTimestamp | AtTimestamps) and parsed.tiers == "remote":
+        raise OptionError(
+            f"option '{parsed.starting.option}' asks the brokers, which 'tiers' = remote does not"
+        )
+    return replace(
+        parsed,
+        fetch_offset_retries=3 if retries is None else retries,
+        fetch_offset_retry_interval_ms=1_000 if interval is None else interval,
+    )
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name in _SPELLINGS or name.startswith("kafka."):
+            continue
+        close = difflib.get_close_matches(name, _SPELLINGS, 1)
+        hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
+        raise OptionError(f"option '{name}' is unknown{hint}")
+
+
+def _refuse_in_streams(options: Mapping[str, str]) -> None:
+    for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+        if name.lower() in options:
+            raise OptionError(f"option '{name}' is not valid in a stream: it has no end")
+
+
+def _client(options: Mapping[str, str]) -> ClientSettings:
+    try:
+        settings = parse_settings(options)
+    except ClientOptionError as problem:
+        raise OptionError(str(problem)) from None
+    levels = (READ_COMMITTED, READ_UNCOMMITTED)
+    wanted = _one_of(options, "isolation", levels, settings.isolation_level)
+    if "kafka.isolation.level" in options and wanted != settings.isolation_level:
+        raise OptionError(
+            f"option 'isolation' is {wanted} and 'kafka.isolation.level' is {settings.isolation_level}"
+        )
+    return replace(settings, isolation_level=wanted)
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [n for n in ("subscribe", "subscribePattern", "assign") if n.lower() in options]
+    if len(given) != 1:
+        found = f"; given are {' and '.join(given)}" if given else ""
+        raise OptionError(
+            f"exactly one of the options 'subscribe', 'subscribePattern', 'assign' is needed{found}"
+        )
+    option, text = given[0], options[given[0].lower()].strip()
+    match option:
+        case "subscribe":
+            topics = tuple(dict.fromkeys(t for t in map(str.strip, text.split(",")) if t))
+            if not topics:
+                raise OptionError(f"option 'subscribe' is {text!r}; it names no topic")
+            return Subscription(topics=topics)
+        case "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as problem:
+                raise OptionError(f"option 'subscribePattern' is {text!r}: {problem}") from None
+            if not text:
+                raise OptionError("option 'subscribePattern' is empty")
+            return Subscription(pattern=text)
+    return Subscription(assigned=_assigned(text))
+
+
+def _assigned(text: str) -> frozenset[TopicPartition]:
+    shape = f"option 'assign' is {text[:100]!r}; it is JSON such as {{\"topicA\":[0,1]}}"
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise OptionError(shape) from None
+    found: set[TopicPartition] = set()
+    if not isinstance(document, dict):
+        raise OptionError(shape)
+    for topic, partitions in document.items():
+        if not isinstance(partitions, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in partitions
+        ):
+            raise OptionError(shape)
+        found.update((topic, n) for n in partitions)
+    if not found:
+        raise OptionError(shape)
+    return frozenset(found)
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    if "columns" not in options:
+        return None
+    try:
+        return parse_columns(options["columns"])
+    except ColumnError as problem:
+        raise OptionError(f"option 'columns': {problem}") from None
+
+
+def _where(options: Mapping[str, str]) -> Predicate:
+    if "where" not in options:
+        return Predicate()
+    try:
+        return parse_where(options["where"])
+    except WhereError as problem:
+        raise OptionError(str(problem)) from None
+
+
+def _one_of(
+    options: Mapping[str, str], name: str, allowed: tuple[_Word, ...], default: _Word
+) -> _Word:
+    text = options.get(name.lower(), default).strip().lower()
+    for word in allowed:
+        if text == word:
+            return word
+    raise OptionError(f"option '{name}' is {text!r}; it is {' or '.join(allowed)}")
+
+
+def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"option '{name}' is {text!r}; it is true or false")
+    return text == "true"
+
+
+def _whole(options: Mapping[str, str], name: str, low: int) -> int | None:
+    if name.lower() not in options:
+        return None
+    text = options[name.lower()].strip()
+    if not re.fullmatch(r"[+-]?\d{1,18}", text) or int(text) < low:
+        raise OptionError(f"option '{name}' is {text!r}; it is a whole number of at least {low}")
+    return int(text)
+
+
+def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    if name.lower() not in options:
+        return default
+    text = options[name.lower()].strip().lower()
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise OptionError(f"option '{name}' is {text!r}; it is a time such as 15m, 30s or 500ms")
+    number, unit = int(match[1]), match[2] or "ms"
+    return number // 1_000 if unit == "us" else number * _UNIT_MS[unit]

@@ -1,0 +1,259 @@
+"""Pure: which task reads which offsets from where: the plan of one scan.
+
+Rules of this file: nothing is asked of anybody, all that is known comes in (`PartitionView`) and a plan comes out; the
+same view gives the same plan. The seam lies at the tiered end of the pinned snapshot: below it the table is read, from
+it on the leader's log, so each wanted offset is read in exactly one place. Ranges are offsets, never counts of rows:
+compaction, aborted transactions and erasure leave holes that are no loss. What is in neither place is lost, and told
+range by range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ds.source.intervals import ALL, NONE, Intervals
+from kafka_ds.source.predicate import Predicate
+
+# Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
+# come out of the files several times as large.
+TASK_LAKE_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFile:
+    """A data file of the pinned snapshot, with what its statistics say (None where they say nothing)."""
+
+    path: str
+    size_bytes: int
+    first_offset: int
+    last_offset: int
+    min_timestamp_us: int | None = None
+    max_timestamp_us: int | None = None
+
+    def may_hold_times(self, wanted: Intervals | None) -> bool:
+        """Whether a row of the file can have one of these times."""
+        if wanted is None or self.min_timestamp_us is None or self.max_timestamp_us is None:
+            return True
+        return wanted.overlaps(self.min_timestamp_us, self.max_timestamp_us + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeView:
+    """What the pinned version of a topic's table holds of one partition: every offset of [start, end)."""
+
+    version: int
+    start: int
+    end: int
+    files: tuple[LakeFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """All that is known of one topic partition: what is wanted, and who holds which offsets.
+
+    ``start`` and ``end`` bound what is wanted. The brokers serve [log_start, log_end); a partition without brokers
+    (``tiers`` = remote) has an empty range there. ``floor`` is where hot rows can begin to match the times asked for,
+    and ``epochs`` the offsets whose leader epoch is asked for.
+    """
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    start: int
+    end: int
+    log_start: int
+    log_end: int
+    leader_epoch: int = -1
+    lake: LakeView | None = None
+    floor: int = 0
+    epochs: Intervals = ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlice:
+    """The rows of one file whose offsets are wanted."""
+
+    path: str
+    offsets: Intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdPiece:
+    """Rows that the pinned version of the table holds, in these files."""
+
+    version: int
+    files: tuple[FileSlice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotPiece:
+    """Rows of [start, end) that the leader is asked for, whose epoch was ``leader_epoch`` when the plan was made."""
+
+    start: int
+    end: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one Spark partition reads: pieces of one topic partition, in the order of offsets."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    pieces: tuple[ColdPiece | HotPiece, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRange:
+    """Offsets that were wanted and are nowhere any more."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The tasks of a scan, and what they can no longer bring."""
+
+    tasks: tuple[Task, ...]
+    lost: tuple[LostRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """One partition's offsets that tasks have to visit, told apart by where they lie."""
+
+    view: PartitionView
+    cold: Intervals
+    hot: Intervals
+    files: tuple[LakeFile, ...]
+
+    @property
+    def offsets(self) -> Intervals:
+        return self.cold.union(self.hot)
+
+
+def plan_scan(
+    views: Sequence[PartitionView],
+    predicate: Predicate,
+    *,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+    task_bytes: int = TASK_LAKE_BYTES,
+) -> Plan:
+    """Lay every wanted offset into exactly one task.
+
+    A partition is cut when its files are too many bytes for a task, when it has more offsets than
+    ``max_records_per_partition``, and in proportion to its offsets when there are fewer tasks than ``min_partitions``.
+    """
+    shares: list[_Share] = []
+    lost: list[LostRange] = []
+    for view in views:
+        if predicate.selects_partition(view.topic, view.partition):
+            share, missing = _share(view, predicate)
+            lost += missing
+            if share.offsets:
+                shares.append(share)
+    parts = [_parts(share, max_records_per_partition, task_bytes) for share in shares]
+    if min_partitions is not None and sum(parts) < min_partitions:
+        parts = _at_least(parts, [share.offsets.count for share in shares], min_partitions)
+    tasks = [
+        _task(share, piece)
+        for share, count in zip(shares, parts, strict=True)
+        for piece in share.offsets.split(count)
+    ]
+    return Plan(tasks=tuple(tasks), lost=tuple(lost))
+
+
+def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[LostRange]]:
+    wanted = predicate.offsets().clip(view.start, view.end).intersect(view.epochs)
+    lake = view.lake
+    in_lake = Intervals.of((lake.start, lake.end)) if lake is not None else NONE
+    at_leader = Intervals.of((view.log_start, view.log_end))
+    cold = wanted.intersect(in_lake)
+    hot = wanted.minus(in_lake)
+    missing = hot.minus(at_leader)
+    hot = hot.intersect(at_leader).clip(view.floor, view.end)
+    files: tuple[LakeFile, ...] = ()
+    if lake is not None and cold:
+        files = tuple(
+            file
+            for file in lake.files
+            if cold.overlaps(file.first_offset, file.last_offset + 1)
+            and file.may_hold_times(predicate.timestamp)
+        )
+        # Offsets that no file holds need no visit: they are compacted, erased, aborted or pruned away.
+        held = Intervals.of(*((file.first_offset, file.last_offset + 1) for file in files))
+        cold = cold.intersect(held)
+    lost = [
+        LostRange(topic=view.topic, partition=view.partition, start=start, end=end)
+        for start, end in missing
+    ]
+    return _Share(view=view, cold=cold, hot=hot, files=files), lost
+
+
+def _parts(share: _Share, max_records: int | None, task_bytes: int) -> int:
+    size_bytes = sum(_bytes_within(file, share.cold) for file in share.files)
+    parts = max(1, -(-size_bytes // task_bytes))
+    if max_records is not None:
+        parts = max(parts, -(-share.offsets.count // max_records))
+    return parts
+
+
+def _bytes_within(file: LakeFile, wanted: Intervals) -> int:
+    """The bytes of the file that the wanted offsets take, as if its rows were spread evenly."""
+    span = file.last_offset + 1 - file.first_offset
+    return file.size_bytes * wanted.clip(file.first_offset, file.last_offset + 1).count // span
+
+
+def _at_least(parts: Sequence[int], counts: Sequence[int], wanted: int) -> list[int]:
+    """More parts in proportion to the offsets, so that there are about ``wanted``; never fewer than before.
+
+    Partitions too small to be cut are left out of the proportion, as Spark's own Kafka source does it.
+    """
+    total = sum(counts)
+    whole = [round(count / total * wanted) <= 1 for count in counts]
+    rest = total - sum(count for count, single in zip(counts, whole, strict=True) if single)
+    share = max(1, wanted - sum(whole))
+    return [
+        part if single else max(part, round(count / rest * share), 1)
+        for part, count, single in zip(parts, counts, whole, strict=True)
+    ]
+
+
+def _task(share: _Share, offsets: Intervals) -> Task:
+    pieces: list[ColdPiece | HotPiece] = []
+    cold = offsets.intersect(share.cold)
+    if cold:
+        assert share.view.lake is not None
+        pieces.append(ColdPiece(version=share.view.lake.version, files=_slices(share.files, cold)))
+    pieces += [
+        HotPiece(start=start, end=end, leader_epoch=share.view.leader_epoch)
+        for start, end in offsets.intersect(share.hot)
+    ]
+    # A hot range may lie below the table's (tiering that began late): a task reads in the order of offsets.
+    pieces.sort(key=_first_offset)
+    return Task(
+        topic=share.view.topic,
+        partition=share.view.partition,
+        topic_id=share.view.topic_id,
+        pieces=tuple(pieces),
+    )
+
+
+def _slices(files: Iterable[LakeFile], wanted: Intervals) -> tuple[FileSlice, ...]:
+    ordered = sorted(files, key=lambda file: (file.first_offset, file.path))
+    cut = ((file, wanted.clip(file.first_offset, file.last_offset + 1)) for file in ordered)
+    return tuple(FileSlice(path=file.path, offsets=offsets) for file, offsets in cut if offsets)
+
+
+def _first_offset(piece: ColdPiece | HotPiece) -> int:
+    return piece.files[0].offsets.start if isinstance(piece, ColdPiece) else piece.start
