@@ -1,0 +1,183 @@
+"""Pure: the lines of a Delta commit, as values in and out.
+
+Rules of this file: reader version 1 and writer version 2, the protocol that every engine reads; an
+action is a dict with one key, as in the log. What is ours rides in the commitInfo under `kafkaDs`,
+where every engine passes it over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Action = dict[str, Any]
+
+MIN_READER_VERSION = 1
+MIN_WRITER_VERSION = 2
+ENGINE = "kafka-ds/0.1.0"
+OURS = "kafkaDs"
+# Keys of ours in a table's configuration.
+KIND_KEY = "kafkaDs.kind"
+TOPIC_ID_KEY = "kafkaDs.topicId"
+DAY_MS = 86_400_000
+LOG_RETENTION_MS_MIN = 7 * DAY_MS
+
+
+class CorruptLog(Exception):
+    """A file of a table's log does not hold what it must; the message names it."""
+
+
+def protocol_action() -> Action:
+    """The oldest protocol: no feature that a reader must know."""
+    return {
+        "protocol": {
+            "minReaderVersion": MIN_READER_VERSION,
+            "minWriterVersion": MIN_WRITER_VERSION,
+        }
+    }
+
+
+def metadata_action(
+    *,
+    table_id: str,
+    schema_json: str,
+    partition_columns: Sequence[str],
+    configuration: Mapping[str, str],
+    created_ms: int,
+) -> Action:
+    """What the table is: schema, partitioning, properties."""
+    return {
+        "metaData": {
+            "id": table_id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_json,
+            "partitionColumns": list(partition_columns),
+            "configuration": dict(configuration),
+            "createdTime": created_ms,
+        }
+    }
+
+
+def add_action(
+    *,
+    path: str,
+    partition_values: Mapping[str, str],
+    size: int,
+    modified_ms: int,
+    stats: str,
+    data_change: bool = True,
+    tags: Mapping[str, str] | None = None,
+) -> Action:
+    """A file comes in; `path` is already encoded."""
+    add: dict[str, Any] = {
+        "path": path,
+        "partitionValues": dict(partition_values),
+        "size": size,
+        "modificationTime": modified_ms,
+        "dataChange": data_change,
+        "stats": stats,
+    }
+    if tags:
+        add["tags"] = dict(tags)
+    return {"add": add}
+
+
+def remove_action(
+    *,
+    path: str,
+    partition_values: Mapping[str, str],
+    size: int,
+    deleted_ms: int,
+    data_change: bool = True,
+) -> Action:
+    """A file goes out of the table; `path` as its add action spelled it."""
+    return {
+        "remove": {
+            "path": path,
+            "deletionTimestamp": deleted_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(partition_values),
+            "size": size,
+        }
+    }
+
+
+def txn_action(app_id: str, version: int, updated_ms: int) -> Action:
+    """A number that the table keeps for an application."""
+    return {"txn": {"appId": app_id, "version": version, "lastUpdated": updated_ms}}
+
+
+def commit_info_action(
+    *, timestamp_ms: int, operation: str, blind_append: bool, ours: Mapping[str, Any]
+) -> Action:
+    """Who made the commit, and what is ours alone to read."""
+    return {
+        "commitInfo": {
+            "timestamp": timestamp_ms,
+            "operation": operation,
+            "operationParameters": {},
+            "isBlindAppend": blind_append,
+            "engineInfo": ENGINE,
+            OURS: dict(ours),
+        }
+    }
+
+
+def encode_actions(actions: Iterable[Action]) -> bytes:
+    """The body of a commit file."""
+    lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def decode_actions(body: bytes, name: str) -> list[Action]:
+    """The actions of a commit file; CorruptLog names the file where it holds anything else."""
+    actions = []
+    try:
+        for line in body.splitlines():
+            if line.strip():
+                action = json.loads(line)
+                if not isinstance(action, dict):
+                    raise ValueError("a line is no object")
+                actions.append(action)
+    except ValueError as error:
+        raise CorruptLog(f"{name}: {error}") from error
+    return actions
+
+
+def commit_info(actions: Iterable[Action]) -> Mapping[str, Any]:
+    """The commitInfo of a version; empty where its writer left none."""
+    for action in actions:
+        info = action.get("commitInfo")
+        if isinstance(info, dict):
+            return info
+    return {}
+
+
+def ours_of(actions: Iterable[Action]) -> Mapping[str, Any] | None:
+    """What a writer of ours said in a commit, None for the commits of other engines."""
+    ours = commit_info(actions).get(OURS)
+    return ours if isinstance(ours, dict) else None
+
+
+def interval_ms(text: str) -> int | None:
+    """Milliseconds of a table property such as `interval 7 days`; None where it cannot be read."""
+    words = text.lower().removeprefix("interval ").split()
+    units = {
+        "week": 7 * DAY_MS,
+        "day": DAY_MS,
+        "hour": 3_600_000,
+        "minute": 60_000,
+        "second": 1000,
+        "millisecond": 1,
+    }
+    total = 0
+    if not words or len(words) % 2:
+        return None
+    for count, unit in zip(words[::2], words[1::2], strict=True):
+        factor = units.get(unit.rstrip("s"))
+        if factor is None or not count.isdigit():
+            return None
+        total += int(count) * factor
+    return total

@@ -1,0 +1,129 @@
+"""Pure: where things lie in the lake, and what they are called in a table's log.
+
+Rules of this file: names of files sort by start offset; the attempt at their end makes each try's
+files its own, so that a copy is repeated without asking who else is writing. Ids are spelled as Kafka
+spells them (22 characters), which may hold dashes: names are therefore parsed by length.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote, unquote, urlsplit
+
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+TOPICS = "topics"
+REMOTE_LOG_METADATA = "__remote_log_metadata"
+CLUSTER_METADATA = "__cluster_metadata"
+# Begins with an underscore: VACUUM of every engine passes it over.
+RESIDUE = "_residue"
+LOG_FOLDER = "_delta_log"
+ID_CHARACTERS = 22
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")
+
+
+def topic_table(topic: str) -> str:
+    """The folder of a topic's table."""
+    return f"{TOPICS}/{topic}"
+
+
+def data_file(partition: int, start_offset: int, attempt: str) -> str:
+    """A Parquet file, relative to its table."""
+    return f"partition={partition}/{start_offset:020d}-{attempt}.parquet"
+
+
+def residue_file(partition: int, start_offset: int, attempt: str) -> str:
+    """A residue file, relative to the table."""
+    return f"{RESIDUE}/partition={partition}/{start_offset:020d}-{attempt}.residue"
+
+
+def commit_file(version: int) -> str:
+    """A version's file, relative to its table."""
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def last_checkpoint_file() -> str:
+    """Where the newest checkpoint is named, relative to the table."""
+    return f"{LOG_FOLDER}/_last_checkpoint"
+
+
+def version_of_commit(name: str) -> int | None:
+    """The version of a commit file's name, None for other names."""
+    match = _COMMIT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CheckpointName:
+    """A checkpoint's file: one of `parts`, counted from 1."""
+
+    version: int
+    part: int = 1
+    parts: int = 1
+
+
+def checkpoint_of(name: str) -> CheckpointName | None:
+    """What a classic checkpoint's file name says, None for other names."""
+    match = _CHECKPOINT.fullmatch(name)
+    if match is None:
+        return None
+    part, parts = int(match[2] or 1), int(match[3] or 1)
+    return CheckpointName(version=int(match[1]), part=part, parts=parts)
+
+
+class AppIdKind(Enum):
+    """What the version of a `txn` action means: the greatest holds."""
+
+    TIERED_END = ""
+    """The last offset that is in the table."""
+    LOG_START = "-start"
+    """The log start offset: rows below it are gone, whether or not their files are."""
+    LEADER_EPOCH = "-epoch"
+    """The highest leader epoch that wrote: a leader of a lower one writes no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppId:
+    """The application id of a `txn` action of ours."""
+
+    topic_id: bytes
+    partition: int
+    kind: AppIdKind
+
+
+def app_id(topic_id: bytes, partition: int, kind: AppIdKind) -> str:
+    """The text of an application id: topic id, partition, and what its version means."""
+    return f"{uuid_text(topic_id)}-{partition}{kind.value}"
+
+
+def parse_app_id(text: str) -> AppId | None:
+    """The parts of an application id of ours, None for those of others."""
+    match = _APP_ID.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        topic_id = uuid_from_text(match[1])
+    except ValueError:
+        return None
+    return AppId(topic_id=topic_id, partition=int(match[2]), kind=AppIdKind(match[3] or ""))
+
+
+def encode_path(path: str) -> str:
+    """A path as an add or remove action spells it (RFC 2396)."""
+    return quote(path, safe="/=:@!$&'()*+,;~-._")
+
+
+def resolve_path(table: str, action_path: str) -> str:
+    """Where the file of an add or remove action lies: relative to the lake, or absolute."""
+    parts = urlsplit(action_path)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    if parts.scheme and "://" in action_path:
+        return unquote(action_path)
+    path = unquote(action_path)
+    return path if path.startswith("/") else f"{table}/{path}"

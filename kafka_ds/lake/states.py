@@ -1,0 +1,224 @@
+"""Pure: the life of a tiered range, with Kafka's names and ids, and what of it is visible (KIP-405).
+
+Rules of this file: state changes by `replay` alone, in the order of (version, sequence); an event
+that no transition allows is dropped and counted, since a replayed log may repeat anything but must not
+corrupt what is known. Only COPY_SEGMENT_FINISHED is readable.
+
+                      +-----------------------+
+                      | COPY_SEGMENT_STARTED  |-----------+
+                      +-----------------------+           |
+                                  |                       |
+                                  v                       |
+                      +-----------------------+           |
+                      | COPY_SEGMENT_FINISHED |           |  copy given up
+                      +-----------------------+           |
+                                  |                       |
+                                  v                       |
+                      +-----------------------+           |
+                      | DELETE_SEGMENT_STARTED|<----------+
+                      +-----------------------+
+                                  |
+                                  v
+                      +-----------------------+
+                      |DELETE_SEGMENT_FINISHED|
+                      +-----------------------+
+
+Each state may follow itself: a failover or a retry says it again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class RemoteLogSegmentState(IntEnum):
+    """Kafka's states of a remote log segment, with its ids."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+_S = RemoteLogSegmentState
+TRANSITIONS: dict[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]] = {
+    None: frozenset({_S.COPY_SEGMENT_STARTED}),
+    _S.COPY_SEGMENT_STARTED: frozenset(
+        {_S.COPY_SEGMENT_STARTED, _S.COPY_SEGMENT_FINISHED, _S.DELETE_SEGMENT_STARTED}
+    ),
+    _S.COPY_SEGMENT_FINISHED: frozenset({_S.COPY_SEGMENT_FINISHED, _S.DELETE_SEGMENT_STARTED}),
+    _S.DELETE_SEGMENT_STARTED: frozenset({_S.DELETE_SEGMENT_STARTED, _S.DELETE_SEGMENT_FINISHED}),
+    _S.DELETE_SEGMENT_FINISHED: frozenset({_S.DELETE_SEGMENT_FINISHED}),
+}
+
+
+def is_valid_transition(
+    source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
+) -> bool:
+    """Whether a segment in state `source` (None: not known yet) may come to be in `target`."""
+    return target in TRANSITIONS[source]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegment:
+    """One event in a tiered range's life: all of its metadata, in the state that the event set."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    segment_id: bytes
+    state: RemoteLogSegmentState
+    start_offset: int
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    """(epoch, start offset), ascending; the first starts at `start_offset`."""
+    max_timestamp_ms: int = -1
+    size_bytes: int = 0
+    lake_bytes: int = 0
+    row_count: int = 0
+    broker_id: int = -1
+    leader_epoch: int = -1
+    files: tuple[str, ...] = ()
+    residue: str | None = None
+    event_id: bytes = bytes(16)
+    event_time_ms: int = 0
+    version: int = -1
+    """The commit that made the event durable, and its place in it: the order of events."""
+    sequence: int = 0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start_offset <= self.end_offset, "an offset range"
+        assert self.leader_epochs, "a segment has a leader epoch"
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """What one leader epoch's offsets are covered by."""
+
+    starts: list[int] = field(default_factory=list)
+    ids: dict[int, bytes] = field(default_factory=dict)
+    """Finished segments by their first offset in this epoch."""
+    unreferenced: set[bytes] = field(default_factory=set)
+    """Started, being deleted, or superseded by a longer copy from the same offset."""
+    highest_offset: int | None = None
+
+
+class RemoteSegments:
+    """What is known of one partition's tiered ranges: Kafka's RemoteLogMetadataCache.
+
+    What each method sees of a segment, by its state (a finished delete is forgotten):
+
+    +--------------------------+--------------+---------------+----------------+-----------------+
+    | method                   | COPY_STARTED | COPY_FINISHED | DELETE_STARTED | DELETE_FINISHED |
+    +--------------------------+--------------+---------------+----------------+-----------------+
+    | segment(epoch, offset)   | no           | yes           | no             | no              |
+    | highest_offset_for_epoch | no           | yes           | yes (stays)    | yes (stays)     |
+    | list_for_epoch(epoch)    | yes          | yes           | yes            | no              |
+    | list()                   | yes          | yes           | yes            | no              |
+    | by_id(segment_id)        | yes          | yes           | yes            | no              |
+    +--------------------------+--------------+---------------+----------------+-----------------+
+    """
+
+    def __init__(self, events: Iterable[RemoteLogSegment] = ()) -> None:
+        self._by_id: dict[bytes, RemoteLogSegment] = {}
+        self._epochs: dict[int, _Epoch] = {}
+        self._finished: set[bytes] = set()
+        """Ids that were deleted for good: a repeated event must not bring them back."""
+        self.dropped_events = 0
+        for event in events:
+            self.replay(event)
+
+    def replay(self, event: RemoteLogSegment) -> bool:
+        """Take one event; False when no transition allows it, and nothing changed."""
+        known = self._by_id.get(event.segment_id)
+        if event.segment_id in self._finished:
+            if event.state is not _S.DELETE_SEGMENT_FINISHED:
+                self.dropped_events += 1
+                return False
+            return True
+        if not is_valid_transition(known.state if known else None, event.state):
+            self.dropped_events += 1
+            return False
+        if event.state is _S.DELETE_SEGMENT_FINISHED:
+            del self._by_id[event.segment_id]
+            self._finished.add(event.segment_id)
+        else:
+            self._by_id[event.segment_id] = event
+        for epoch, start, end in epoch_ranges(event):
+            self._replay_in_epoch(self._epochs.setdefault(epoch, _Epoch()), event, start, end)
+        return True
+
+    @staticmethod
+    def _replay_in_epoch(entry: _Epoch, event: RemoteLogSegment, start: int, end: int) -> None:
+        if event.state is not _S.COPY_SEGMENT_FINISHED:
+            if entry.ids.get(start) == event.segment_id:
+                del entry.ids[start]
+                entry.starts.remove(start)
+            if event.state is _S.DELETE_SEGMENT_FINISHED:
+                entry.unreferenced.discard(event.segment_id)
+            else:
+                entry.unreferenced.add(event.segment_id)
+            return
+        before = entry.ids.get(start)
+        if before is None:
+            insort(entry.starts, start)
+        elif before != event.segment_id:
+            entry.unreferenced.add(before)
+        entry.ids[start] = event.segment_id
+        entry.unreferenced.discard(event.segment_id)
+        if entry.highest_offset is None or end > entry.highest_offset:
+            entry.highest_offset = end
+
+    def by_id(self, segment_id: bytes) -> RemoteLogSegment | None:
+        """The segment of that id, in any state but deleted."""
+        return self._by_id.get(segment_id)
+
+    def segment(self, epoch: int, offset: int) -> RemoteLogSegment | None:
+        """The readable segment that holds `offset` as written in `epoch`."""
+        entry = self._epochs.get(epoch)
+        if entry is None:
+            return None
+        at = bisect_right(entry.starts, offset)
+        if at == 0:
+            return None
+        found = self._by_id[entry.ids[entry.starts[at - 1]]]
+        for each, start, end in epoch_ranges(found):
+            if each == epoch and start <= offset <= end:
+                return found
+        return None
+
+    def highest_offset_for_epoch(self, epoch: int) -> int | None:
+        """The highest offset of that epoch that was ever copied; deleting does not lower it."""
+        entry = self._epochs.get(epoch)
+        return entry.highest_offset if entry else None
+
+    def list_for_epoch(self, epoch: int) -> list[RemoteLogSegment]:
+        """All that hold offsets of that epoch, by start offset."""
+        entry = self._epochs.get(epoch)
+        if entry is None:
+            return []
+        found = [self._by_id[each] for each in {*entry.ids.values(), *entry.unreferenced}]
+        return sorted(found, key=_by_start)
+
+    def list(self) -> list[RemoteLogSegment]:
+        """All, by start offset."""
+        return sorted(self._by_id.values(), key=_by_start)
+
+
+def _by_start(segment: RemoteLogSegment) -> tuple[int, int, bytes]:
+    return (segment.start_offset, segment.end_offset, segment.segment_id)
+
+
+def epoch_ranges(segment: RemoteLogSegment) -> list[tuple[int, int, int]]:
+    """(epoch, first offset, last offset) of each leader epoch within the segment."""
+    found = []
+    chain = segment.leader_epochs
+    for at, (epoch, start) in enumerate(chain):
+        end = chain[at + 1][1] - 1 if at + 1 < len(chain) else segment.end_offset
+        start = max(start, segment.start_offset)
+        if start <= end:
+            found.append((epoch, start, end))
+    return found
