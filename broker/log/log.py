@@ -113,6 +113,17 @@ class Log:
         """The record of the greatest timestamp (ListOffsets -3), in the local segments."""
         raise NotImplementedError
 
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """Say that this epoch's leader writes from the log's end on (OffsetForLeaderEpoch)."""
+        raise NotImplementedError
+
+    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int) -> None:
+        """Drop every local segment and go on at `offset`: what lies below is in the lake alone.
+
+        `log_start_offset` is the lake's (at most `offset`). The files go as deleted segments do.
+        """
+        raise NotImplementedError
+
     def roll(self) -> None:
         """Close the active segment and begin one at the log's end."""
         raise NotImplementedError
