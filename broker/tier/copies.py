@@ -59,7 +59,7 @@ class CopyLoop:
         self._due: dict[Key, int] = {}
         """Partitions to look at, with the monotonic time from which on."""
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._next_round_ms = 0
 
     def look_at(self, key: Key, delay_ms: int = 0) -> None:
@@ -75,19 +75,19 @@ class CopyLoop:
 
     def stop(self) -> None:
         """Begin nothing more."""
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
 
     async def run(self) -> None:
         """Work until stopped."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             await self._wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             await asyncio.sleep(GROUPING_SECONDS)
             self._begin_round()
             while await self._copy_once():
-                if self._stopping:
+                if self._stopping.is_set():
                     return
 
     async def _wait(self) -> None:

@@ -120,12 +120,9 @@ class Led:
 
     def _epochs(self, start: int, end: int) -> list[list[int]]:
         """The leader epochs that own offsets of the range; the first begins with it."""
-        found: list[list[int]] = []
-        for epoch, first in self.log.leader_epochs.entries:
-            if first <= start:
-                found = [[epoch, start]]
-            elif first <= end:
-                found.append([epoch, first])
+        found = [list(each) for each in self.log.leader_epochs.between(start, end + 1)]
+        if found:
+            found[0][1] = start
         return found or [[self.leader_epoch, start]]
 
 

@@ -26,6 +26,8 @@ class TierSettings:
     """The lake is asked what it holds so long after a partition with records is opened."""
     lake_checkpoint_interval: int = 100
     """Commits of a table between two checkpoints."""
+    lake_log_retention_ms: int = 7 * 24 * 3_600_000
+    """How long versions of a table's log are kept: see the rules for commits."""
     lake_copy_bytes: int = 64 * 1024 * 1024
     """Bytes of log in one copy, unless a single range holds more."""
     lake_file_bytes: int = 128 * 1024 * 1024

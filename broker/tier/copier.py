@@ -1,0 +1,241 @@
+"""Shell: the copy of ranges, step by step, over whatever storage and metadata there is.
+
+Rules of this file: the order is the protocol. STARTED is durable before a file is written, every file before the
+commit, the commit before FINISHED, FINISHED before anything is answered. Between any two steps the
+process may die: `recover` looks at the attempts that were left STARTED and rolls forward what the table
+holds; an attempt that did not win stays STARTED, and the next try has a fresh id. While the fate of a commit is
+unknown nothing is answered as done and nothing is deleted.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from broker.tier.crash_points import CrashPoints
+from broker.tier.messages import (
+    CONFLICT,
+    FAILED,
+    FINISHED,
+    CopyAnswer,
+    CopyRange,
+    CopyRequest,
+    CopyTopic,
+    PartitionOutcome,
+)
+from broker.tier.spi import (
+    Committed,
+    FateUnknownError,
+    RemoteLogMetadataManager,
+    RemoteStorageManager,
+    SourceGone,
+    StorageError,
+    Written,
+)
+from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.wire.types import uuid_from_text
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_END = -2
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """The ranges of one partition on their way."""
+
+    topic: CopyTopic
+    partition: int
+    ranges: list[CopyRange]
+    segments: list[RemoteLogSegment] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    tiered_end: int = UNKNOWN_END
+    outcome: str = FAILED
+    message: str = ""
+    done: list[Written] = field(default_factory=list)
+
+    def fail(self, message: str, outcome: str = FAILED) -> None:
+        self.outcome, self.message = outcome, message
+
+    def answer(self) -> PartitionOutcome:
+        done = [each.segment for each in self.done]
+        return PartitionOutcome(
+            topic_id=self.topic.topic_id,
+            partition=self.partition,
+            outcome=self.outcome,
+            tiered_end=self.tiered_end,
+            message=self.message,
+            ranges=len(done),
+            rows=sum(each.row_count for each in done),
+            log_bytes=sum(each.size_bytes for each in done),
+            lake_bytes=sum(each.lake_bytes for each in done),
+        )
+
+
+class Copier:
+    """Copies ranges; one thread."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        *,
+        node_id: int,
+        crash_points: CrashPoints,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._node_id = node_id
+        self._crash_points = crash_points
+        self._new_id = new_id
+
+    def recover(self) -> None:
+        """Settle the attempts that were left STARTED; raises what the storage raises."""
+        unfinished = self._metadata.unfinished()
+        finished, given_up = [], []
+        for segment in unfinished:
+            committed = self._storage.holds(segment)
+            if committed is not None:
+                self._storage.verify(committed)
+                finished.append(replace(committed, state=DONE))
+            elif self._superseded(segment):
+                self._storage.discard(segment)
+                given_up.append(segment)
+        if finished:
+            log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(finished))
+            self._metadata.update(finished)
+        if given_up:
+            self._metadata.given_up(given_up)
+
+    def _superseded(self, segment: RemoteLogSegment) -> bool:
+        """Is the range there by another attempt? Only then can this one never win any more."""
+        state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
+        return state.tiered_end >= segment.end_offset
+
+    def copy(self, request: CopyRequest) -> CopyAnswer:
+        """Copy all that can be; each partition is answered for itself."""
+        began = time.monotonic()
+        partitions = [each for topic in request.topics for each in _by_partition(topic)]
+        try:
+            self.recover()
+            for each in partitions:
+                self._begin(each)
+            self._start(partitions)
+            for topic in request.topics:
+                self._commit_topic(topic, [each for each in partitions if each.topic is topic])
+            self._finish(partitions)
+        except (StorageError, FateUnknownError) as error:
+            for each in partitions:
+                if each.outcome != CONFLICT:
+                    each.fail(str(error))
+        milliseconds = round((time.monotonic() - began) * 1000)
+        return CopyAnswer(
+            partitions=[each.answer() for each in partitions], milliseconds=milliseconds
+        )
+
+    def _begin(self, each: _Partition) -> None:
+        """What of it is there already? A repeated request finds what the first one did."""
+        topic_id = uuid_from_text(each.topic.topic_id)
+        state = self._storage.state(each.topic.topic, topic_id, each.partition)
+        each.tiered_end = state.tiered_end
+        each.ranges = [one for one in each.ranges if one.end_offset > state.tiered_end]
+        if not each.ranges:
+            each.outcome = FINISHED
+        elif each.ranges[0].start_offset <= state.tiered_end:
+            each.fail(f"the lake ends at {state.tiered_end}, inside the range")
+            each.ranges = []
+        each.segments = [self._segment(each.topic, topic_id, one) for one in each.ranges]
+
+    def _segment(self, topic: CopyTopic, topic_id: bytes, one: CopyRange) -> RemoteLogSegment:
+        return RemoteLogSegment(
+            topic=topic.topic,
+            topic_id=topic_id,
+            partition=one.partition,
+            segment_id=self._new_id(),
+            state=STARTED,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+            leader_epochs=tuple((epoch, start) for epoch, start in one.leader_epochs),
+            size_bytes=one.size_bytes,
+            broker_id=self._node_id,
+            leader_epoch=one.leader_epoch,
+        )
+
+    def _start(self, partitions: Sequence[_Partition]) -> None:
+        """Step 1: COPY_SEGMENT_STARTED of all, in one commit."""
+        segments = [segment for each in partitions for segment in each.segments]
+        if segments:
+            self._metadata.add(segments)
+            self._crash_points.at("after_started")
+
+    def _commit_topic(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
+        """Steps 2 and 3: the files of all partitions of a topic, then one commit."""
+        for each in partitions:
+            self._write(each)
+        written = [one for each in partitions for one in each.written]
+        if not written:
+            return
+        self._crash_points.at("before_commit")
+        try:
+            committed = self._storage.commit(topic.topic, uuid_from_text(topic.topic_id), written)
+        except (StorageError, FateUnknownError) as error:
+            log.warning("commit of %s: %s", topic.topic, error)
+            for each in partitions:
+                if each.written:
+                    each.fail(str(error))
+            return
+        self._crash_points.at("after_commit")
+        for each in partitions:
+            self._note(each, committed)
+
+    def _write(self, each: _Partition) -> None:
+        """Make a partition's ranges durable; what cannot be read ends the list, not the copy."""
+        for segment, source in zip(each.segments, each.ranges, strict=True):
+            try:
+                each.written.append(self._storage.write(segment, source))
+            except (SourceGone, StorageError) as error:
+                each.fail(str(error))
+                return
+
+    def _note(self, each: _Partition, committed: Committed) -> None:
+        dropped = committed.dropped.get(each.partition)
+        if dropped is not None:
+            log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)
+            each.fail(dropped, CONFLICT if committed.paused else FAILED)
+        ids = {one.segment.segment_id for one in committed.written}
+        each.done = [one for one in each.written if one.segment.segment_id in ids]
+
+    def _finish(self, partitions: Sequence[_Partition]) -> None:
+        """Step 4: each file seen once more, then COPY_SEGMENT_FINISHED of all, in one commit."""
+        done = [one for each in partitions for one in each.done]
+        if not done:
+            return
+        for each in partitions:
+            try:
+                for one in each.done:
+                    self._storage.verify(one.segment)
+            except StorageError as error:
+                log.error("%s-%d: %s", each.topic.topic, each.partition, error)
+                each.fail(str(error))
+                each.done = []
+        self._crash_points.at("after_verify")
+        finished = [one.segment for each in partitions for one in each.done]
+        self._metadata.update([replace(segment, state=DONE) for segment in finished])
+        self._crash_points.at("after_finished")
+        for each in partitions:
+            if each.done:
+                each.tiered_end = each.done[-1].segment.end_offset
+                each.outcome = FINISHED
+
+
+def _by_partition(topic: CopyTopic) -> list[_Partition]:
+    found: dict[int, _Partition] = {}
+    for one in topic.ranges:
+        each = found.setdefault(
+            one.partition, _Partition(topic=topic, partition=one.partition, ranges=[])
+        )
+        each.ranges.append(one)
+    return list(found.values())

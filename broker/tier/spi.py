@@ -1,0 +1,144 @@
+"""Pure: what the tier asks of remote storage and of remote log metadata (KIP-405), as protocols.
+
+Rules of this file: Kafka's two plug-ins in the shape that our commit protocol needs. Many ranges are
+started, committed and finished together, since one log on an object store takes few commits a second;
+and data become visible by a commit that is apart from writing them. The Delta tables are the built-in
+implementation; nothing above this file knows of Delta. Methods block; each object is used by one thread at a
+time unless it says otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker.tier.messages import CopyRange, TieredState
+from kafka_ds.lake.states import RemoteLogSegment
+
+
+class StorageError(Exception):
+    """The store failed, and nothing of what was asked is visible: ask again."""
+
+
+class FateUnknownError(Exception):
+    """The store cannot say whether a commit is there: answer nothing, delete nothing, ask again."""
+
+
+class SourceGone(Exception):
+    """A local segment to be copied is not there (any more), or not what it was said to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One range whose files are durable, and in no commit yet."""
+
+    segment: RemoteLogSegment
+    """With the files, residue, rows and bytes filled in; still COPY_SEGMENT_STARTED."""
+    parts: Any = None
+    """What the storage needs to commit it, its own business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What became of a commit of several ranges."""
+
+    written: tuple[Written, ...] = ()
+    """Those that are in the table."""
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Partitions whose ranges are not, with the reason."""
+    paused: bool = False
+    """Whether `dropped` is for good: the table is another's, or changed in a way not understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdRead:
+    """Batches from an offset on."""
+
+    chunks: tuple[bytes, ...]
+    next_offset: int
+    tiered_end: int
+    log_start_offset: int
+
+
+class OffsetOutOfRange(Exception):
+    """The storage does not hold the offset."""
+
+
+class RemoteStorageManager(Protocol):
+    """Keeps the records of tiered ranges."""
+
+    def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        """How far a partition is tiered: the truth that everything else is derived from."""
+
+    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
+        """Make the range's files durable, invisibly. Raises SourceGone, StorageError."""
+
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        """Make ranges visible in one step, whole partitions dropping out where others were first.
+
+        Raises StorageError (nothing is visible), FateUnknownError.
+        """
+
+    def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
+        """Whether an attempt found unfinished became visible: completed as committed, or None.
+
+        Raises FateUnknownError while a commit of it is open, StorageError.
+        """
+
+    def verify(self, segment: RemoteLogSegment) -> None:
+        """See each file of a committed range once more; StorageError names one that is missing."""
+
+    def discard(self, segment: RemoteLogSegment) -> None:
+        """Remove what an attempt left that never became visible and never will."""
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        """Batches from `offset` on, one at least. Any thread. Raises OffsetOutOfRange, StorageError."""
+
+    def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        """The first record at or after a time: (timestamp_ms, offset, leader_epoch). Any thread."""
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        """Remove every record of a topic that is still called so; nothing happens to another's."""
+
+    def maintain(self, topic: str) -> None:
+        """Checkpoints, clean-up: what keeps the next commit as fast as the first."""
+
+
+class RemoteLogMetadataManager(Protocol):
+    """Keeps the states of tiered ranges; what it returned from is durable and read by `list_segments`."""
+
+    def add(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Events of fresh attempts, all COPY_SEGMENT_STARTED. Raises StorageError, FateUnknownError."""
+
+    def update(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Later events of known attempts. An event that is there already is not written twice."""
+
+    def unfinished(self) -> list[RemoteLogSegment]:
+        """Attempts of this broker that are STARTED and not known to have come to an end."""
+
+    def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """These attempts never became visible and never will: they stay STARTED, and are forgotten."""
+
+    def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
+        """All segments of a partition but the deleted, by start offset."""
+
+    def segment(
+        self, topic_id: bytes, partition: int, epoch: int, offset: int
+    ) -> RemoteLogSegment | None:
+        """The finished segment that holds `offset` as written in `epoch`."""
+
+    def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
+        """The highest offset of that epoch that was ever copied."""
+
+    def maintain(self) -> None:
+        """Checkpoints, clean-up."""

@@ -1,0 +1,125 @@
+"""Shell: the worker process: everything of the tier that needs Arrow, beside the broker and below it.
+
+Rules of this file: one thread receives, one copies and maintains, a few read. Each request is answered once,
+with a result or an error of a known kind; an unexpected exception is logged and answered, and the process goes on.
+The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying at any
+line is what the commit protocol is made for. Copying runs at a lower priority than reading, and both below
+the broker.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from broker.tier.channel import BlockingChannel, Buffer, Header
+from broker.tier.crash_points import armed_from_environment
+from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
+from broker.tier.settings import TierSettings
+from broker.tier.spi import FateUnknownError, OffsetOutOfRange, StorageError
+
+log = logging.getLogger(__name__)
+
+Answer = tuple[Header, Sequence[Buffer]]
+Operation = Callable[[Header], Answer]
+
+READ_NICENESS = 2
+COPY_NICENESS = 10
+
+
+class Worker:
+    """Hands requests to threads and their answers back."""
+
+    def __init__(
+        self,
+        channel: BlockingChannel,
+        *,
+        writing: dict[str, Operation],
+        reading: dict[str, Operation],
+        reader_threads: int,
+    ) -> None:
+        self._channel = channel
+        self._operations = {**writing, **reading}
+        self._writes: queue.SimpleQueue[Header] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Header] = queue.SimpleQueue()
+        self._queues = {
+            **dict.fromkeys(writing, self._writes),
+            **dict.fromkeys(reading, self._reads),
+        }
+        self._reader_threads = reader_threads
+
+    def run(self) -> None:
+        """Serve until the broker hangs up."""
+        self._thread(self._writes, COPY_NICENESS)
+        for _ in range(self._reader_threads):
+            self._thread(self._reads, READ_NICENESS)
+        while True:
+            received = self._channel.receive()
+            if received is None:
+                return
+            header, _ = received
+            self._queues[header["op"]].put(header)
+
+    def _thread(self, source: "queue.SimpleQueue[Header]", niceness: int) -> None:
+        def work() -> None:
+            # On Linux priorities are the threads' own.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+            while True:
+                self._serve(source.get())
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _serve(self, request: Header) -> None:
+        payload: Sequence[Buffer] = ()
+        try:
+            answer, payload = self._operations[request["op"]](request)
+        except OffsetOutOfRange as error:
+            answer = {"error": OUT_OF_RANGE, "message": str(error)}
+        except (StorageError, FateUnknownError, OSError) as error:
+            answer = {"error": UNAVAILABLE, "message": str(error)}
+        except Exception as error:  # noqa: BLE001 - the root of a request: logged, answered, gone on
+            log.exception("%s failed", request["op"])
+            answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
+        # Without a broker there is nobody to tell: the receiving thread ends the process.
+        with contextlib.suppress(OSError):
+            self._channel.send({**answer, "id": request["id"]}, payload)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the channel whose file descriptor is the first argument."""
+    # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s tier worker: %(message)s",
+    )
+    channel = BlockingChannel(socket.socket(fileno=int(arguments[0])))
+    settings = TierSettings.from_worker_argument(arguments[1])
+    from broker.tier.service import Service  # the heavy imports: a broken channel is seen before
+
+    service = Service(settings, armed_from_environment())
+    gc.freeze()
+    worker = Worker(
+        channel,
+        writing=service.writing(),
+        reading=service.reading(),
+        reader_threads=settings.remote_log_reader_threads,
+    )
+    # Nothing is flushed or cleaned up: whoever comes next expects a crash.
+    try:
+        worker.run()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

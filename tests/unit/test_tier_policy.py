@@ -1,0 +1,198 @@
+"""Which ranges are copied next, and when local segments may go."""
+
+import itertools
+
+import pytest
+
+from broker.tier.policy import (
+    Backoff,
+    CopyState,
+    Limits,
+    PartitionView,
+    Phase,
+    Range,
+    Span,
+    choose,
+    pending,
+)
+
+TOPIC_ID = b"t" * 16
+
+
+def span(base: int, following: int, size: int = 1000) -> Span:
+    return Span(base_offset=base, next_offset=following, size_bytes=size)
+
+
+def view(
+    closed: list[Span],
+    *,
+    copied: int = -1,
+    stable: int = 10**9,
+    start: int = 0,
+    active: Span | None = None,
+    partition: int = 0,
+    topic_id: bytes = TOPIC_ID,
+) -> PartitionView:
+    return PartitionView(
+        topic="t",
+        topic_id=topic_id,
+        partition=partition,
+        copied_offset=copied,
+        log_start_offset=start,
+        last_stable_offset=stable,
+        closed=closed,
+        active=active,
+    )
+
+
+def offsets(ranges: list[Range]) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.end_offset) for each in ranges]
+
+
+CLOSED = [span(0, 10), span(10, 25), span(25, 26)]
+
+
+def test_each_closed_segment_is_a_range_oldest_first() -> None:
+    assert offsets(pending(view(CLOSED), with_active=False)) == [(0, 9), (10, 24), (25, 25)]
+
+
+def test_what_is_copied_is_not_copied_again() -> None:
+    assert offsets(pending(view(CLOSED, copied=9), with_active=False)) == [(10, 24), (25, 25)]
+    assert pending(view(CLOSED, copied=25), with_active=False) == []
+
+
+def test_a_range_begins_inside_a_segment_when_part_of_it_is_copied() -> None:
+    found = pending(view(CLOSED, copied=17), with_active=False)
+    assert offsets(found) == [(18, 24), (25, 25)]
+    assert found[0].segment_base_offset == 10
+    assert found[0].size_bytes == round(1000 * 7 / 15)
+
+
+def test_nothing_below_the_log_start_is_copied() -> None:
+    assert offsets(pending(view(CLOSED, start=12), with_active=False)) == [(12, 24), (25, 25)]
+
+
+@pytest.mark.parametrize(
+    ("stable", "expected"), [(10, [(0, 9)]), (9, []), (24, [(0, 9)]), (25, [(0, 9), (10, 24)])]
+)
+def test_nothing_at_or_above_the_last_stable_offset_is_copied(
+    stable: int, expected: list[tuple[int, int]]
+) -> None:
+    assert offsets(pending(view(CLOSED, stable=stable), with_active=False)) == expected
+    # A closed segment that is not wholly stable is not cut, with lake.max.lag.ms neither: the
+    # segment behind it must not be looked at.
+    active = span(26, 40)
+    assert (
+        offsets(pending(view(CLOSED, stable=stable, active=active), with_active=True)) == expected
+    )
+
+
+def test_the_active_segment_is_copied_up_to_the_last_stable_offset() -> None:
+    active = span(26, 40)
+    found = pending(view(CLOSED, copied=25, stable=33, active=active), with_active=True)
+    assert offsets(found) == [(26, 32)]
+    assert pending(view(CLOSED, copied=25, stable=33, active=active), with_active=False) == []
+    assert pending(view(CLOSED, copied=32, stable=33, active=active), with_active=True) == []
+    found = pending(view(CLOSED, copied=32, stable=99, active=active), with_active=True)
+    assert offsets(found) == [(33, 39)]
+
+
+def test_ranges_are_contiguous_whatever_the_offsets() -> None:
+    for copied, start, stable in itertools.product(range(-1, 30, 3), (0, 5, 26), range(0, 45, 4)):
+        made = view(CLOSED, copied=copied, start=start, stable=stable, active=span(26, 40))
+        expected = max(copied + 1, start)
+        for each in pending(made, with_active=True):
+            assert each.start_offset == expected
+            assert each.end_offset < min(stable, 40)
+            assert each.size_bytes > 0
+            expected = each.end_offset + 1
+
+
+def candidates(*views: PartitionView) -> list[tuple[PartitionView, list[Range]]]:
+    return [(each, pending(each, with_active=False)) for each in views]
+
+
+def test_no_partition_starves() -> None:
+    many = [span(i, i + 1, 100) for i in range(50)]
+    found = candidates(*(view(many, partition=p) for p in range(4)))
+    chosen = choose(found, Limits(bytes_max=1000, ranges_max=100))
+    assert [len(each.ranges) for each in chosen] == [3, 3, 2, 2]
+    chosen = choose(found, Limits(bytes_max=10**9, ranges_max=6))
+    assert [len(each.ranges) for each in chosen] == [2, 2, 1, 1]
+    for each in chosen:
+        assert [one.start_offset for one in each.ranges] == list(range(len(each.ranges)))
+
+
+def test_at_least_one_range_is_taken_however_large() -> None:
+    found = candidates(view([span(0, 5, 10**12)]), view([span(0, 5, 10)], partition=1))
+    chosen = choose(found, Limits(bytes_max=1000))
+    assert [(each.partition, each.size_bytes) for each in chosen] == [(0, 10**12)]
+
+
+def test_a_large_range_does_not_keep_smaller_ones_of_others_out() -> None:
+    found = candidates(
+        view([span(0, 5, 600)]),
+        view([span(0, 5, 900)], partition=1),
+        view([span(0, 5, 300)], partition=2),
+    )
+    chosen = choose(found, Limits(bytes_max=1000))
+    assert [each.partition for each in chosen] == [0, 2]
+
+
+def test_nothing_to_do_is_nothing_chosen() -> None:
+    assert choose(candidates(view([])), Limits()) == []
+
+
+def test_back_off_doubles_to_its_bound_and_is_forgotten() -> None:
+    backoff = Backoff(first_ms=100, longest_ms=1000)
+    assert [backoff.failed(0) for _ in range(6)] == [100, 200, 400, 800, 1000, 1000]
+    assert not backoff.ready(999)
+    assert backoff.ready(1000)
+    backoff.succeeded()
+    assert backoff.failed(0) == 100
+
+
+def test_nothing_is_copied_or_deleted_before_the_lake_has_answered() -> None:
+    state = CopyState()
+    assert not state.may_copy(0)
+    assert state.deletable_offset(10**9, 0) == -1
+    state.learnt(99, now_ms=1000)
+    assert state.may_copy(1000)
+    assert state.copied_offset == 99
+
+
+def test_local_segments_go_after_the_grace_time() -> None:
+    state = CopyState()
+    state.learnt(-1, now_ms=0)
+    state.copying()
+    assert not state.may_copy(0)
+    state.finished(9, now_ms=100)
+    state.copying()
+    state.finished(24, now_ms=250)
+    assert state.copied_offset == 24
+    assert state.next_deletable_ms(60) == 160
+    assert state.deletable_offset(159, 60) == -1
+    assert state.deletable_offset(160, 60) == 9
+    assert state.deletable_offset(310, 60) == 24
+    assert state.next_deletable_ms(60) is None
+
+
+def test_the_copied_offset_never_moves_back() -> None:
+    state = CopyState()
+    state.learnt(50, now_ms=0)
+    state.learnt(40, now_ms=1)
+    assert state.copied_offset == 50
+
+
+def test_a_failure_waits_and_a_conflict_stays() -> None:
+    state = CopyState()
+    state.learnt(-1, now_ms=0)
+    state.copying()
+    wait_ms = state.failed(now_ms=0)
+    assert not state.may_copy(wait_ms - 1)
+    assert state.may_copy(wait_ms)
+    state.copying()
+    state.pause("another leader wrote")
+    state.finished(5, now_ms=10)
+    assert state.phase is Phase.PAUSED
+    assert not state.may_copy(10**9)
