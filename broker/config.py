@@ -85,11 +85,11 @@ class BrokerConfig:
         50, "How many connections may wait to be accepted.", low=1
     )
     socket_receive_buffer_bytes: int = i32(
-        100 << 10, "The size of a socket's receive buffer; -1 leaves it to the system.", low=-1
+        -1, "The size of a socket's receive buffer; -1 leaves it to the system.", low=-1, ours=True
     )
     socket_request_max_bytes: int = i32(100 * _MIB, "The largest request that is read.", low=1)
     socket_send_buffer_bytes: int = i32(
-        100 << 10, "The size of a socket's send buffer; -1 leaves it to the system.", low=-1
+        -1, "The size of a socket's send buffer; -1 leaves it to the system.", low=-1, ours=True
     )
 
     # -- topics -------------------------------------------------------------------------------------

@@ -81,7 +81,12 @@ class Listener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]: ...
-    async def serve(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None: ...
+    async def serve(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
+    ) -> None:
+        """Accept; up to `backlog` connections may wait for it."""
+        ...
+
     async def close(self) -> None: ...
 
 

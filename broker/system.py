@@ -181,12 +181,12 @@ class SystemListener:
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
 
-    async def serve(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+    async def serve(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            protocol_factory,
-            sock=self._socket,
-            backlog=512,
+            protocol_factory, sock=self._socket, backlog=backlog
         )
 
     async def close(self) -> None:

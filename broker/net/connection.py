@@ -1,0 +1,326 @@
+"""Shell: one client's connection: requests in, answers out, in the same order.
+
+Rules of this file:
+- Requests of one connection run one after the other, as Kafka promises its clients; the next one may begin before
+  the last is answered only where both handlers say that their order is settled by then (`pipelined`). A request that
+  waits never keeps other connections waiting.
+- What is not answered is bounded: with UNANSWERED_REQUESTS_MAX requests or UNANSWERED_BYTES_MAX bytes of them waiting,
+  nothing more is read. A peer that does not read its answers gets no request started and none read until it does.
+- Answers are written once per turn of the event loop, or at FLUSH_BYTES. A turn serves at most REQUESTS_PER_TURN_MAX
+  requests of one connection, so that one client's burst does not hold up the others.
+- Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.net.dispatch import Answer, Unanswerable, Waiting
+from broker.net.frames import FrameAssembler
+from kafka_ds.wire.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+log = logging.getLogger(__name__)
+
+UNANSWERED_REQUESTS_MAX = 100
+UNANSWERED_BYTES_MAX = 4 << 20
+REQUESTS_PER_TURN_MAX = 64
+FLUSH_BYTES = 64 << 10
+# Up to here one copy is cheaper than a write of many parts.
+JOINED_BYTES_MAX = 16 << 10
+# Above this much unsent, `pause_writing` is called; below a quarter of it, `resume_writing`.
+UNSENT_BYTES_MAX = 1 << 20
+
+
+class _Slot:
+    """The place of one answer in the order of the answers."""
+
+    __slots__ = ("answer", "frame", "future", "is_pipelined", "waiting")
+
+    def __init__(
+        self,
+        waiting: Waiting | None,
+        future: asyncio.Future[Any] | None,
+        frame: memoryview,
+        answer: Answer = None,
+    ) -> None:
+        self.waiting = waiting  # None once the answer is there
+        self.future = future
+        self.frame = frame
+        self.is_pipelined = waiting is None or waiting.served.pipelined
+        self.answer = answer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol that the event loop calls for one client."""
+
+    __slots__ = (
+        "_assembler",
+        "_frames",
+        "_frames_bytes",
+        "_is_closed",
+        "_is_reading",
+        "_is_scheduled",
+        "_is_writable",
+        "_out",
+        "_out_bytes",
+        "_reached_eof",
+        "_server",
+        "_slots",
+        "_transport",
+        "host",
+        "last_tick",
+        "listener",
+        "peer",
+    )
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self._server = server
+        self._assembler = FrameAssembler(server.scratch, server.pool, server.request_bytes_max)
+        self._transport: asyncio.Transport
+        self.listener = listener
+        self.host = ""
+        self.peer = ""
+        self.last_tick = server.tick
+        self._frames: deque[memoryview] = deque()  # received, not begun
+        self._frames_bytes = 0
+        self._slots: deque[_Slot] = deque()  # begun, not answered
+        self._out: list[Any] = []  # answered, not written
+        self._out_bytes = 0
+        self._is_reading = True
+        self._is_writable = True
+        self._is_scheduled = False
+        self._is_closed = False
+        self._reached_eof = False
+
+    # -- what the event loop calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        refusal = self._server.admit(self)
+        if refusal is not None:
+            log.info("refused %s: %s", self.peer, refusal)
+            self._is_closed = True
+            transport.abort()
+            return
+        self._server.set_options(transport.get_extra_info("socket"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._assembler.close()
+        self._frames.clear()
+        self._out.clear()
+        for slot in self._slots:
+            if slot.future is not None:
+                slot.future.cancel()
+        self._slots.clear()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._assembler.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        server = self._server
+        self.last_tick = server.tick
+        server.metrics.bytes_in += nbytes
+        if self._is_closed:
+            return
+        try:
+            frames = self._assembler.received(nbytes)
+        except MalformedFrame as error:
+            self._close_malformed(error)
+            return
+        if frames:
+            for frame in frames:
+                self._frames_bytes += len(frame)
+            self._frames.extend(frames)
+            del frames
+            self._serve()
+
+    def eof_received(self) -> bool:
+        """Keeps the way out open while there is something left to say."""
+        self._reached_eof = True
+        if not self._assembler.is_between_frames:
+            log.debug("%s left in the middle of a request", self.peer)
+        return bool(self._slots or self._frames)
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self.last_tick = self._server.tick
+        self._serve()
+
+    # -- what the server calls ----------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request has been begun and not answered."""
+        return bool(self._slots)
+
+    def drain(self) -> None:
+        """Takes no more requests; closes as soon as those that were begun are answered."""
+        if not self._is_closed:
+            self._frames.clear()
+            self._frames_bytes = 0
+            self._reached_eof = True
+            self._regulate()
+            self._close_if_done()
+
+    def close(self) -> None:
+        """Closes at once, after what is written has been sent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once, whatever has not been sent."""
+        self._is_closed = True
+        self._transport.abort()
+
+    # -- the order of things ------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Begins as many requests as may begin now, and writes what is answered."""
+        frames = self._frames
+        left = REQUESTS_PER_TURN_MAX
+        try:
+            while frames and self._may_begin():
+                if not left:
+                    self._serve_soon()
+                    break
+                left -= 1
+                self._begin(frames.popleft())
+        except (MalformedFrame, Unanswerable) as error:
+            self._flush()
+            self._close_malformed(error)
+            return
+        self._flush()
+        self._regulate()
+        if self._reached_eof:
+            self._close_if_done()
+
+    def _may_begin(self) -> bool:
+        if not self._is_writable or self._is_closed:
+            return False
+        slots = self._slots
+        if not slots:
+            return True
+        return slots[-1].is_pipelined and self._server.dispatcher.is_pipelined(self._frames[0])
+
+    def _begin(self, frame: memoryview) -> None:
+        self._frames_bytes -= len(frame)
+        outcome = self._server.dispatcher.handle(frame, self.host, self.listener)
+        if isinstance(outcome, Waiting):
+            future = asyncio.ensure_future(outcome.result)
+            slot = _Slot(outcome, future, frame)
+            self._slots.append(slot)
+            future.add_done_callback(partial(self._completed, slot))
+            return
+        self._assembler.recycle(frame)
+        if self._slots:
+            self._slots.append(_Slot(None, None, frame, answer=outcome))
+        elif outcome is not None:
+            self._write(outcome)
+
+    def _completed(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
+        """A request that had to wait is done; its answer goes out when those before it have."""
+        cancelled = future.cancelled()
+        error = None if cancelled else future.exception()
+        if self._is_closed:
+            return
+        assert slot.waiting is not None
+        try:
+            if cancelled:
+                raise Unanswerable(f"{slot.waiting.served.name} was cancelled")
+            result = None if error else future.result()
+            slot.answer = self._server.dispatcher.finish(slot.waiting, result, error)
+        except Unanswerable as failure:
+            self._close_malformed(failure)
+            return
+        slot.waiting = slot.future = None
+        self._assembler.recycle(slot.frame)
+        slots = self._slots
+        while slots and slots[0].waiting is None:
+            answer = slots.popleft().answer
+            if answer is not None:
+                self._write(answer)
+        self._serve()
+
+    def _write(self, answer: list[Any]) -> None:
+        out = self._out
+        for part in answer:
+            out.append(part)
+            self._out_bytes += len(part)
+        if self._out_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._is_closed:
+            return
+        size = self._out_bytes
+        self._out, self._out_bytes = [], 0
+        server = self._server
+        server.metrics.bytes_out += size
+        self.last_tick = server.tick
+        transport = self._transport
+        if len(out) == 1:
+            transport.write(out[0])
+        elif size <= JOINED_BYTES_MAX:
+            transport.write(b"".join(out))
+        elif server.gathers_writes:
+            transport.writelines(out)
+        else:
+            for part in out:
+                transport.write(part)
+
+    # -- back-pressure, and the end -----------------------------------------------------------------
+
+    def _regulate(self) -> None:
+        """Reads on, or not."""
+        if self._is_closed or self._transport.is_closing():
+            return
+        wants = (
+            self._is_writable
+            and not self._reached_eof
+            and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
+            and self._frames_bytes < UNANSWERED_BYTES_MAX
+        )
+        if wants is not self._is_reading:
+            self._is_reading = wants
+            if wants:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _serve_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve_scheduled)
+
+    def _serve_scheduled(self) -> None:
+        self._is_scheduled = False
+        if not self._is_closed:
+            self._serve()
+
+    def _close_if_done(self) -> None:
+        if not self._slots and not self._frames:
+            self.close()
+
+    def _close_malformed(self, error: Exception) -> None:
+        self._server.metrics.malformed += 1
+        log.info("closed %s: %s", self.peer, error)
+        self._frames.clear()
+        self.close()

@@ -1,0 +1,170 @@
+"""Shell: one request: header, version, message, handler, answer.
+
+Rules of this file:
+- Whatever a handler raises ends here. KafkaError becomes the API's error response; anything else is our fault: it
+  is logged with its traceback and answered with UNKNOWN_SERVER_ERROR. Where an API has no place for an error of the
+  whole request, the connection is closed.
+- Bytes that are not a request of ours raise MalformedFrame, which closes the connection; so does an unknown API, and
+  a version that was not advertised (as in Kafka). Two are answered: ApiVersions in an unknown version, with a body of
+  version 0 (KIP-511), and Produce 0-2, which is advertised for the sake of old librdkafka.
+- An answer is encoded where it arises, in the same callback; only a handler that waits costs a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_origin
+
+from broker.net.metrics import ApiCounters, NetMetrics
+from broker.net.outdated import refuse_outdated
+from broker.net.registry import Registry, RequestContext, Served, api_key_of
+from kafka_ds.wire.compile import decode
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
+from kafka_ds.wire.messages import RESPONSES
+from kafka_ds.wire.types import MISSING, fields_of
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+log = logging.getLogger(__name__)
+
+# An encoded answer, or None where there is none to give.
+Answer: TypeAlias = list[Any] | None
+
+
+class Waiting(NamedTuple):
+    """A request whose answer is not there yet."""
+
+    result: Awaitable[Any]
+    request: Any
+    header: RequestHeader
+    served: Served
+    counters: ApiCounters
+    started: float
+
+
+class Unanswerable(Exception):
+    """A failure that the API has no words for: the connection is closed."""
+
+
+class Dispatcher:
+    """Takes requests of all connections to their handlers."""
+
+    def __init__(self, registry: Registry, node: Node, metrics: NetMetrics) -> None:
+        self._registry = registry
+        self._node = node
+        self._metrics = metrics
+        self._served = {
+            served.api_key: (
+                served,
+                metrics.api(served.api_key, served.name),
+                RESPONSES[served.api_key],
+            )
+            for served in registry
+        }
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        """Whether this request may start before the one before it is answered."""
+        found = self._served.get(int.from_bytes(frame[:2], "big"))
+        return found is not None and found[0].pipelined
+
+    def handle(self, frame: memoryview, client_host: str, listener: str) -> Answer | Waiting:
+        """Answers a request, or begins to; raises MalformedFrame or Unanswerable to end the connection."""
+        header, position = decode_request_header(frame)
+        found = self._served.get(header.api_key)
+        if found is None:
+            raise MalformedFrame(f"a request with API key {header.api_key}, which is not served")
+        served, counters, response_class = found
+        version = header.api_version
+        counters.requests += 1
+        if not served.lowest <= version <= served.highest:
+            return self._refuse_version(served, counters, header, frame, position)
+        request: Any = decode(served.request, frame, version, position)
+        started = perf_counter()
+        try:
+            result = served.handler(
+                request, RequestContext(header, client_host, listener, self._node)
+            )
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is answered
+            result = _failure(served, counters, header, request, error)
+        if type(result) is response_class:
+            parts = encode_response(result, version, header.correlation_id)
+        elif result is None:
+            parts = None
+        else:
+            assert isinstance(result, Awaitable), f"{served.name} was answered with {result!r:.100}"
+            return Waiting(result, request, header, served, counters, started)
+        counters.seconds += perf_counter() - started
+        return parts
+
+    def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
+        """Encodes what a request that had to wait came to."""
+        header = waiting.header
+        if error is not None:
+            result = _failure(waiting.served, waiting.counters, header, waiting.request, error)
+        waiting.counters.seconds += perf_counter() - waiting.started
+        if result is None:
+            return None
+        return encode_response(result, header.api_version, header.correlation_id)
+
+    def _refuse_version(
+        self,
+        served: Served,
+        counters: ApiCounters,
+        header: RequestHeader,
+        frame: memoryview,
+        position: int,
+    ) -> Answer:
+        _count_error(counters, ErrorCode.UNSUPPORTED_VERSION)
+        return refuse_outdated(served, header, frame, position)
+
+
+def _failure(
+    served: Served,
+    counters: ApiCounters,
+    header: RequestHeader,
+    request: Any,
+    error: BaseException,
+) -> Any:
+    """The response that says what went wrong, or Unanswerable."""
+    if isinstance(error, KafkaError):
+        code, message = error.code, error.message
+    else:
+        log.error(
+            "%s %d from %s failed",
+            served.name,
+            header.api_version,
+            header.client_id,
+            exc_info=error,
+        )
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+    _count_error(counters, code)
+    if served.failure is not None:
+        response = served.failure(request, code, message)
+    else:
+        response = _plain_failure(request, header.api_version, code, message)
+    if response is None:
+        raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
+    return response
+
+
+def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
+    """The response of an API whose error is a field of the whole response, else empty; None for others."""
+    response = RESPONSES[api_key_of(type(request))]
+    given: dict[str, Any] = {}
+    for declared in fields_of(response):
+        if declared.name == "error_code" and version in declared.versions:
+            given["error_code"] = code
+        elif declared.name == "error_message":
+            given["error_message"] = message
+        elif declared.default is MISSING:
+            is_list = get_origin(declared.annotation) is list
+            given[declared.name] = [] if is_list else -1  # numbers: Kafka's "none"
+    return response(**given) if "error_code" in given else None
+
+
+def _count_error(counters: ApiCounters, code: ErrorCode) -> None:
+    counters.errors[code.name] = counters.errors.get(code.name, 0) + 1

@@ -1,0 +1,124 @@
+"""Pure: a stream of bytes, received as it comes, cut into requests.
+
+Rules of this file: bytes are copied once at most. What arrives is received into a scratch buffer that all
+connections of the event loop share (it is empty again before the next one receives); a request that lies whole in
+it is copied out, as a handler may keep it and may write into it. A request of which only a part is there gets a
+buffer of its own, into which the rest is received directly. Never is more memory taken than the bytes that came,
+but for one step of 4 MiB: a length is only a promise.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.net.buffers import POOLED_BYTES_MAX, BufferPool
+from kafka_ds.wire.errors import MalformedFrame
+
+SCRATCH_BYTES = 64 << 10
+_LENGTH_BYTES = 4
+_LENGTH = struct.Struct(">i")
+
+
+class Scratch:
+    """The buffer that the connections of one event loop receive into, one after the other."""
+
+    def __init__(self, size_bytes: int = SCRATCH_BYTES) -> None:
+        self.view = memoryview(bytearray(size_bytes))
+
+
+class FrameAssembler:
+    """Gives out where to receive, and takes the requests out of what was received.
+
+    A request is a writable memoryview without its length. `recycle` returns the memory of one that is answered.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_filled",
+        "_head",
+        "_pool",
+        "_scratch",
+        "_size",
+        "_size_max",
+    )
+
+    def __init__(self, scratch: Scratch, pool: BufferPool, size_max: int) -> None:
+        self._scratch = scratch.view
+        self._pool = pool
+        self._size_max = size_max
+        self._head = b""  # the first bytes of a length that is not complete
+        self._buffer: bytearray | None = None  # of the request that is being received
+        self._size = 0
+        self._filled = 0
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether nothing of a next request has been received."""
+        return self._buffer is None and not self._head
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go. To be followed by `received` before any other use of the scratch buffer."""
+        buffer = self._buffer
+        if buffer is not None:
+            if self._filled == len(buffer):
+                buffer.extend(bytes(min(self._size - self._filled, POOLED_BYTES_MAX)))
+            return memoryview(buffer)[self._filled : self._size]
+        head = self._head
+        if head:
+            self._scratch[: len(head)] = head
+            return self._scratch[len(head) :]
+        return self._scratch
+
+    def received(self, count: int) -> list[memoryview]:
+        """The requests that are complete now that `count` more bytes are there; MalformedFrame ends it all."""
+        buffer = self._buffer
+        if buffer is not None:
+            self._filled += count
+            if self._filled < self._size:
+                return []
+            self._buffer = None
+            return [memoryview(buffer)[: self._size]]
+        end = len(self._head) + count
+        self._head = b""
+        return self._cut(end)
+
+    def _cut(self, end: int) -> list[memoryview]:
+        scratch = self._scratch
+        frames: list[memoryview] = []
+        position = 0
+        while end - position >= _LENGTH_BYTES:
+            body = position + _LENGTH_BYTES
+            (size,) = _LENGTH.unpack_from(scratch, position)
+            if not 0 < size <= self._size_max:
+                raise MalformedFrame(_why_refused(size, self._size_max))
+            position = body + size
+            if position > end:
+                self._begin(size, scratch[body:end])
+                return frames
+            frames.append(memoryview(bytearray(scratch[body:position])))
+        self._head = bytes(scratch[position:end])
+        return frames
+
+    def _begin(self, size: int, first: memoryview) -> None:
+        if size <= POOLED_BYTES_MAX:
+            self._buffer = self._pool.take(size)
+        else:
+            self._buffer = bytearray(POOLED_BYTES_MAX)
+        self._buffer[: len(first)] = first
+        self._size = size
+        self._filled = len(first)
+
+    def recycle(self, frame: memoryview) -> None:
+        """Gives the memory of an answered request back; the caller forgets the frame."""
+        self._pool.give(frame.obj)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Forgets the request that is being received."""
+        self._buffer = None
+        self._head = b""
+
+
+def _why_refused(size: int, size_max: int) -> str:
+    if size <= 0:
+        return f"a request of {size} bytes"
+    return f"a request of {size} bytes is more than socket.request.max.bytes={size_max}"

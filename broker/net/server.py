@@ -1,0 +1,190 @@
+"""Shell: the listeners and all connections: who may connect, who has been silent for too long, how it ends.
+
+Rules of this file: it knows no Kafka. Silence is measured in ticks, counted by one timer; a connection notes the
+tick of its last byte, so that a request costs no timer and no look at a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from broker.config import BrokerConfig
+from broker.listeners import Endpoint
+from broker.net.buffers import BufferPool
+from broker.net.connection import Connection
+from broker.net.dispatch import Dispatcher
+from broker.net.frames import Scratch
+from broker.net.metrics import NetMetrics
+from broker.seams import Listener, Network
+from broker.settings import ConfigError
+
+log = logging.getLogger(__name__)
+
+# A connection is closed after its idle time and at most a part of this more.
+TICKS_PER_IDLE_TIME = 8
+TICK_SECONDS_MIN = 0.05
+# How long answers may take that are owed when the broker stops.
+DRAIN_SECONDS_MAX = 2.0
+_ANY_HOST = "0.0.0.0"  # noqa: S104 - what an empty host in `listeners` asks for
+
+
+class Server:
+    """Accepts clients on all listeners and holds their connections."""
+
+    def __init__(self, config: BrokerConfig, dispatcher: Dispatcher, metrics: NetMetrics) -> None:
+        self._config = config
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+        self.scratch = Scratch()
+        self.pool = BufferPool()
+        self.request_bytes_max = config.socket_request_max_bytes
+        self.tick = 0
+        self.gathers_writes = False
+        self._listeners: list[tuple[Endpoint, Listener]] = []
+        self._connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._bytes_at_last_tick = 0
+        self._all_gone: asyncio.Event | None = None
+
+    # -- listeners ----------------------------------------------------------------------------------
+
+    def bind(self, network: Network) -> None:
+        """Takes the ports, before anybody can be served: a port in use is found out first."""
+        for endpoint in self._config.endpoints:
+            self._listeners.append((endpoint, bind(network, endpoint)))
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Host and port of each listener by its name, as they are bound."""
+        return {endpoint.name: listener.address for endpoint, listener in self._listeners}
+
+    async def serve(self) -> None:
+        """Begins to accept."""
+        loop = asyncio.get_running_loop()
+        # Selector transports of Python 3.11 join what they are given to write.
+        self.gathers_writes = type(loop).__module__.startswith("uvloop") or sys.version_info >= (
+            3,
+            12,
+        )
+        backlog = self._config.socket_listen_backlog_size
+        for endpoint, listener in self._listeners:
+            try:
+                await listener.serve(partial(Connection, self, endpoint.name), backlog=backlog)
+            except OSError as error:
+                raise cannot_listen(endpoint, error) from None
+        self._tick()
+
+    async def stop(self) -> None:
+        """Accepts nobody, answers what was begun, closes all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, listener in self._listeners:
+            await listener.close()
+        self._all_gone = asyncio.Event()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections:
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), DRAIN_SECONDS_MAX)
+            except TimeoutError:
+                log.info("%d connections were cut off", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
+
+    # -- connections --------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """The connections that are open."""
+        return tuple(self._connections)
+
+    def admit(self, connection: Connection) -> str | None:
+        """Takes a connection in, or says why not."""
+        config = self._config
+        if len(self._connections) >= config.max_connections:
+            self.metrics.connections_refused += 1
+            return f"max.connections={config.max_connections} are there"
+        if self._per_host[connection.host] >= config.max_connections_per_ip:
+            self.metrics.connections_refused += 1
+            return f"max.connections.per.ip={config.max_connections_per_ip} are there"
+        if self._all_gone is not None:
+            return "the broker is stopping"
+        self._connections.add(connection)
+        self._per_host[connection.host] += 1
+        self.metrics.connections = len(self._connections)
+        self.metrics.connections_created += 1
+        return None
+
+    def set_options(self, connected: socket.socket | None) -> None:
+        """Kafka's options for a client's socket."""
+        if connected is None:
+            return
+        config = self._config
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if config.socket_send_buffer_bytes >= 0:
+            connected.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, config.socket_send_buffer_bytes
+            )
+        if config.socket_receive_buffer_bytes >= 0:
+            connected.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
+            )
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        self.metrics.connections = len(self._connections)
+        self.metrics.connections_closed += 1
+        if not self._connections and self._all_gone is not None:
+            self._all_gone.set()
+
+    def _tick(self) -> None:
+        """Counts on, closes who was silent for the idle time, lets go of memory that nobody used."""
+        idle_ms = self._config.connections_max_idle_ms
+        seconds = (
+            max(idle_ms / 1000 / TICKS_PER_IDLE_TIME, TICK_SECONDS_MIN) if idle_ms >= 0 else 60.0
+        )
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+        self.tick += 1
+        if self.metrics.bytes_in == self._bytes_at_last_tick:
+            self.pool.clear()
+        self._bytes_at_last_tick = self.metrics.bytes_in
+        if idle_ms < 0:
+            return
+        ticks_max = max(-(-idle_ms // int(seconds * 1000)), 1)
+        for connection in [c for c in self._connections if self.tick - c.last_tick > ticks_max]:
+            log.info("closed %s: silent for connections.max.idle.ms=%d", connection.peer, idle_ms)
+            self.metrics.connections_expired += 1
+            connection.abort()
+
+
+def bind(network: Network, endpoint: Endpoint) -> Listener:
+    """Takes the port of an endpoint; ConfigError says what is in the way."""
+    try:
+        return network.bind(endpoint.host or _ANY_HOST, endpoint.port)
+    except OSError as error:
+        raise cannot_listen(endpoint, error) from None
+
+
+def cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
+    """The one line for a port that cannot be had."""
+    place = f"{endpoint.name}://{endpoint.host}:{endpoint.port}"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"listeners={place}: the port is in use")
+    number = error.errno or 0  # a name that does not resolve has a number of another kind
+    reason = os.strerror(number) if number in errno.errorcode else str(error)
+    return ConfigError(f"listeners={place}: {reason.lower()}")
