@@ -18,7 +18,7 @@ from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import REQUESTS
 from kafka_ds.wire.types import message_info
-from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, random_message, random_size, random_text
+from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, SIZES, random_message, random_text
 
 ROUNDS = 3
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -105,8 +105,8 @@ def random_scalar(kind: str, random: Random) -> Any:
         "bool": lambda: random.random() < 0.5,
         "uint16": lambda: random.randint(0, 2**16 - 1),
         "string": lambda: random_text(random),
-        "bytes": lambda: random.randbytes(random_size(random)),
-        "records": lambda: random.randbytes(random_size(random) * 5),
+        "bytes": lambda: random.randbytes(random.choice(SIZES)),
+        "records": lambda: random.randbytes(random.choice(SIZES) * 5),
         "uuid": lambda: uuid.UUID(bytes=random.randbytes(16)),
         "error_code": lambda: random.choice(list(KioErrorCode)),
         "timedelta_i32": lambda: datetime.timedelta(milliseconds=random.randint(0, 2**31 - 1)),
