@@ -3,6 +3,8 @@
 Rules of this file (KIP-482 where versions are flexible):
 - Nothing is believed that the frame does not hold: a count is at most what the bytes left could be
   elements of, and a string ends inside the frame (a slice would silently be shorter).
+- A hundred megabytes of empty structs would become some gigabytes of objects: what one message may
+  hold is bounded, far above what any cluster asks for. A number weighs a quarter of a struct.
 - Null where it is not allowed, a string of more than 32,767 bytes and a known tag of a wrong size
   are malformed. Unknown tags are skipped. Tags may come in any order and the last of two wins, as
   in Kafka.
@@ -21,6 +23,7 @@ from kafka_ds.wire.types import Primitive
 from kafka_ds.wire.varint import read_unsigned_varint
 
 STRING_BYTES_MAX = 32_767
+ELEMENTS_MAX = 1_000_000
 
 
 def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
@@ -60,6 +63,7 @@ class ReaderSource:
 
     def message(self, plan: StructPlan) -> None:
         with self.page.block("def read(b, p, end):"):
+            self.page.line(f"budget = {ELEMENTS_MAX}")
             name = self.struct(plan)
             self.flush()
             self.page.line(f"return {name}, p")
@@ -148,9 +152,15 @@ class ReaderSource:
             bytes_least = n if least == 1 else f"{n} * {least}"
             with page.block(f"if {bytes_least} > end - p:"):
                 page.line(f"raise MalformedFrame('{field.name} has more elements than bytes')")
-            if isinstance(element, Primitive) and element.code is not None and element.size < 16:
+            small = (
+                isinstance(element, Primitive) and element.code is not None and element.size < 16
+            )
+            page.line(f"budget -= {n} >> 2" if small else f"budget -= {n}")
+            with page.block("if budget < 0:"):
+                page.line("raise MalformedFrame('more elements than a message may have')")
+            if isinstance(element, Primitive) and code is not None:
                 name = f"unpack_many_{element.name}"
-                page.scope[name] = PerCount("unpack_from", element.code)
+                page.scope[name] = PerCount("unpack_from", code)
                 page.line(f"{target} = [*{name}[{n}](b, p)]")
                 page.line(f"p += {n} * {element.size}")
             else:
@@ -206,6 +216,7 @@ class ReaderSource:
             function = page.name("tags_of_" + plan.cls.__name__)
             page.line(f"p = {function}(b, p - 1, end, {name})")
         with page.aside(), page.block(f"def {function}(b, p, end, x):"):
+            page.line(f"budget = {ELEMENTS_MAX}")
             page.line("count, p = read_long(b, p)")
             with page.block("for _ in range(count):"):
                 page.line("tag, p = read_long(b, p)")

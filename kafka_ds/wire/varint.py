@@ -1,7 +1,7 @@
 """Pure: the variable-length integers of flexible versions.
 
-Rules of this file: a varint of 32 bits has at most 5 bytes and one of 64 bits at most 10; more is
-malformed, whatever the surplus bits are, so that no loop here depends on the length of the input.
+Rules of this file: counts, lengths and tags have 32 bits, so at most 5 bytes; more is malformed,
+whatever the surplus bits are, so that no loop here depends on the length of the input.
 """
 
 from __future__ import annotations

@@ -66,6 +66,25 @@ def test_a_count_is_bounded_by_the_least_size_of_an_element() -> None:
         decode(FetchRequest, frame, 17)
 
 
+@pytest.mark.parametrize(
+    ("version", "frame"),
+    [
+        (1, b"\x00\x0f\x42\x41" + bytes(2_000_002)),  # 1,000,001 topics with empty names
+        (9, b"\xc2\x84\x3d" + b"\x01\x00" * 1_000_001 + b"\x00\x00\x00\x00"),
+    ],
+)
+def test_more_elements_than_any_cluster_has(version: int, frame: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="more elements than a message may have"):
+        decode(MetadataRequest, frame, version)
+
+
+def test_elements_are_counted_over_all_arrays_of_a_message() -> None:
+    topic = b"\x02t" + bytes(6) + b"\x01" + b"\xe1\xd4\x03" + b"\x01\x00\x00" * 60_000 + b"\x00"
+    frame = b"\x12" + topic * 17 + bytes(6)
+    with pytest.raises(MalformedFrame, match="more elements than a message may have"):
+        decode(CreateTopicsRequest, frame, 7)
+
+
 @struct
 class OldPart:
     name: string
