@@ -82,6 +82,12 @@ class LeaderPartition:
         """This leader may begin: what it holds alone is committed at once."""
         return self._advance()
 
+    def restarted(self, log_end_offset: int) -> None:
+        """Recovering has shown that the lake goes beyond the log, which now begins behind it."""
+        assert self._recovering, "only a recovering leader moves its end"
+        assert log_end_offset >= self.log_end_offset
+        self.log_end_offset = self.high_watermark = log_end_offset
+
     def appended(self, log_end_offset: int) -> tuple[Effect, ...]:
         """The log is durable here up to this end."""
         assert log_end_offset >= self.log_end_offset, "a leader's log only grows"

@@ -1,0 +1,194 @@
+"""Shell: the cluster's metadata log: a Delta table whose commits are the decisions, in their order.
+
+Rules of this file:
+- The events of a decision ride in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and
+  fsynced: no data file, no library, 0.6 ms. The tier's worker writes the same events as rows soon after, for SQL;
+  nothing here reads those rows.
+- Only versions with events count; whatever else others commit (rows, a vacuum, a checkpoint) is passed over.
+- A version in between that holds events is another controller's: the commit ends, and who made it resigns.
+- Every SNAPSHOT_INTERVAL versions a commit begins with a snapshot of the state before it, and reading starts at the
+  last one. The log's clean-up must therefore keep the versions from there on (`last_snapshot_version`).
+- One thread at a time; every method may wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from broker.cluster import table
+from broker.cluster.events import Event, Snapshot, from_json, to_json
+from broker.cluster.image import MetadataImage, Position
+from broker.settings import ConfigError
+from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
+from kafka_ds.lake.attempt import (
+    Attempt,
+    Conflict,
+    Contended,
+    FateUnknown,
+    NotCommitted,
+    PlainChange,
+    VersionsGone,
+)
+from kafka_ds.lake.log import DeltaLog, ForeignTable
+from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.store import Store
+
+EVENTS_KEY = "events"
+OPERATION = "DECIDE"
+SNAPSHOT_INTERVAL = 100
+
+
+class ForeignMetadata(ConfigError):
+    """The lake holds something else where the cluster's metadata should be; the text names the folder."""
+
+
+class Superseded(Exception):
+    """Another controller has decided since: this one resigns."""
+
+
+class Undecided(Exception):
+    """The commit is certainly not in the log: nothing of it has happened."""
+
+
+class MetadataLog:
+    """The table `__cluster_metadata` of one lake."""
+
+    def __init__(self, store: Store, *, log: DeltaLog | None = None) -> None:
+        self._log = log or DeltaLog(store, CLUSTER_METADATA)
+        self.folder = store.uri(CLUSTER_METADATA)
+        self.last_snapshot_version = -1
+        self._version = -1
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def load(self) -> MetadataImage:
+        """Make the table where there is none, and read the state that it holds."""
+        try:
+            if self._log.latest_version() < 0:
+                self._create()
+            return self._replay()
+        except ForeignTable as error:
+            raise ForeignMetadata(f"lake.uri: {error}") from error
+        except CorruptLog as error:
+            raise ForeignMetadata(f"lake.uri: {error}") from error
+        except NotADirectoryError as error:
+            raise ForeignMetadata(f"lake.uri: {self.folder} lies below a file") from error
+
+    def _create(self) -> None:
+        self._log.create(
+            schema_json=table.schema_json(),
+            partition_columns=(),
+            configuration={**table.PROPERTIES, KIND_KEY: table.KIND},
+        )
+
+    def _replay(self) -> MetadataImage:
+        image = MetadataImage()
+        latest = self._log.latest_version()
+        for version, events in reversed(self._back_to_snapshot(latest)):
+            replay_commit(image, version, events, self.folder)
+        self._version = latest
+        return image
+
+    def _back_to_snapshot(self, latest: int) -> list[tuple[int, list[Event]]]:
+        """The versions with events from the newest down to the last one that begins with a snapshot."""
+        found: list[tuple[int, list[Event]]] = []
+        for version in range(latest, -1, -1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                raise ForeignMetadata(
+                    f"lake.uri: {self.folder}: version {version} is gone, and no later one holds a snapshot"
+                )
+            if version == 0 and not _is_ours(actions):
+                raise ForeignMetadata(
+                    f"lake.uri: {self.folder} is a table, but no cluster's metadata"
+                )
+            events = self._events_of(version, actions)
+            if events:
+                found.append((version, events))
+                if isinstance(events[0], Snapshot):
+                    self.last_snapshot_version = version
+                    break
+        return found
+
+    def _events_of(self, version: int, actions: Sequence[Action]) -> list[Event]:
+        listed = _events_in(actions)
+        try:
+            return [from_json(each) for each in listed]
+        except ValueError as error:
+            raise ForeignMetadata(f"lake.uri: {self.folder}: version {version}: {error}") from error
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def begin(self, events: Sequence[Event], image: MetadataImage) -> Attempt:
+        """A commit of these events, decided on the committed state `image`."""
+        listed = list(events)
+        if image.cluster_id is not None and self._is_snapshot_due():
+            listed.insert(0, image.snapshot())
+        change = PlainChange(
+            OPERATION,
+            info={
+                EVENTS_KEY: [to_json(event) for event in listed],
+                "controllerEpoch": image.controller_epoch,
+            },
+            check=_end_at_events,
+        )
+        return self._log.begin(change)
+
+    def _is_snapshot_due(self) -> bool:
+        return self._version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
+
+    def commit(self, attempt: Attempt) -> int | None:
+        """Put the commit into the log; its version, or None where its fate is unknown: commit it again.
+
+        Raises Superseded where another controller was faster, Undecided where nothing was written.
+        """
+        try:
+            version = self._log.commit(attempt, read_version=self._version)
+        except (FateUnknown, OSError):
+            # An error while versions in between are read leaves the attempt where it was, too.
+            return None
+        except (Conflict, VersionsGone) as error:
+            raise Superseded(str(error)) from error
+        except (NotCommitted, Contended) as error:
+            raise Undecided(str(error)) from error
+        self._version = version
+        events = attempt.change.info()[EVENTS_KEY]
+        if events and events[0]["type"] == Snapshot.__name__:
+            self.last_snapshot_version = version
+        return version
+
+
+def replay_commit(
+    image: MetadataImage, version: int, events: Sequence[Event], folder: str = ""
+) -> None:
+    """Take one commit's events into the state; the snapshot at its beginning has no place of its own."""
+    try:
+        # A snapshot is the state before the commit: places are counted without it.
+        start = -1 if events and isinstance(events[0], Snapshot) else 0
+        for sequence, event in enumerate(events, start):
+            image.replay(event, Position(version, max(sequence, 0)))
+    except ValueError as error:
+        raise ForeignMetadata(f"lake.uri: {folder}: version {version}: {error}") from error
+
+
+def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    ours = ours_of(actions)
+    listed = ours.get(EVENTS_KEY) if ours else None
+    return listed if isinstance(listed, list) else []
+
+
+def _end_at_events(version: int, actions: Sequence[Action]) -> None:
+    if _events_in(actions):
+        raise Conflict(
+            f"version {version} holds the decisions of another controller", version=version
+        )
+
+
+def _is_ours(actions: Sequence[Action]) -> bool:
+    for action in actions:
+        metadata = action.get("metaData")
+        if isinstance(metadata, dict):
+            configuration = metadata.get("configuration")
+            return isinstance(configuration, dict) and configuration.get(KIND_KEY) == table.KIND
+    return False

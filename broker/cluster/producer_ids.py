@@ -1,0 +1,62 @@
+"""Shell: producer ids for those who ask, out of blocks that this broker owns durably (KIP-730).
+
+Rules of this file: an id is handed out once in the life of a cluster, whatever crashes: a block is durable
+before its first id is given, and what is left of it at a stop is lost. The next block is asked for while a
+tenth of this one is left, so that nobody waits for the disk but the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from kafka_ds.wire.errors import KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+PREFETCH_SHARE = 10
+
+
+class ProducerIds:
+    """The producer ids of one broker."""
+
+    def __init__(self, allocate: Callable[[], Awaitable[range]]) -> None:
+        """`allocate` answers with a block once it is durable."""
+        self._allocate = allocate
+        self._block = range(0)
+        self._next_block = range(0)
+        self._fetching: asyncio.Task[None] | None = None
+        self._low = 0
+
+    def take(self) -> int | None:
+        """An id, if one is at hand."""
+        if not self._block:
+            self._block, self._next_block = self._next_block, range(0)
+            if not self._block:
+                return None
+        taken = self._block[0]
+        self._block = self._block[1:]
+        if len(self._block) <= self._low and not self._next_block:
+            self._fetch_soon()
+        return taken
+
+    async def next(self) -> int:
+        """An id, waiting for a block if need be; raises KafkaError where none can be had."""
+        while (taken := self.take()) is None:
+            await asyncio.shield(self._fetch_soon())
+        return taken
+
+    def _fetch_soon(self) -> asyncio.Task[None]:
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+            self._fetching.add_done_callback(self._fetched)
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        self._next_block = await self._allocate()
+        self._low = len(self._next_block) // PREFETCH_SHARE
+
+    def _fetched(self, task: asyncio.Task[None]) -> None:
+        self._fetching = None
+        if not task.cancelled() and isinstance(task.exception(), KafkaError):
+            _LOGGER.warning("no new producer ids: %s", task.exception())

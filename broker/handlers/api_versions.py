@@ -1,0 +1,50 @@
+"""Shell: ApiVersions 0-4, the first thing that a client asks.
+
+- The answer is derived from the registry: what has no handler is not advertised, and nobody is asked for it.
+- Produce is advertised from 0 although it is served from 3: old librdkafka takes the lowest version as a sign of
+  what compression it may use (KAFKA-18659).
+- A version that is not served never comes here: the dispatcher answers it in the form of version 0 with error 35
+  (KIP-511).
+- Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
+
+Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0.
+Left out: features. None is finalized, which keeps clients at the first transaction protocol (KIP-890) and at
+classic groups (KIP-848) until others are served.
+"""
+
+from __future__ import annotations
+
+import re
+
+from broker.net.registry import REGISTRY, RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.wire.messages.cluster import ApiVersion
+
+FIRST_VERSION_WITH_CLIENT_NAMES = 3
+_CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def refuse(
+    request: ApiVersionsRequest, code: ErrorCode, message: str | None
+) -> ApiVersionsResponse:
+    """The answer to a request that cannot be answered."""
+    return ApiVersionsResponse(error_code=code, api_keys=[])
+
+
+@serves(ApiVersionsRequest, versions="0-4", failure=refuse)
+def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    """Tell which APIs are served, in which versions."""
+    if context.header.api_version >= FIRST_VERSION_WITH_CLIENT_NAMES:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(map(_CLIENT_NAME.fullmatch, names)):
+            return refuse(request, ErrorCode.INVALID_REQUEST, None)
+    keys = [
+        ApiVersion(
+            api_key=served.api_key,
+            min_version=served.advertised[0],
+            max_version=served.advertised[1],
+        )
+        for served in REGISTRY
+    ]
+    return ApiVersionsResponse(api_keys=keys)

@@ -1,0 +1,213 @@
+"""Shell: one partition that this broker leads: its log, the leader's view of it, and who waits for it.
+
+Rules of this file:
+- It performs what `LeaderPartition` says and decides nothing. Only the event loop's thread is here.
+- An append that flush.messages sends to the disk is told to the leader's view once the disk has it;
+  meanwhile later appends wait with it, as the high watermark must not pass what is not durable.
+- Who waits is woken, never polled: `Watcher.advanced` when more may be read, `Watcher.lost` when this
+  broker has nothing more to say about the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.log.log import Log
+from broker.log.values import AbortedTransaction, AppendInfo, AppendOrigin
+from broker.replica.partition import Effect, LeaderPartition
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+READ_COMMITTED = 1
+
+
+class Watcher(Protocol):
+    """A parked request that has an interest in a partition."""
+
+    def advanced(self, partition: HostedPartition) -> None:
+        """The high watermark has moved."""
+
+    def lost(self, partition: HostedPartition) -> None:
+        """The partition was deleted, or is led elsewhere, or this broker stops."""
+
+
+class HostedPartition:
+    """A partition of this broker."""
+
+    __slots__ = (
+        "_acknowledgements",
+        "_is_lost",
+        "_unflushed_since",
+        "_watchers",
+        "index",
+        "leader",
+        "log",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, log: Log, leader: LeaderPartition) -> None:
+        self.topic = log.topic
+        self.index = log.partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.leader = leader
+        self._watchers: dict[Watcher, None] = {}
+        self._acknowledgements: list[Acknowledgement] = []
+        self._unflushed_since: int | None = None
+        self._is_lost = False
+        log.on_flush = self._flushed
+        log.update_high_watermark(leader.high_watermark)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+        return self.leader.high_watermark
+
+    def last_stable_offset(self) -> int:
+        """Everything below is committed and belongs to no open transaction."""
+        return self.log.last_stable_offset(self.leader.high_watermark)
+
+    def fetchable_end(self, isolation_level: int) -> int:
+        """How far a consumer may read."""
+        if isolation_level == READ_COMMITTED:
+            return self.log.last_stable_offset(self.leader.high_watermark)
+        return self.leader.high_watermark
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a read_committed consumer must skip in [start, end)."""
+        return self.log.aborted_transactions(start, end) if end > start else []
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Append as the leader; raises KafkaError, after which nothing has changed."""
+        leader, log = self.leader, self.log
+        leader.check_append(acks)
+        info = log.append(records, leader_epoch=leader.leader_epoch, now_ms=now_ms, origin=origin)
+        if not info.duplicate:
+            if self._unflushed_since is None and not self._must_flush():
+                self._perform(leader.appended(log.log_end_offset))
+            elif self._unflushed_since is None:
+                self._unflushed_since = info.first_offset
+                log.flush(log.log_end_offset)
+        return info
+
+    def _must_flush(self) -> bool:
+        """Whether flush.messages wants the disk to have what was appended before it counts."""
+        log = self.log
+        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
+
+    def _flushed(self, log: Log, error: BaseException | None) -> None:
+        """A flush has ended: what is durable counts, and what came meanwhile goes next."""
+        if self._unflushed_since is None or self._is_lost:
+            return
+        if error is not None:
+            self._unflushed_since = None
+            self._fail(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            return
+        durable = log.recovery_point
+        if durable > self._unflushed_since:
+            self._unflushed_since = None if durable >= log.log_end_offset else durable
+            self._perform(self.leader.appended(max(durable, self.leader.log_end_offset)))
+        if self._unflushed_since is not None:
+            log.flush(log.log_end_offset)
+
+    def is_acknowledged(self, last_offset: int, acks: int) -> bool:
+        """Whether an append up to this offset may be answered now."""
+        leader = self.leader
+        return last_offset < (leader.high_watermark if acks == -1 else leader.log_end_offset)
+
+    def acknowledgement(self, last_offset: int, acks: int) -> asyncio.Future[None]:
+        """Done once an append up to this offset may be answered, or failed with a KafkaError."""
+        waiting = Acknowledgement(last_offset, acks, asyncio.get_running_loop().create_future())
+        self._acknowledgements.append(waiting)
+        waiting.future.add_done_callback(lambda _: self._forget(waiting))
+        return waiting.future
+
+    def _forget(self, waiting: Acknowledgement) -> None:
+        if waiting in self._acknowledgements:
+            self._acknowledgements.remove(waiting)
+
+    # -- what happens to it -------------------------------------------------------------------
+
+    def apply(self, change: Callable[[LeaderPartition], tuple[Effect, ...]]) -> None:
+        """Tell the leader's view of something and do what follows."""
+        self._perform(change(self.leader))
+
+    def _perform(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            self.log.update_high_watermark(effect.high_watermark)
+            if self._watchers:
+                for watcher in tuple(self._watchers):
+                    watcher.advanced(self)
+        if self._acknowledgements:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        for waiting in tuple(self._acknowledgements):
+            if not self.is_acknowledged(waiting.last_offset, waiting.acks):
+                continue
+            if waiting.acks == -1 and self.leader.is_under_min_isr:
+                message = (
+                    "Messages are written to the log, but to fewer in-sync replicas than required."
+                )
+                waiting.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message))
+            elif not waiting.future.done():
+                waiting.future.set_result(None)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell this watcher of everything that happens to the partition."""
+        assert not self._is_lost, "nothing more happens to a lost partition"
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell this watcher no more."""
+        self._watchers.pop(watcher, None)
+
+    def lose(self) -> None:
+        """This broker has nothing more to say about the partition."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self.log.on_flush = None
+        self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+        watchers = tuple(self._watchers)
+        self._watchers.clear()
+        for watcher in watchers:
+            watcher.lost(self)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this broker has nothing more to say about the partition."""
+        return self._is_lost
+
+    def _fail(self, code: ErrorCode, message: str | None) -> None:
+        for waiting in tuple(self._acknowledgements):
+            waiting.fail(KafkaError(code, message))
+
+
+class Acknowledgement:
+    """A producer that waits for an offset to count."""
+
+    __slots__ = ("acks", "future", "last_offset")
+
+    def __init__(self, last_offset: int, acks: int, future: asyncio.Future[None]) -> None:
+        self.last_offset = last_offset
+        self.acks = acks
+        self.future = future
+
+    def fail(self, error: KafkaError) -> None:
+        """The offset will not count as this producer wanted."""
+        if not self.future.done():
+            self.future.set_exception(error)

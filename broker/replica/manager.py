@@ -1,0 +1,300 @@
+"""Shell: the partitions of this broker: finds them, begins and ends leading them, keeps their checkpoint.
+
+Rules of this file:
+- What this broker leads follows from durable events alone (`apply`), at a start and at run time alike.
+- A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
+  lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
+- Only the event loop's thread is here. Opening many logs gives way to others in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from broker.cluster.events import (
+    TOPIC_RESOURCE,
+    ConfigChanged,
+    Event,
+    PartitionChanged,
+    PartitionRegistration,
+    TopicDeleted,
+)
+from broker.cluster.image import MetadataImage
+from broker.log.config import LogConfig
+from broker.log.manager import LogManager
+from broker.replica.hosted import HostedPartition
+from broker.replica.partition import LeaderPartition
+from broker.seams import Clock
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.tier.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
+
+# How many logs are opened before others get their turn in the event loop.
+LOGS_OPENED_AT_ONCE = 8
+RECOVERY_RETRY_SECONDS = 1.0
+CHECKPOINT_INTERVAL_MS = 5_000
+
+DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
+
+NO_PARTITIONS: Mapping[int, HostedPartition] = {}
+
+
+async def _undecided(_: Sequence[tuple[bytes, int]]) -> None:
+    raise AssertionError("nobody decides for the cluster yet")
+
+
+class ReplicaManager:
+    """All partitions that this broker leads."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        *,
+        node_id: int,
+        clock: Clock,
+        image: MetadataImage,
+        log_config: Callable[[Mapping[str, str]], LogConfig],
+        checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
+    ) -> None:
+        """`image` is the published one; `log_config` makes a log's settings of a topic's own."""
+        self.tier: TierManager | None = None
+        self._log_manager = log_manager
+        self._node_id = node_id
+        self._clock = clock
+        self._image = image
+        self._log_config = log_config
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._checkpoint_due_ms = 0
+        self._checkpointed: dict[tuple[str, int], int] = {}
+        self._by_topic: dict[str, dict[int, HostedPartition]] = {}
+        self._recovering: asyncio.Task[None] | None = None
+        self._stopped = False
+        # Set by whoever decides for the cluster: makes it durable that these have met the lake.
+        self.decide_recovered: DecideRecovered = _undecided
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def find(self, topic: str, index: int) -> HostedPartition | None:
+        """The partition, if this broker leads it."""
+        return self._by_topic.get(topic, NO_PARTITIONS).get(index)
+
+    def get(self, topic: str, index: int) -> HostedPartition:
+        """The partition, or the error that tells a client where to look."""
+        partition = self._by_topic.get(topic, NO_PARTITIONS).get(index)
+        if partition is None:
+            raise KafkaError(self.why_absent(topic, index))
+        return partition
+
+    def why_absent(self, topic: str, index: int) -> ErrorCode:
+        """Why this broker does not serve the partition."""
+        if self._image.partition(topic, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # It exists, but is led elsewhere or not opened yet: clients ask again.
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def __iter__(self) -> Iterator[HostedPartition]:
+        """All partitions led here."""
+        for partitions in self._by_topic.values():
+            yield from partitions.values()
+
+    # -- beginning and ending -----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Lead what the image says, drop the logs of topics that are gone, begin to recover."""
+        self._checkpointed = self._log_manager.high_watermark_checkpoints()
+        self._drop_strays()
+        opened = 0
+        for topic in tuple(self._image.topics.values()):
+            for index, registration in topic.partitions.items():
+                self._take(topic.name, topic.topic_id, index, registration)
+                opened += 1
+                if opened % LOGS_OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _drop_strays(self) -> None:
+        """A topic whose deletion was decided before its logs were gone has lost the right to them."""
+        for log in tuple(self._log_manager.logs()):
+            topic = self._image.topics.get(log.topic)
+            if topic is None or topic.topic_id != log.topic_id:
+                _LOGGER.warning(
+                    "%s-%d belongs to no topic: deleting its log", log.topic, log.partition
+                )
+                self._log_manager.delete(log.topic, log.partition)
+
+    async def apply(self, events: Sequence[Event]) -> None:
+        """Do what newly durable events ask of this broker."""
+        opened = 0
+        for event in events:
+            match event:
+                case PartitionChanged():
+                    self._take(event.topic, event.topic_id, event.partition, event.registration)
+                    opened += 1
+                    if opened % LOGS_OPENED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                case TopicDeleted():
+                    self._delete(event.topic, event.topic_id)
+                case ConfigChanged(resource_type=resource, resource_name=topic):
+                    if resource == TOPIC_RESOURCE:
+                        self._configure(topic)
+                case _:
+                    pass
+
+    def _take(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> None:
+        image = self._image.topics_by_id.get(topic_id)
+        if image is None or self._stopped:
+            return  # Deleted by a later event of the same commit.
+        partition = self.find(topic, index)
+        if registration.leader != self._node_id:
+            if partition is not None:
+                self._end(partition)
+            return
+        if partition is None:
+            self._begin(topic, topic_id, index, registration)
+            return
+        leader = partition.leader
+        epoch, was_recovering = leader.leader_epoch, leader.is_recovering
+        effects = leader.changed(registration)
+        if leader.leader_epoch != epoch or was_recovering != leader.is_recovering:
+            self._elected(partition)
+        partition.apply(lambda _: effects)
+
+    def _begin(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> HostedPartition:
+        config = self._log_config(self._image.topics[topic].configs)
+        log = self._log_manager.create(topic, index, topic_id, config)
+        checkpoint = self._checkpointed.get((topic, index), 0)
+        leader = LeaderPartition(
+            registration,
+            node_id=self._node_id,
+            log_end_offset=log.log_end_offset,
+            high_watermark=min(max(checkpoint, log.log_start_offset), log.log_end_offset),
+            min_insync_replicas=config.min_insync_replicas,
+        )
+        partition = HostedPartition(log, leader)
+        self._by_topic.setdefault(topic, {})[index] = partition
+        if leader.is_recovering:
+            self._recover_soon()
+        else:
+            self._elected(partition)
+        return partition
+
+    def _elected(self, partition: HostedPartition) -> None:
+        partition.log.assign_leader_epoch(partition.leader.leader_epoch)
+        partition.apply(lambda leader: leader.elected())
+        self._tell_tier(partition)
+
+    def _tell_tier(self, partition: HostedPartition) -> None:
+        tier = self.tier
+        if tier is None or not partition.log.config.remote_storage_enable:
+            return
+        partition.log.on_roll = tier.segment_rolled
+        tier.partition_opened(
+            partition.log,
+            leader_epoch=partition.leader.leader_epoch,
+            last_stable_offset=partition.last_stable_offset,
+        )
+
+    def _end(self, partition: HostedPartition) -> None:
+        partitions = self._by_topic[partition.topic]
+        del partitions[partition.index]
+        if not partitions:
+            del self._by_topic[partition.topic]
+        if self.tier is not None:
+            self.tier.partition_closed(partition.topic_id, partition.index)
+        partition.log.on_roll = None
+        partition.lose()
+
+    def _delete(self, topic: str, topic_id: bytes) -> None:
+        for partition in tuple(self._by_topic.get(topic, NO_PARTITIONS).values()):
+            if partition.topic_id == topic_id:
+                self._end(partition)
+                self._log_manager.delete(topic, partition.index)
+        if self.tier is not None:
+            self.tier.topic_deleted(topic, topic_id)
+
+    def _configure(self, topic: str) -> None:
+        image = self._image.topics.get(topic)
+        if image is None:
+            return
+        config = self._log_config(image.configs)
+        for partition in self._by_topic.get(topic, NO_PARTITIONS).values():
+            if partition.log.config != config:
+                partition.log.update_config(config)
+                partition.apply(lambda leader: leader.configured(config.min_insync_replicas))
+
+    # -- after an unclean stop ----------------------------------------------------------------
+
+    def _recover_soon(self) -> None:
+        if self._recovering is None and not self._stopped:
+            self._recovering = asyncio.get_running_loop().create_task(self._recover())
+
+    async def _recover(self) -> None:
+        """Compare each recovering partition's end with the lake's, until none is left."""
+        try:
+            while waiting := [p for p in self if p.leader.is_recovering]:
+                known = [partition for partition in waiting if await self._meet_lake(partition)]
+                try:
+                    await self.decide_recovered([(p.topic_id, p.index) for p in known])
+                except KafkaError as error:
+                    _LOGGER.warning("cannot end the recovery yet: %s", error)
+                    known = []
+                if len(known) < len(waiting):
+                    await asyncio.sleep(RECOVERY_RETRY_SECONDS)
+        finally:
+            self._recovering = None
+
+    async def _meet_lake(self, partition: HostedPartition) -> bool:
+        """Let the log go on behind the lake's end; False while the lake cannot say where that is."""
+        log = partition.log
+        if self.tier is None or not log.config.remote_storage_enable:
+            return True
+        try:
+            end = await self.tier.known_tiered_end(
+                partition.topic, partition.topic_id, partition.index
+            )
+        except KafkaError as error:
+            _LOGGER.warning("%s-%d waits for the lake: %s", log.topic, log.partition, error)
+            return False
+        if partition.is_lost:
+            return False
+        if end >= log.log_end_offset:
+            _LOGGER.warning(
+                "%s-%d ended at %d after an unclean stop, the lake at %d: going on behind the lake",
+                log.topic, log.partition, log.log_end_offset, end,
+            )  # fmt: skip
+            log.truncate_fully_and_start_at(end + 1, log_start_offset=log.log_start_offset)
+            partition.leader.restarted(end + 1)
+        return True
+
+    # -- all along ----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Write the high watermarks down when it is time."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._checkpoint_due_ms:
+            self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        current = {(p.topic, p.index): p.high_watermark for p in self}
+        if current != self._checkpointed:
+            self._log_manager.checkpoint_high_watermarks(current)
+            self._checkpointed = current
+
+    def stop(self) -> None:
+        """Answer everybody who waits, and take nothing more; the logs are closed by their manager."""
+        self._stopped = True
+        if self._recovering is not None:
+            self._recovering.cancel()
+        self._checkpoint()
+        for partition in tuple(self):
+            self._end(partition)
