@@ -152,10 +152,8 @@ class ReaderSource:
             bytes_least = n if least == 1 else f"{n} * {least}"
             with page.block(f"if {bytes_least} > end - p:"):
                 page.line(f"raise MalformedFrame('{field.name} has more elements than bytes')")
-            small = (
-                isinstance(element, Primitive) and element.code is not None and element.size < 16
-            )
-            page.line(f"budget -= {n} >> 2" if small else f"budget -= {n}")
+            code = element.code if isinstance(element, Primitive) and element.size < 16 else None
+            page.line(f"budget -= {n} >> 2" if code else f"budget -= {n}")
             with page.block("if budget < 0:"):
                 page.line("raise MalformedFrame('more elements than a message may have')")
             if isinstance(element, Primitive) and code is not None:
