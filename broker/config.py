@@ -147,6 +147,21 @@ class BrokerConfig:
         low=-1,
         ours=True,
     )
+    lake_start_delay_ms: int = i64(
+        1_000,
+        "How long after the opening of a partition the lake is asked what it holds of it.",
+        low=0,
+        ours=True,
+    )
+    lake_copy_bytes: int = i64(
+        64 * _MIB,
+        "How many bytes of log one copy takes, unless a single segment holds more.",
+        low=1,
+        ours=True,
+    )
+    lake_file_bytes: int = i64(
+        128 * _MIB, "About how many bytes of records one Parquet file holds.", low=1, ours=True
+    )
     lake_checkpoint_interval: int = i32(
         100, "After how many commits a table gets a checkpoint.", low=1, ours=True
     )

@@ -176,9 +176,13 @@ def strings(default: tuple[str, ...] | None, says: str, **more: Any) -> Any:
     return _declare(Kind.LIST, default, says, {"nullable": default is None, **more})
 
 
-@cache
 def settings_of(cls: type) -> Mapping[str, Setting]:
     """The settings that a class declares, by Kafka's name."""
+    return _settings_of(cls)
+
+
+@cache
+def _settings_of(cls: type) -> Mapping[str, Setting]:
     found: dict[str, Setting] = {}
     for declared in fields(cls):
         setting = declared.metadata.get(_METADATA_KEY)

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
 from broker.net.frames import FrameAssembler
@@ -102,16 +102,15 @@ class Connection(asyncio.BufferedProtocol):
     # -- what the event loop calls ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
         name = transport.get_extra_info("peername") or ("", 0)
         self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         refusal = self._server.admit(self)
         if refusal is not None:
             log.info("refused %s: %s", self.peer, refusal)
             self._is_closed = True
-            transport.abort()
+            self._transport.abort()
             return
         self._server.set_options(transport.get_extra_info("socket"))
 

@@ -1,0 +1,128 @@
+"""Pure: a configuration as DescribeConfigs tells it: each setting with its value, where that comes from, and synonyms.
+
+Rules of this file: sources are Kafka's numbers (KIP-226); a synonym list begins with what is in force and ends with
+the default. The value of a secret is never told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from broker.settings import Kind, Setting, attribute_of, settings_of
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+
+class Source(IntEnum):
+    """Where a value comes from."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A setting that could give the value, and the value that it has."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One setting as it stands."""
+
+    name: str
+    value: str | None
+    source: Source
+    kind: Kind
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody gave it (the only answer in versions before synonyms)."""
+        return self.source is Source.DEFAULT
+
+
+def describe_broker(config: BrokerConfig) -> list[Described]:
+    """All settings of the broker, those that give topics their defaults among them."""
+    described = []
+    for name, setting in settings_of(type(config)).items():
+        value = setting.text(getattr(config, attribute_of(name)))
+        described.append(_of_broker(config, setting, name, value))
+    for name, setting in settings_of(type(config.topic)).items():
+        value = setting.text(getattr(config.topic, attribute_of(name)))
+        if setting.synonyms:
+            described.append(_of_broker(config, setting, setting.synonyms[0][0], value))
+    return sorted(described, key=lambda entry: entry.name)
+
+
+def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
+    synonyms = _broker_synonyms(config, setting, name, value)
+    return _described(setting, name, value, synonyms, is_read_only=True)
+
+
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
+    """All settings of a topic with these of its own."""
+    described = []
+    for name, setting in settings_of(type(config.topic)).items():
+        inherited = setting.text(getattr(config.topic, attribute_of(name)))
+        synonyms: tuple[Synonym, ...] = ()
+        if setting.synonyms:
+            synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)
+        elif name not in overrides:
+            synonyms = (Synonym(name=name, value=inherited, source=Source.DEFAULT),)
+        value = inherited
+        if name in overrides:
+            value = setting.text(setting.parse(overrides[name]))
+            synonyms = (Synonym(name=name, value=value, source=Source.TOPIC), *synonyms)
+        described.append(_described(setting, name, value, synonyms, is_read_only=False))
+    return described
+
+
+def _broker_synonyms(
+    config: BrokerConfig, setting: Setting, name: str, value: str | None
+) -> tuple[Synonym, ...]:
+    """What was given for the broker, the strongest first, then the default."""
+    names = [synonym for synonym, _ in setting.synonyms] or [name]
+    found = []
+    for synonym in names:
+        if synonym in config.origins:
+            found.append(Synonym(name=synonym, value=value, source=Source.STATIC_BROKER))
+    default = setting.text(setting.default)
+    found.append(Synonym(name=name, value=default, source=Source.DEFAULT))
+    return tuple(found)
+
+
+def _described(
+    setting: Setting,
+    name: str,
+    value: str | None,
+    synonyms: tuple[Synonym, ...],
+    *,
+    is_read_only: bool,
+) -> Described:
+    if setting.sensitive:
+        value = None
+        synonyms = tuple(
+            Synonym(name=synonym.name, value=None, source=synonym.source) for synonym in synonyms
+        )
+    return Described(
+        name=name,
+        value=value,
+        source=synonyms[0].source,
+        kind=setting.kind,
+        documentation=setting.says,
+        synonyms=synonyms,
+        is_read_only=is_read_only,
+        is_sensitive=setting.sensitive,
+    )
