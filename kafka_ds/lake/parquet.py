@@ -414,13 +414,14 @@ def _footer_of(metadata: pq.FileMetaData) -> Footer:
         if group.num_rows == 0:
             continue
         statistics = group.column(at).statistics if at is not None else None
-        known = statistics is not None and statistics.has_min_max
+        if statistics is not None and not statistics.has_min_max:
+            statistics = None
         groups.append(
             _Group(
                 number=number,
                 bytes=group.total_byte_size,
-                min_offset=statistics.min if known else UNKNOWN,
-                max_offset=statistics.max if known else UNKNOWN,
+                min_offset=UNKNOWN if statistics is None else statistics.min,
+                max_offset=UNKNOWN if statistics is None else statistics.max,
             )
         )
     groups.sort(key=lambda each: (each.min_offset, each.number))

@@ -1,0 +1,166 @@
+"""Shell: a checkpoint's Parquet files read into a table's state.
+
+Rules of this file: classic checkpoints, of one part or many, of any engine. The statistics of all files are parsed
+in one call, as at 50,000 files a call each takes longer than all the rest; where that fails, each file's
+alone, so that one bad text costs one file's statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from kafka_ds.lake.index import UNKNOWN, FileEntry
+from kafka_ds.lake.names import resolve_path
+from kafka_ds.lake.stats import entry_of_add, partition_of
+from kafka_ds.lake.store import Store
+
+_ADD_COLUMNS = (
+    "add.path",
+    "add.partitionValues",
+    "add.size",
+    "add.modificationTime",
+    "add.stats",
+    "add.deletionVector",
+)
+_BOUNDS = pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp", pa.string())])
+_STATS_SCHEMA = pa.schema(
+    [
+        pa.field("numRecords", pa.int64()),
+        pa.field("minValues", _BOUNDS),
+        pa.field("maxValues", _BOUNDS),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """What a checkpoint says; the default is a table before version 0."""
+
+    version: int = -1
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    txns: Mapping[str, int] = field(default_factory=dict)
+    files: Sequence[FileEntry] = ()
+
+
+def read_checkpoint(
+    store: Store, table: str, version: int, paths: Sequence[str]
+) -> CheckpointState:
+    """The state that a checkpoint's files hold; any error means that it cannot be used."""
+    protocol: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
+    txns: dict[str, int] = {}
+    files: list[FileEntry] = []
+    for path in paths:
+        part = pq.ParquetFile(pa.BufferReader(store.read(path)))
+        names = part.schema_arrow.names
+        wanted = [each for each in ("protocol", "metaData", "txn") if each in names]
+        rows = part.read(columns=wanted, use_threads=False)
+        for row in _present(rows, "protocol"):
+            protocol = row
+        for row in _present(rows, "metaData"):
+            metadata = {**row, "configuration": dict(row.get("configuration") or ())}
+        for row in _present(rows, "txn"):
+            txns[row["appId"]] = row["version"]
+        if "add" in names:
+            files.extend(_files(table, part))
+    if not protocol or not metadata:
+        raise ValueError(f"{paths[0]} holds no protocol or no metadata")
+    return CheckpointState(
+        version=version, protocol=protocol, metadata=metadata, txns=txns, files=files
+    )
+
+
+def _present(rows: pa.Table, name: str) -> list[dict[str, Any]]:
+    if name not in rows.column_names:
+        return []
+    found: list[dict[str, Any]] = rows.column(name).drop_null().to_pylist()
+    return found
+
+
+def _files(table: str, part: pq.ParquetFile) -> list[FileEntry]:
+    adds = part.read(columns=list(_ADD_COLUMNS), use_threads=False).column("add").drop_null()
+    if len(adds) == 0:
+        return []
+    columns = {
+        name: pa.chunked_array([chunk.field(name) for chunk in adds.chunks])
+        for name in adds.type.names
+    }
+    plain = "deletionVector" not in columns or columns["deletionVector"].null_count == len(adds)
+    statistics = _parse_statistics(columns["stats"]) if plain and "stats" in columns else None
+    if statistics is None:
+        return [entry_of_add(table, _with_values(row)) for row in adds.to_pylist()]
+    values = columns["partitionValues"].to_pylist()
+    return [
+        FileEntry(
+            path=resolve_path(table, path),
+            action_path=path,
+            partition=partition_of(dict(pairs or ())),
+            size=size,
+            rows=UNKNOWN if rows is None else rows,
+            min_offset=UNKNOWN if low is None else low,
+            max_offset=UNKNOWN if high is None else high,
+            min_timestamp_ms=earliest,
+            max_timestamp_ms=latest,
+            modified_ms=modified,
+        )
+        for path, pairs, size, modified, rows, low, high, earliest, latest in zip(
+            columns["path"].to_pylist(),
+            values,
+            columns["size"].to_pylist(),
+            columns["modificationTime"].to_pylist(),
+            *statistics,
+            strict=True,
+        )
+    ]
+
+
+def _with_values(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "partitionValues": dict(row.get("partitionValues") or ())}
+
+
+def _parse_statistics(texts: pa.ChunkedArray) -> list[list[int | None]] | None:
+    """Rows, first and last offset, first and last time in milliseconds; None where a text is bad."""
+    lines = [text.replace("\n", " ") if text else "{}" for text in texts.to_pylist()]
+    try:
+        parsed = pj.read_json(
+            pa.BufferReader("\n".join(lines).encode()),
+            read_options=pj.ReadOptions(use_threads=False, block_size=1 << 26),
+            parse_options=pj.ParseOptions(
+                explicit_schema=_STATS_SCHEMA, unexpected_field_behavior="ignore"
+            ),
+        ).combine_chunks()
+        low = parsed.column("minValues").combine_chunks()
+        high = parsed.column("maxValues").combine_chunks()
+        found = [
+            parsed.column("numRecords"),
+            _child(low, "offset"),
+            _child(high, "offset"),
+            _milliseconds(_child(low, "timestamp")),
+            _milliseconds(_child(high, "timestamp")),
+        ]
+    except pa.ArrowException:
+        return None
+    if parsed.num_rows != len(texts):
+        return None
+    return [each.to_pylist() for each in found]
+
+
+def _child(bounds: pa.Array, name: str) -> pa.Array:
+    """A field of a struct, null where the struct is."""
+    if isinstance(bounds, pa.ChunkedArray):
+        bounds = pa.concat_arrays(bounds.chunks)
+    return pc.struct_field(bounds, [name])
+
+
+def _milliseconds(texts: pa.Array) -> pa.Array:
+    moments = texts.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    rounded = moments.fill_null(0).to_numpy() // 1000
+    return pc.if_else(moments.is_valid(), pa.array(rounded), None)
