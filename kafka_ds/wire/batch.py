@@ -74,7 +74,7 @@ _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LEGACY_BYTES_MIN = 14  # the checksum, magic, attributes, key and value length of magic 0
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
-_CRC = struct.Struct(">I")
+CRC_FIELD = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _CONTROL_KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
@@ -239,7 +239,7 @@ def set_log_append_time(
     _OFFSET.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
     end = position + header.size_in_bytes
     crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
-    _CRC.pack_into(buffer, position + CRC_POSITION, crc)
+    CRC_FIELD.pack_into(buffer, position + CRC_POSITION, crc)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
@@ -251,7 +251,7 @@ def seal(header: BatchHeader, payload: Buffer) -> bytes:
     filled = header._replace(batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), crc=0)
     batch = bytearray(HEADER.pack(*filled))
     batch += payload
-    _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
     return bytes(batch)
 
 

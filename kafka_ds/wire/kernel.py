@@ -1,0 +1,237 @@
+"""Shell: records to columns and back, at memory speed, by loops that numba compiles.
+
+Rules of this file:
+- It is impure in one thing: compiled code is kept in a folder, for compiling takes seconds and
+  loading it a tenth of one. numba's own choice of a folder fails at import where neither the source
+  tree nor the home is writable, so the folder is ours: the user's cache, else one of our own under
+  the temp folder, else none. Compiled code is executed, so a folder that others may write is not used.
+- Each loop has one signature, declared: an array that is writable where it should not be would
+  silently cost another compilation, so every input goes through `read_only`.
+- numba is imported with this module: brokers do not import it, workers and executors do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ds.wire import decoding, encoding
+from kafka_ds.wire.arrays import fixed, read_only
+from kafka_ds.wire.encoding import NO_BINARY, NO_HEADERS
+
+__all__ = ["EVERYTHING", "decode", "encode", "scan", "warm_up"]
+
+EVERYTHING = decoding.WANT_KEY | decoding.WANT_VALUE | decoding.WANT_HEADERS
+
+# How many batches one call of the scanning loop describes (8 MiB of numbers, touched as needed).
+_SCAN_ROWS = 1 << 16
+
+
+# numba's own annotations know neither.
+_config: Any = numba.config
+_typeof: Any = numba.typeof
+
+
+class _Loops(NamedTuple):
+    scan: Callable[..., tuple[int, int, int]]
+    decode: Callable[..., None]
+    encode: Callable[..., int]
+
+
+# -- compilation --------------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Compile both directions, or load what was compiled before."""
+    _loops()
+
+
+@lru_cache(maxsize=1)
+def _loops() -> _Loops:
+    no_rows = np.empty((0, 1), np.int64)
+    fixed_rows = fixed(no_rows)
+    data = read_only(None, np.uint8)
+    longs, ints = read_only(None, np.int64), read_only(None, np.int32)
+    columns = encoding.Columns(longs, longs, ints, ints, NO_BINARY, NO_BINARY, NO_HEADERS)
+    with _cache_folder() as folder:
+        return _Loops(
+            scan=_compiled(folder, decoding.scan, (data, 0, no_rows)),
+            decode=_compiled(
+                folder, decoding.decode, (data, fixed_rows, 0, _buffers(0, 0), np.empty(0, "u1"))
+            ),
+            encode=_compiled(
+                folder, encoding.encode, (columns, 0, 0, np.empty(0, np.uint8), no_rows)
+            ),
+        )
+
+
+def _compiled(folder: str | None, function: Callable[..., Any], example: tuple[Any, ...]) -> Any:
+    signature = tuple(_typeof(argument) for argument in example)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+    if folder is not None:
+        # The folder is looked up when the decorator runs; other users of numba keep theirs.
+        previous, _config.CACHE_DIR = _config.CACHE_DIR, folder
+        try:
+            return numba.njit(signature, cache=True, **options)(function)
+        except (OSError, RuntimeError, EOFError, ValueError, ImportError, AttributeError):
+            # A folder that broke, or code in it that cannot be loaded: do without.
+            pass
+        finally:
+            _config.CACHE_DIR = previous
+    return numba.njit(signature, **options)(function)
+
+
+@contextlib.contextmanager
+def _cache_folder() -> Iterator[str | None]:
+    """A folder for compiled code, held by one process at a time: the others wait and load."""
+    for folder in _candidates():
+        if not _is_private(folder):
+            continue
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(open(os.path.join(folder, "lock"), "wb"))
+                _wait_for(lock.fileno())
+            except OSError:
+                continue
+            yield folder
+            return
+    yield None
+
+
+def _wait_for(descriptor: int) -> None:
+    with contextlib.suppress(ImportError):  # nothing to wait with: several may compile at once
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _candidates() -> Iterator[str]:
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(user):
+        yield os.path.join(user, "kafka-ds", "numba")
+    uid = os.geteuid() if hasattr(os, "geteuid") else 0
+    yield os.path.join(tempfile.gettempdir(), f"kafka-ds-{uid}", "numba")
+
+
+def _is_private(folder: str) -> bool:
+    """Whether the folder is there (now), and nobody else may write to it or replace it."""
+    try:
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for path in (os.path.dirname(folder), folder):
+            status = os.lstat(path)
+            if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+                return False
+            if status.st_mode & 0o022:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+# -- arrays -------------------------------------------------------------------------------------
+
+
+def _buffers(row_count: int, payload_bytes: int) -> decoding.Buffers:
+    """Output for so many records in so many bytes.
+
+    Each buffer is as large as the worst case asks; what is not written is never touched, and so
+    takes no memory. That saves a second pass over the records, which is half of the time.
+    """
+    header_count = payload_bytes // 2 + 1
+    return decoding.Buffers(
+        offset=np.empty(row_count, np.int64),
+        timestamp=np.empty(row_count, np.int64),
+        key_offsets=_offsets(row_count),
+        key_data=np.empty(payload_bytes, np.uint8),
+        key_valid=np.empty(row_count, np.uint8),
+        value_offsets=_offsets(row_count),
+        value_data=np.empty(payload_bytes, np.uint8),
+        value_valid=np.empty(row_count, np.uint8),
+        header_offsets=_offsets(row_count),
+        header_key_offsets=_offsets(header_count),
+        header_key_data=np.empty(payload_bytes, np.uint8),
+        header_value_offsets=_offsets(header_count),
+        header_value_data=np.empty(payload_bytes, np.uint8),
+        header_value_valid=np.empty(header_count, np.uint8),
+        raw_row=np.empty(row_count, np.int32),
+        raw_end=np.empty(row_count, np.int32),
+        raw_data=np.empty(payload_bytes, np.uint8),
+        counters=np.zeros(decoding.COUNTERS, np.int64),
+        saved=np.zeros(decoding.COUNTERS, np.int64),
+    )
+
+
+def _offsets(count: int) -> NDArray[np.int32]:
+    offsets = np.empty(count + 1, np.int32)
+    offsets[0] = 0
+    return offsets
+
+
+# -- the loops ----------------------------------------------------------------------------------
+
+
+def scan(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int, int]:
+    """A row of `decoding.BATCH_FIELDS` for each batch, where that ended, and why."""
+    loops = _loops()
+    parts: list[NDArray[np.int64]] = []
+    position, reason = 0, decoding.OUTPUT_FULL
+    while reason == decoding.OUTPUT_FULL:
+        capacity = min((len(data) - position) // decoding.LEGACY_BYTES_MIN + 1, _SCAN_ROWS)
+        rows = np.empty((capacity, decoding.BATCH_FIELDS), np.int64)
+        count, position, reason = loops.scan(data, position, rows)
+        parts.append(rows[:count])
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), position, reason
+
+
+def decode(
+    sources: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64]]], *, wanted: int = EVERYTHING
+) -> tuple[decoding.Buffers, NDArray[np.bool_]]:
+    """The records of all batches in columns, and which of the batches were decoded.
+
+    A source is a buffer and the rows of its batches, whose START and END lie in that buffer and
+    whose record count is no more than their bytes can hold.
+    """
+    loops = _loops()
+    row_count = sum(int(rows[:, decoding.RECORD_COUNT].sum()) for _, rows in sources)
+    payload_bytes = sum(
+        int((rows[:, decoding.END] - rows[:, decoding.START]).sum()) for _, rows in sources
+    )
+    assert payload_bytes < 1 << 31, "offsets of 32 bits"
+    out = _buffers(row_count, payload_bytes)
+    decoded = np.zeros(sum(len(rows) for _, rows in sources), np.uint8)
+    done = 0
+    for data, rows in sources:
+        loops.decode(data, fixed(rows), wanted, out, decoded[done : done + len(rows)])
+        done += len(rows)
+    return out, decoded.view(np.bool_)
+
+
+def encode(
+    columns: encoding.Columns, *, first_offset: int, bytes_max: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All rows as batches with room for their headers, and a row of numbers for each batch."""
+    loops = _loops()
+    row_count = len(columns.offset)
+    headers = columns.headers
+    header_count = len(headers.keys.offsets)
+    room = row_count * (encoding.RECORD_OVERHEAD_BYTES_MAX + encoding.HEADER_BYTES)
+    room += header_count * encoding.HEADER_OVERHEAD_BYTES_MAX
+    for column in (columns.key, columns.value, headers.keys, headers.values, headers.raw):
+        room += _data_bytes(column)
+    out = np.empty(room, np.uint8)
+    batches = np.empty((row_count, encoding.BATCH_FIELDS), np.int64)
+    count = loops.encode(columns, first_offset, bytes_max, out, batches)
+    return out, batches[:count]
+
+
+def _data_bytes(column: encoding.BinaryColumn) -> int:
+    return int(column.offsets[-1] - column.offsets[0]) if len(column.offsets) else 0
