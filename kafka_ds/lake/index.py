@@ -31,6 +31,8 @@ class FileEntry:
     max_offset: int = UNKNOWN
     min_timestamp_ms: int | None = None
     max_timestamp_ms: int | None = None
+    null_timestamps: int = UNKNOWN
+    """Rows whose timestamp is no date: the least and greatest say nothing of them."""
     modified_ms: int = 0
 
     @property
