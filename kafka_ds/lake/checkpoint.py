@@ -66,7 +66,7 @@ def read_checkpoint(
         for row in _present(rows, "protocol"):
             protocol = row
         for row in _present(rows, "metaData"):
-            metadata = {**row, "configuration": dict(row.get("configuration") or ())}
+            metadata = _metadata(row)
         for row in _present(rows, "txn"):
             txns[row["appId"]] = row["version"]
         if "add" in names:
@@ -76,6 +76,15 @@ def read_checkpoint(
     return CheckpointState(
         version=version, protocol=protocol, metadata=metadata, txns=txns, files=files
     )
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """The metaData action as the log spells it: maps are objects, what is absent is not there."""
+    found = {name: value for name, value in row.items() if value is not None}
+    found["configuration"] = dict(found.get("configuration") or ())
+    layout = found["format"]
+    found["format"] = {**layout, "options": dict(layout.get("options") or ())}
+    return found
 
 
 def _present(rows: pa.Table, name: str) -> list[dict[str, Any]]:

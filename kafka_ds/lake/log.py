@@ -191,6 +191,8 @@ class DeltaLog:
         """Make version 0; False where there is a table already, whoever made it."""
         if self.exists():
             return False
+        if self.store.size(self.table) is not None:
+            raise ForeignTable(f"{self.store.uri(self.table)} is a file, not a table")
         for entry in self.store.list(self.table):
             if not entry.path.rpartition("/")[2].startswith("."):
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")

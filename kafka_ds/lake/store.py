@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Store(Protocol):
         """Remove `path`; no error when it is not there."""
 
     def size(self, path: str) -> int | None:
-        """The size of `path`, or None when there is none."""
+        """The size of the file `path`, or None when there is none."""
 
     def make_durable(self, path: str) -> None:
         """Make durable a file that somebody else wrote here, with its place in the folder."""
@@ -182,9 +183,10 @@ class LocalStore:
 
     def size(self, path: str) -> int | None:
         try:
-            return os.stat(self._full(path)).st_size
+            status = os.stat(self._full(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def make_durable(self, path: str) -> None:
         target = self._full(path)
