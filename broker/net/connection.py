@@ -70,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         "_is_writable",
         "_out",
         "_out_bytes",
-        "_reached_eof",
+        "_reached_end",
         "_server",
         "_slots",
         "_transport",
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_scheduled = False
         self._is_closed = False
-        self._reached_eof = False
+        self._reached_end = False
 
     # -- what the event loop calls ------------------------------------------------------------------
 
@@ -132,23 +132,23 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         self.last_tick = server.tick
         server.metrics.bytes_in += nbytes
-        if self._is_closed:
+        if self._is_closed or self._reached_end:
             return
-        try:
-            frames = self._assembler.received(nbytes)
-        except MalformedFrame as error:
-            self._close_malformed(error)
-            return
+        frames = self._assembler.received(nbytes)
+        if self._assembler.error is not None:
+            self._end_malformed(self._assembler.error)
         if frames:
             for frame in frames:
                 self._frames_bytes += len(frame)
             self._frames.extend(frames)
             del frames
             self._serve()
+        elif self._reached_end:
+            self._close_if_done()
 
     def eof_received(self) -> bool:
         """Keeps the way out open while there is something left to say."""
-        self._reached_eof = True
+        self._reached_end = True
         if not self._assembler.is_between_frames:
             log.debug("%s left in the middle of a request", self.peer)
         return bool(self._slots or self._frames)
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_closed:
             self._frames.clear()
             self._frames_bytes = 0
-            self._reached_eof = True
+            self._reached_end = True
             self._regulate()
             self._close_if_done()
 
@@ -202,12 +202,11 @@ class Connection(asyncio.BufferedProtocol):
                 left -= 1
                 self._begin(frames.popleft())
         except (MalformedFrame, Unanswerable) as error:
-            self._flush()
-            self._close_malformed(error)
-            return
+            self._end_malformed(error)
+            frames.clear()
         self._flush()
         self._regulate()
-        if self._reached_eof:
+        if self._reached_end:
             self._close_if_done()
 
     def _may_begin(self) -> bool:
@@ -246,8 +245,8 @@ class Connection(asyncio.BufferedProtocol):
             result = None if error else future.result()
             slot.answer = self._server.dispatcher.finish(slot.waiting, result, error)
         except Unanswerable as failure:
-            self._close_malformed(failure)
-            return
+            self._end_malformed(failure)
+            self._frames.clear()
         slot.waiting = slot.future = None
         self._assembler.recycle(slot.frame)
         slots = self._slots
@@ -293,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         wants = (
             self._is_writable
-            and not self._reached_eof
+            and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
             and self._frames_bytes < UNANSWERED_BYTES_MAX
         )
@@ -318,8 +317,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._slots and not self._frames:
             self.close()
 
-    def _close_malformed(self, error: Exception) -> None:
+    def _end_malformed(self, error: Exception) -> None:
+        """Nothing more is read; what came before is answered, then the connection is closed."""
         self._server.metrics.malformed += 1
-        log.info("closed %s: %s", self.peer, error)
-        self._frames.clear()
-        self.close()
+        log.info("closing %s: %s", self.peer, error)
+        self._reached_end = True
+        self._regulate()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
@@ -88,27 +88,30 @@ class Dispatcher:
             result = served.handler(
                 request, RequestContext(header, client_host, listener, self._node)
             )
+            if type(result) is response_class:
+                parts = encode_response(result, version, header.correlation_id)
+            elif result is None:
+                parts = None
+            else:
+                assert isinstance(result, Awaitable), f"{served.name}: {result!r:.100}"
+                return Waiting(result, request, header, served, counters, started)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is answered
-            result = _failure(served, counters, header, request, error)
-        if type(result) is response_class:
-            parts = encode_response(result, version, header.correlation_id)
-        elif result is None:
-            parts = None
-        else:
-            assert isinstance(result, Awaitable), f"{served.name} was answered with {result!r:.100}"
-            return Waiting(result, request, header, served, counters, started)
+            parts = _failure(served, counters, header, request, error)
         counters.seconds += perf_counter() - started
         return parts
 
     def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
         """Encodes what a request that had to wait came to."""
-        header = waiting.header
-        if error is not None:
-            result = _failure(waiting.served, waiting.counters, header, waiting.request, error)
-        waiting.counters.seconds += perf_counter() - waiting.started
-        if result is None:
-            return None
-        return encode_response(result, header.api_version, header.correlation_id)
+        _, request, header, served, counters, started = waiting
+        counters.seconds += perf_counter() - started
+        if error is None:
+            try:
+                if result is None:
+                    return None
+                return encode_response(result, header.api_version, header.correlation_id)
+            except Exception as failure:  # noqa: BLE001 - an answer that cannot be written is our fault
+                error = failure
+        return _failure(served, counters, header, request, error)
 
     def _refuse_version(
         self,
@@ -128,8 +131,8 @@ def _failure(
     header: RequestHeader,
     request: Any,
     error: BaseException,
-) -> Any:
-    """The response that says what went wrong, or Unanswerable."""
+) -> list[Any]:
+    """The encoded response that says what went wrong, or Unanswerable."""
     if isinstance(error, KafkaError):
         code, message = error.code, error.message
     else:
@@ -148,7 +151,7 @@ def _failure(
         response = _plain_failure(request, header.api_version, code, message)
     if response is None:
         raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
-    return response
+    return encode_response(response, header.api_version, header.correlation_id)
 
 
 def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
@@ -161,9 +164,15 @@ def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | N
         elif declared.name == "error_message":
             given["error_message"] = message
         elif declared.default is MISSING:
-            is_list = get_origin(declared.annotation) is list
-            given[declared.name] = [] if is_list else -1  # numbers: Kafka's "none"
+            given[declared.name] = _nothing(declared.annotation)
     return response(**given) if "error_code" in given else None
+
+
+def _nothing(annotation: Any) -> Any:
+    """No elements, no text, or the number by which Kafka says "none"."""
+    if get_origin(annotation) is list:
+        return []
+    return "" if str in (annotation, *get_args(annotation)) else -1
 
 
 def _count_error(counters: ApiCounters, code: ErrorCode) -> None:

@@ -40,6 +40,7 @@ class FrameAssembler:
         "_scratch",
         "_size",
         "_size_max",
+        "error",
     )
 
     def __init__(self, scratch: Scratch, pool: BufferPool, size_max: int) -> None:
@@ -50,6 +51,7 @@ class FrameAssembler:
         self._buffer: bytearray | None = None  # of the request that is being received
         self._size = 0
         self._filled = 0
+        self.error: MalformedFrame | None = None
 
     @property
     def is_between_frames(self) -> bool:
@@ -70,7 +72,10 @@ class FrameAssembler:
         return self._scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """The requests that are complete now that `count` more bytes are there; MalformedFrame ends it all."""
+        """The requests that are complete now that `count` more bytes are there.
+
+        Where something that is no request follows them, `error` is set and nothing more may be received.
+        """
         buffer = self._buffer
         if buffer is not None:
             self._filled += count
@@ -90,7 +95,8 @@ class FrameAssembler:
             body = position + _LENGTH_BYTES
             (size,) = _LENGTH.unpack_from(scratch, position)
             if not 0 < size <= self._size_max:
-                raise MalformedFrame(_why_refused(size, self._size_max))
+                self.error = MalformedFrame(_why_refused(size, self._size_max))
+                return frames
             position = body + size
             if position > end:
                 self._begin(size, scratch[body:end])
