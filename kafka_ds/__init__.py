@@ -1,1 +1,22 @@
-"""Pure: kafka-ds, the library that broker and Spark data source share."""
+"""Pure: kafka-ds, the library that broker and Spark data source share; its public names.
+
+Rules of this file: names are found when they are asked for, since the broker imports this package and must not load
+PySpark or Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_ds.source.datasource import KafkaDataSource, register
+
+__all__ = ["KafkaDataSource", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from importlib import import_module
+
+        return getattr(import_module("kafka_ds.source.datasource"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,9 +32,10 @@ class PlanDiverged(ClientError):
 
 
 class OffsetsGone(ClientError):
-    """Offsets that the leader does not have: ``start`` up to ``available`` are lost."""
+    """The leader's log, [log_start, log_end), does not hold the offset that is next."""
 
-    def __init__(self, message: str, *, start: int, available: int) -> None:
+    def __init__(self, message: str, *, position: int, log_start: int, log_end: int) -> None:
         super().__init__(message)
-        self.start = start
-        self.available = available
+        self.position = position
+        self.log_start = log_start
+        self.log_end = log_end

@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import (
     BrokerTimeout,
@@ -186,7 +186,7 @@ class _RangeReader:
         if code in _MOVED:
             raise BrokerUnreachable(f"broker {connection.address}: {code.name}")
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise self._gone(answer)
+            raise self._gone()
         if code != ErrorCode.NONE:
             raise KafkaError(code, str(self._wanted))
         records = answer.records if answer.records is not None else memoryview(b"")
@@ -201,17 +201,17 @@ class _RangeReader:
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
         return Chunk(records=records, aborted=aborted_ranges(headers, listed))
 
-    def _gone(self, answer: Any) -> OffsetsGone:
-        start = self._cluster.offsets(
-            {(self._wanted.topic, self._wanted.partition): -2}, read_committed=False
-        )[self._wanted.topic, self._wanted.partition].offset
+    def _gone(self) -> OffsetsGone:
+        key = (self._wanted.topic, self._wanted.partition)
+        ask = self._cluster.offsets
+        start = ask({key: EARLIEST}, read_committed=False)[key].offset
+        end = ask({key: LATEST}, read_committed=self._read_committed)[key].offset
         rest = replace(self._wanted, start=self._position)
         return OffsetsGone(
-            f"the leader's log begins at {start} and ends at {answer.high_watermark}: {rest} is not there",
-            start=self._position,
-            available=min(max(start, self._position), self._wanted.end)
-            if start > self._position
-            else self._wanted.end,
+            f"{rest} is not in the leader's log, which holds [{start}, {end})",
+            position=self._position,
+            log_start=start,
+            log_end=end,
         )
 
     def _lost_leader(self) -> None:

@@ -127,7 +127,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
         OptionError: naming the option.
     """
     options = {name.lower(): value for name, value in given.items()}
-    _refuse_unknown(options)
+    _refuse_unknown(given)
     if stream:
         _refuse_in_streams(options)
     starting = parse_limit(options, "starting", LATEST if stream else EARLIEST)
@@ -180,9 +180,9 @@ def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
-        if name in _SPELLINGS or name.startswith("kafka."):
+        if name.lower() in _SPELLINGS or name.lower().startswith("kafka."):
             continue
-        close = difflib.get_close_matches(name, _SPELLINGS, 1)
+        close = difflib.get_close_matches(name.lower(), _SPELLINGS, 1)
         hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
         raise OptionError(f"option '{name}' is unknown{hint}")
 

@@ -1,7 +1,7 @@
 """Pure: the columns that the source offers, and how a row of the lake or of a fetch becomes one of them.
 
 Rules of this file: names, order and types of the first eight are those of Spark's Kafka source, so that a job changes
-one word; a record without headers has null there, as Spark has it; a timestamp that fits no date (-1, garbage) is the
+one word; a timestamp that fits no date (-1, garbage) is the
 moment that its milliseconds spell, as Spark has it, or null where no 64-bit microsecond can hold it.
 """
 
@@ -126,12 +126,14 @@ class Projection:
         name = field.name.lower()
         if name in self._constants:
             return self._constant(name, field, rows.num_rows)
-        if name == "timestamp":
-            return timestamps(rows).cast(field.type)
         if name == "headers":
             return headers(rows, field.type)
-        column = rows.column(COLUMNS[name].lake[0])
-        return column if column.type == field.type else column.cast(field.type)
+        if name == "timestamp":
+            column = timestamps(rows)
+        else:
+            source = COLUMNS[name].lake[0]
+            column = rows.column(source) if source in rows.schema.names else None
+        return _column_or_nulls(column, rows.num_rows, field.type)
 
     def _constant(self, name: str, field: pa.Field, count: int) -> pa.Array:
         import pyarrow as pa
@@ -149,22 +151,66 @@ def timestamps(rows: pa.RecordBatch) -> pa.Array:
     import pyarrow.compute as pc
 
     found = rows.column("timestamp")
+    wanted = pa.timestamp("us", tz="UTC")
+    if found.type != wanted:
+        found = found.cast(wanted)
     if not found.null_count or "timestamp_ms" not in rows.schema.names:
         return found
     raw = rows.column("timestamp_ms")
-    fits = pc.less_equal(pc.abs_checked(pc.max_element_wise(raw, -(2**63) + 1)), _MILLISECONDS_MAX)
+    fits = pc.and_(pc.greater_equal(raw, -_MILLISECONDS_MAX), pc.less_equal(raw, _MILLISECONDS_MAX))
     spelt = pc.multiply(pc.if_else(fits, raw, pa.scalar(None, pa.int64())), 1_000)
-    return pc.coalesce(found, spelt.cast(found.type))
+    return pc.coalesce(found, spelt.cast(wanted))
 
 
 def headers(rows: pa.RecordBatch, wanted: pa.DataType) -> pa.Array:
-    """The rows' headers, null where a record has none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    """The rows' headers; those whose keys are not UTF-8 are read with the replacement character, as in Java."""
+    found = rows.column("headers") if "headers" in rows.schema.names else None
+    raw = rows.column("headers_raw") if "headers_raw" in rows.schema.names else None
+    if raw is not None and raw.null_count < len(raw):
+        import pyarrow as pa
 
-    found = rows.column("headers")
-    some = pc.greater(pc.list_value_length(found), 0)
-    if pc.all(some).as_py() is not True or some.null_count:
-        some = pc.fill_null(some, False)
-        found = pc.if_else(some, found, pa.scalar(None, found.type))
-    return found if found.type == wanted else found.cast(wanted)
+        spelt = found.to_pylist() if found is not None else [None] * rows.num_rows
+        for index, section in enumerate(raw.to_pylist()):
+            if section is not None:
+                spelt[index] = parse_headers(section)
+        return pa.array(spelt, wanted)
+    return _column_or_nulls(found, rows.num_rows, wanted)
+
+
+def parse_headers(section: bytes) -> list[dict[str, Any]]:
+    """The header section of a record: a count, then keys and values, each behind its length."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        number = shift = 0
+        while True:
+            byte = section[position]
+            position += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number >> 1 ^ -(number & 1)
+
+    def field() -> bytes | None:
+        nonlocal position
+        length = varint()
+        if length < 0:
+            return None
+        position += length
+        return section[position - length : position]
+
+    found: list[dict[str, Any]] = []
+    for _ in range(varint()):
+        key = field() or b""
+        found.append({"key": key.decode("utf-8", errors="replace"), "value": field()})
+    return found
+
+
+def _column_or_nulls(column: pa.Array | None, count: int, wanted: pa.DataType) -> pa.Array:
+    """A column as Spark wants it; an engine that wrote a file with fewer columns meant nulls."""
+    import pyarrow as pa
+
+    if column is None:
+        return pa.nulls(count, wanted)
+    return column if column.type == wanted else column.cast(wanted)

@@ -1,0 +1,88 @@
+"""Shell: the batch reader: plans in Spark's planning worker, reads on the executors.
+
+Rules of this file: Spark pickles the reader after the filters were pushed and before partitions are asked for, so what
+planning finds out travels in the partitions alone; planning reads no row and imports no kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from kafka_ds.source.limits import OptionError, names
+from kafka_ds.source.options import Options
+from kafka_ds.source.planning import plan_scan
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.pushdown import pushed
+from kafka_ds.source.reading import ReadConfig, read_task, report_loss
+from kafka_ds.source.survey import Survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOGGER = logging.getLogger("kafka_ds.source")
+
+
+def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> ReadConfig:
+    """What the tasks need of the options."""
+    return ReadConfig(
+        client=options.client,
+        schema=schema,
+        predicate=predicate,
+        poll_timeout_ms=options.poll_timeout_ms,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+class KafkaBatchReader(DataSourceReader):
+    """Reads the offsets that the options bound, once."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._predicate = options.where
+        for name in options.ignored:
+            LOGGER.warning("option '%s' is ignored in a batch query", name)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what can be applied exactly; hand back the rest."""
+        self._predicate, refused = pushed(filters, self._predicate)
+        return refused
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
+        options = self._options
+        survey = Survey(options)
+        try:
+            topics = survey.topics()
+            bounds = survey.bounds(topics, survey.partitions(topics))
+            starts = survey.resolve(options.starting, bounds, starting=True)
+            ends = survey.resolve(options.ending, bounds, starting=False)
+            behind = {tp for tp, start in starts.items() if start > ends[tp]}
+            if behind and options.tiers == "both":
+                raise OptionError(
+                    f"option '{options.starting.option}' lies behind the end in {names(behind)}"
+                )
+            ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+            views = survey.views(ranges, bounds, self._predicate)
+        finally:
+            survey.close()
+        plan = plan_scan(
+            views,
+            self._predicate,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        )
+        report_loss(list(plan.lost), fail=options.fail_on_data_loss)
+        return [InputPartition(task) for task in plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task, as Arrow batches."""
+        # Spark asks for one partition without a value where there is nothing to read.
+        if partition.value is None:
+            return iter(())
+        config = read_config(self._options, self._schema, self._predicate)
+        return read_task(partition.value, config)

@@ -1,0 +1,148 @@
+"""Pure: how far a stream has come: its offsets, what a micro-batch may take, and what changed since the last one.
+
+Rules of this file: an offset names topic id and leader epoch beside each position, so that a topic which was deleted
+and created again, or a log that was cut, is seen and not read on; it is written into checkpoints, so a version leads
+it and fields are only ever added; a position is an offset, never a count of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil, floor
+from typing import Any, Final
+
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+TopicPartition = tuple[str, int]
+FORMAT: Final = 1
+UNKNOWN_EPOCH: Final = -1
+
+
+class BadOffset(ValueError):
+    """A stream offset that is not of this source; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The next offset of a partition, under the leader epoch that was the newest when it was pinned."""
+
+    offset: int
+    epoch: int = UNKNOWN_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """A position in every partition, and the id of every topic."""
+
+    topic_ids: Mapping[str, bytes] = field(hash=False)
+    positions: Mapping[TopicPartition, Position] = field(hash=False)
+
+    def document(self) -> dict[str, Any]:
+        """The offset as Spark stores it: text and whole numbers in dictionaries."""
+        topics: dict[str, Any] = {}
+        for (topic, partition), position in sorted(self.positions.items()):
+            entry = topics.setdefault(
+                topic, {"id": uuid_text(self.topic_ids[topic]), "partitions": {}}
+            )
+            entry["partitions"][str(partition)] = {
+                "offset": position.offset,
+                "epoch": position.epoch,
+            }
+        return {"version": FORMAT, "topics": topics}
+
+    @staticmethod
+    def parse(document: Mapping[str, Any]) -> StreamOffset:
+        """The offset out of what ``document`` gave.
+
+        Raises:
+            BadOffset: another source's offset, or one of a newer format than is known here.
+        """
+        if document.get("version") != FORMAT:
+            raise BadOffset(
+                f"the checkpoint holds an offset of format {document.get('version')!r}; "
+                f"this kafka_ds reads format {FORMAT}"
+            )
+        ids: dict[str, bytes] = {}
+        positions: dict[TopicPartition, Position] = {}
+        try:
+            for topic, entry in document["topics"].items():
+                ids[topic] = uuid_from_text(entry["id"])
+                for partition, position in entry["partitions"].items():
+                    positions[topic, int(partition)] = Position(
+                        offset=int(position["offset"]), epoch=int(position["epoch"])
+                    )
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise BadOffset(f"the checkpoint's offset cannot be read: {problem!r}") from None
+        return StreamOffset(topic_ids=ids, positions=positions)
+
+
+def limited(
+    start: StreamOffset, latest: StreamOffset, rows_max: int, earliest: Mapping[TopicPartition, int]
+) -> StreamOffset:
+    """As far towards ``latest`` as ``rows_max`` offsets go, in proportion to what each partition has waiting.
+
+    A partition that has anything gets at least one, so that small ones do not starve; ``earliest`` is where partitions
+    begin that ``start`` does not know.
+    """
+    begins = {
+        tp: start.positions[tp].offset if tp in start.positions else earliest.get(tp, 0)
+        for tp in latest.positions
+    }
+    waiting = {tp: max(0, end.offset - begins[tp]) for tp, end in latest.positions.items()}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return latest
+    positions: dict[TopicPartition, Position] = {}
+    for tp, end in latest.positions.items():
+        share = rows_max * waiting[tp] / total
+        step = ceil(share) if share < 1 else floor(share)
+        positions[tp] = (
+            end if not waiting[tp] else replace(end, offset=min(end.offset, begins[tp] + step))
+        )
+    return replace(latest, positions=positions)
+
+
+def waiting_offsets(start: StreamOffset, latest: StreamOffset) -> int:
+    """How many offsets lie between the two; a new partition counts from 0."""
+    return sum(
+        max(0, end.offset - (start.positions[tp].offset if tp in start.positions else 0))
+        for tp, end in latest.positions.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What a micro-batch reads, and what stands in its way."""
+
+    ranges: Mapping[TopicPartition, tuple[int, int]] = field(hash=False)
+    # Where the leader's log must still hold the epoch of the start: (epoch, offset) of each.
+    fences: Mapping[TopicPartition, Position] = field(hash=False)
+    problems: tuple[str, ...] = ()
+
+
+def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartition, int]) -> Steps:
+    """The ranges between two offsets. ``earliest`` tells where partitions begin that are new."""
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    fences: dict[TopicPartition, Position] = {}
+    problems: list[str] = []
+    gone = sorted(set(start.positions) - set(end.positions))
+    if gone:
+        problems.append(f"{', '.join(f'{t}-{p}' for t, p in gone)} are gone")
+    for tp, until in sorted(end.positions.items()):
+        name = f"{tp[0]}-{tp[1]}"
+        begin = start.positions.get(tp)
+        if begin is not None and start.topic_ids[tp[0]] != end.topic_ids[tp[0]]:
+            problems.append(f"topic {tp[0]} was deleted and created again")
+            begin = None
+        if begin is None:
+            first = earliest.get(tp, 0)
+            if first > 0:
+                problems.append(f"new partition {name} begins at {first} and not at 0")
+            ranges[tp] = (first, max(first, until.offset))
+        elif until.offset < begin.offset:
+            problems.append(f"{name} went back from {begin.offset} to {until.offset}")
+        else:
+            ranges[tp] = (begin.offset, until.offset)
+            fences[tp] = begin
+    return Steps(ranges=ranges, fences=fences, problems=tuple(dict.fromkeys(problems)))

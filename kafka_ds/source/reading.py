@@ -1,0 +1,289 @@
+"""Shell: runs one task of a plan: Parquet row groups and fetched batches in, Arrow batches out.
+
+Rules of this file: everything needed is in the task and the configuration, both small and pickled; one task is one
+thread (Spark runs as many as there are cores); what the plan promised and is not there any more is an error that says
+so, never fewer rows, unless `failOnDataLoss` is false.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import OffsetsGone
+from kafka_ds.client.fetch import Range, fetch_range
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.source.intervals import Intervals
+from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.pushdown import microseconds
+from kafka_ds.source.schema import Projection, lake_columns, timestamps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from kafka_ds.lake.convert import ResidueBatch
+
+LOGGER = logging.getLogger("kafka_ds.source")
+# Rows in one Arrow batch: small enough to be sent while the next is decoded, large enough to forget its cost.
+BATCH_ROWS = 32 * 1024
+
+
+class DataLoss(RuntimeError):
+    """Rows that a query asked for are gone; the message holds the exact ranges."""
+
+
+class CorruptBatch(RuntimeError):
+    """A batch in the log whose checksum, compression or records are broken; the message holds its offsets."""
+
+
+class PlanGone(RuntimeError):
+    """A file of a pinned plan was removed since: the query must be planned anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """What every task of a query has in common. ``schema`` is what Spark declared."""
+
+    client: ClientSettings
+    schema: pa.Schema
+    predicate: Predicate = field(default_factory=Predicate)
+    poll_timeout_ms: int = 120_000
+    fail_on_data_loss: bool = True
+
+
+def report_loss(lost: list[LostRange], *, fail: bool) -> None:
+    """Raise for ranges that are gone, or count and log them where the query takes that.
+
+    Raises:
+        DataLoss: with the ranges, when ``failOnDataLoss`` is true.
+    """
+    if not lost:
+        return
+    count = sum(span.end - span.start for span in lost)
+    text = f"{count} offsets are not there: {', '.join(map(str, lost))}"
+    if fail:
+        raise DataLoss(
+            f"{text}. They were removed by retention, or the topic was deleted or cut; "
+            "option 'failOnDataLoss' = false goes on without them"
+        )
+    LOGGER.warning("kafka_ds: %s", text)
+
+
+def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in the columns that Spark declared."""
+    project = Projection(config.schema, task.topic, task.partition)
+    keep = _row_filter(config.predicate)
+    names = lake_columns(config.schema.names)
+    wanted = frozenset((*names, *_filter_columns(config.predicate)))
+    for piece in task.pieces:
+        for batch in _read_piece(task, piece, config, wanted):
+            kept = batch if keep is None else keep(batch)
+            for start in range(0, kept.num_rows, BATCH_ROWS):
+                yield project(kept.slice(start, BATCH_ROWS))
+
+
+def _read_piece(
+    task: Task, piece: ColdPiece | HotPiece, config: ReadConfig, wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(piece, ColdPiece):
+        return _read_cold(piece, wanted, config.predicate.timestamp)
+    return _read_hot(task, piece, config, wanted)
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+
+def _filter_columns(predicate: Predicate) -> tuple[str, ...]:
+    found: tuple[str, ...] = ()
+    if predicate.timestamp is not None:
+        found += ("timestamp", "timestamp_ms")
+    if predicate.leader_epoch is not None:
+        found += ("leader_epoch",)
+    return found
+
+
+def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
+    """What remains to be asked of each row once the plan has cut offsets: its time and its epoch."""
+    import pyarrow.compute as pc
+
+    tests: list[tuple[Callable[[Any], Any], Intervals]] = []
+    if predicate.timestamp is not None:
+        tests.append((lambda rows: timestamps(rows).cast("int64"), predicate.timestamp))
+    if predicate.leader_epoch is not None:
+        tests.append((lambda rows: rows.column("leader_epoch"), predicate.leader_epoch))
+    if not tests:
+        return None
+
+    def keep(rows: pa.RecordBatch) -> pa.RecordBatch:
+        for column, spans in tests:
+            mask = within(column(rows), spans)
+            if mask is not None:
+                rows = rows.filter(pc.fill_null(mask, False))
+        return rows
+
+    return keep
+
+
+def within(numbers: Any, spans: Intervals) -> Any:
+    """Which of the numbers lie in the set, null for nulls; None where all do."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not spans:
+        return pa.array([False] * len(numbers))
+    low, high = pc.min_max(numbers).as_py().values()
+    if low is not None and numbers.null_count == 0 and spans.covers(low, high + 1):
+        return None
+    found = None
+    for start, end in spans:
+        inside = pc.and_(
+            pc.greater_equal(numbers, pa.scalar(start, pa.int64())),
+            pc.less_equal(numbers, pa.scalar(end - 1, pa.int64())),
+        )
+        found = inside if found is None else pc.or_(found, inside)
+    return found
+
+
+# -- hot ----------------------------------------------------------------------------------------
+
+
+def _read_hot(
+    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
+    """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
+    start, end = piece.start, piece.end
+    with Cluster(config.client) as cluster:
+        while start < end:
+            span = Range(
+                topic=task.topic,
+                partition=task.partition,
+                topic_id=task.topic_id,
+                start=start,
+                end=end,
+                leader_epoch=piece.leader_epoch,
+            )
+            try:
+                yield from _fetch(cluster, span, config, wanted)
+                return
+            except OffsetsGone as gone:
+                left = Intervals.of((gone.position, end))
+                there = left.clip(gone.log_start, gone.log_end)
+                report_loss(
+                    [
+                        LostRange(topic=task.topic, partition=task.partition, start=low, end=high)
+                        for low, high in left.minus(there)
+                    ],
+                    fail=config.fail_on_data_loss,
+                )
+                if not there:
+                    return
+                start, end = there.start, there.end
+
+
+def _fetch(
+    cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
+    from kafka_ds.lake.convert import decode_hot
+
+    committed = config.client.read_committed
+    chunks = fetch_range(
+        cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
+    )
+    for chunk in chunks:
+        residue: list[ResidueBatch] = []
+        yield from decode_hot(
+            [chunk.records],
+            columns=wanted or frozenset(("offset",)),
+            start_offset=span.start,
+            end_offset=span.end - 1,
+            isolation="read_committed" if committed else "read_uncommitted",
+            aborted=chunk.aborted,
+            residue=residue,
+        )
+        for batch in residue:
+            if batch.kind == "undecodable":
+                raise CorruptBatch(
+                    f"{span.topic}-{span.partition}: the batch of offsets {batch.base_offset} to "
+                    f"{batch.last_offset} cannot be decoded"
+                )
+
+
+# -- cold ---------------------------------------------------------------------------------------
+
+
+def _read_cold(
+    piece: ColdPiece, wanted: frozenset[str], times: Intervals | None
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    for file_slice in piece.files:
+        try:
+            file = pq.ParquetFile(
+                file_slice.path, memory_map=True, coerce_int96_timestamp_unit="us"
+            )
+        except FileNotFoundError:
+            raise PlanGone(
+                f"{file_slice.path} is gone, which version {piece.version} of the table holds: it was "
+                "vacuumed or retention removed it since the query was planned; run the query again"
+            ) from None
+        with file:
+            yield from _read_file(file, file_slice, wanted, times)
+
+
+def _read_file(
+    file: pq.ParquetFile, file_slice: FileSlice, wanted: frozenset[str], times: Intervals | None
+) -> Iterator[pa.RecordBatch]:
+    groups, whole = row_groups(file.metadata, file_slice.offsets, times)
+    columns = [name for name in file.schema_arrow.names if name in wanted or name == "offset"]
+    if whole and "offset" not in wanted and len(columns) > 1:
+        columns.remove("offset")
+    if not groups:
+        return
+    for batch in file.iter_batches(
+        batch_size=BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
+    ):
+        mask = None if whole else within(batch.column("offset"), file_slice.offsets)
+        yield batch if mask is None else batch.filter(mask)
+
+
+def row_groups(
+    metadata: pq.FileMetaData, offsets: Intervals, times: Intervals | None
+) -> tuple[list[int], bool]:
+    """The row groups that may hold a row at one of these offsets and times, and whether no other offsets are there."""
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    found: list[int] = []
+    whole = True
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        bounds = _bounds(group.column(at["offset"]).statistics)
+        if bounds is None:
+            whole = False
+        elif not offsets.overlaps(*bounds):
+            continue
+        if times is not None and "timestamp" in at:
+            statistics = group.column(at["timestamp"]).statistics
+            span = _bounds(statistics)
+            # Rows without a date are beyond what the statistics bound.
+            if span is not None and statistics.null_count == 0 and not times.overlaps(*span):
+                continue
+        whole = whole and bounds is not None and offsets.covers(*bounds)
+        found.append(number)
+    return found, whole
+
+
+def _bounds(statistics: Any) -> tuple[int, int] | None:
+    """From the least to one above the greatest value, times in microseconds; None where that is not known."""
+    if statistics is None or not statistics.has_min_max:
+        return None
+    low, high = statistics.min, statistics.max
+    if isinstance(low, int):
+        return low, high + 1
+    if isinstance(low, datetime) and low.tzinfo is not None:
+        return microseconds(low), microseconds(high) + 1
+    return None

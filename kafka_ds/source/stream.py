@@ -1,0 +1,212 @@
+"""Shell: the stream reader: offsets for each micro-batch in Spark's driver-side worker, rows on the executors.
+
+Rules of this file: `read` is stateless and the reader is pickled for the executors, so connections live in a survey
+that is left out of the pickle; an end is pinned when it is named (high watermark or last stable offset) and read as
+often as Spark replays the batch, with the same rows; what Spark asks with `ReadAllAvailable` overrides our limits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kafka_ds.source.batch import read_config
+from kafka_ds.source.limits import TopicPartition
+from kafka_ds.source.options import Options
+from kafka_ds.source.planning import plan_scan
+from kafka_ds.source.progress import (
+    Position,
+    StreamOffset,
+    limited,
+    steps,
+    waiting_offsets,
+)
+from kafka_ds.source.reading import LOGGER, DataLoss, read_task, report_loss
+from kafka_ds.source.survey import Bounds, Survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is appended, micro-batch by micro-batch, beginning where the options say."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._survey = Survey(options)
+        self._bounds: dict[TopicPartition, Bounds] = {}
+        self._latest: StreamOffset | None = None
+        self._target: StreamOffset | None = None
+        self._available_now = False
+        self._last_trigger = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options, "schema": self._schema}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["options"], state["schema"])  # type: ignore[misc]
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a stream without a checkpoint begins."""
+        ends = self._look()
+        starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
+        positions = {
+            tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
+        }
+        return StreamOffset(topic_ids=ends.topic_ids, positions=positions).document()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""
+        begin = StreamOffset.parse(start)
+        if self._available_now:
+            if self._target is None:
+                self._target = self._look()
+            latest = self._target
+        else:
+            latest = self._look()
+        self._latest = latest
+        if isinstance(limit, ReadAllAvailable):
+            return self._next(begin, latest)
+        least = (
+            limit.min_rows
+            if isinstance(limit, ReadMinRows)
+            else self._options.min_offsets_per_trigger
+        )
+        if least is not None and not self._available_now and self._held_back(begin, latest, least):
+            return start
+        most = (
+            limit.max_rows
+            if isinstance(limit, ReadMaxRows)
+            else self._options.max_offsets_per_trigger
+        )
+        if most is not None:
+            latest = limited(begin, latest, most, self._earliest(begin, latest))
+        return self._next(begin, latest)
+
+    def _next(self, begin: StreamOffset, latest: StreamOffset) -> dict[str, Any]:
+        """``latest``, unless it differs from ``begin`` by epochs alone: that is no reason for a micro-batch."""
+        moved = begin.topic_ids != latest.topic_ids or {
+            tp: p.offset for tp, p in begin.positions.items()
+        } != {tp: p.offset for tp, p in latest.positions.items()}
+        return (latest if moved else begin).document()
+
+    def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
+        """Whether there is too little for a micro-batch, and ``maxTriggerDelay`` has not passed."""
+        now = time.monotonic()
+        late = (now - self._last_trigger) * 1_000 >= self._options.max_trigger_delay_ms
+        if not late and waiting_offsets(begin, latest) < least:
+            return True
+        self._last_trigger = now
+        return False
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit of the options; both limits at once are applied by ``latestOffset``."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of everything, for the progress report's lag."""
+        return None if self._latest is None else self._latest.document()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on nothing that comes later is read."""
+        self._available_now = True
+        self._target = self._look()
+
+    def _look(self) -> StreamOffset:
+        """The end of every partition subscribed to, pinned."""
+        topics = self._survey.topics()
+        self._bounds = self._survey.bounds(topics, self._survey.partitions(topics))
+        return StreamOffset(
+            topic_ids={name: topic.topic_id for name, topic in topics.items()},
+            positions={
+                tp: Position(offset=bounds.end, epoch=bounds.leader_epoch)
+                for tp, bounds in self._bounds.items()
+            },
+        )
+
+    def _earliest(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
+        """Where the partitions begin that ``start`` does not know."""
+        return {
+            tp: self._bounds[tp].start
+            for tp in end.positions
+            if tp in self._bounds
+            and (tp not in start.positions or start.topic_ids[tp[0]] != end.topic_ids[tp[0]])
+        }
+
+    # -- micro-batches --------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of one micro-batch."""
+        begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
+        if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
+            return []
+        self._look()
+        planned = steps(begin, until, self._earliest(begin, until))
+        problems = [*planned.problems, *self._diverged(planned.fences, until)]
+        if problems and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{'; '.join(problems)}. Some rows may be lost; option 'failOnDataLoss' = false goes on"
+            )
+        for problem in problems:
+            LOGGER.warning("kafka_ds: %s", problem)
+        ranges = {tp: span for tp, span in planned.ranges.items() if tp in self._bounds}
+        options = self._options
+        views = self._survey.views(ranges, self._bounds, options.where)
+        plan = plan_scan(
+            views,
+            options.where,
+            min_partitions=options.min_partitions,
+            max_records_per_partition=options.max_records_per_partition,
+        )
+        report_loss(list(plan.lost), fail=options.fail_on_data_loss)
+        return [InputPartition(task) for task in plan.tasks]
+
+    def _diverged(
+        self, fences: Mapping[TopicPartition, Position], until: StreamOffset
+    ) -> list[str]:
+        """Partitions whose log was cut below what the stream has read or pinned (an unclean election)."""
+        asked = {
+            tp: position.epoch
+            for tp, position in until.positions.items()
+            if tp in fences
+            and tp in self._bounds
+            and 0 <= position.epoch < self._bounds[tp].leader_epoch
+        }
+        if not asked:
+            return []
+        ends = self._survey.cluster.epoch_ends(asked)
+        return [
+            f"{topic}-{partition}: the records of leader epoch {asked[topic, partition]} now end at "
+            f"{end.end_offset}, below {until.positions[topic, partition].offset}"
+            for (topic, partition), end in ends.items()
+            if 0 <= end.end_offset < until.positions[topic, partition].offset
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task, as Arrow batches."""
+        config = read_config(self._options, self._schema, self._options.where)
+        return read_task(partition.value, config)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: positions live in Spark's checkpoint alone."""
+
+    def stop(self) -> None:
+        """End the connections."""
+        self._survey.close()

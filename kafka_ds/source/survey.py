@@ -1,0 +1,375 @@
+"""Shell: asks brokers and lake what a plan needs to know, in as few round trips as there are kinds of questions.
+
+Rules of this file: ends are pinned once (high watermark, or last stable offset for read_committed) and everything else
+is read after them, so that nothing planned can lie beyond; the tiered end comes from one version of the table, which
+the plan names; what was asked for wrongly is an error that names the option.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from kafka_ds.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster, Topic
+from kafka_ds.client.errors import ClientError
+from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
+from kafka_ds.source.limits import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Everywhere,
+    Limit,
+    OptionError,
+    TopicPartition,
+    names,
+)
+from kafka_ds.source.options import Options
+from kafka_ds.source.planning import LakeView, PartitionView
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.tables import LakeTables
+from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.types import NO_UUID
+
+LOGGER = logging.getLogger("kafka_ds.source")
+LAKE_SETTING = "lake.uri"
+UNKNOWN_EPOCH = -1
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the brokers hold of one partition, pinned: offsets [start, end), under this leader epoch."""
+
+    topic_id: bytes
+    start: int
+    end: int
+    leader_epoch: int
+
+
+class Survey:
+    """One look at topics, offsets and tables; kept by a stream, made anew for each batch query."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._cluster: Cluster | None = None
+        self._tables: LakeTables | None = None
+
+    def close(self) -> None:
+        """End the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The brokers, connected when first needed."""
+        if self._cluster is None:
+            self._cluster = Cluster(self.options.client)
+        return self._cluster
+
+    @property
+    def offline(self) -> bool:
+        """Whether the table alone is asked: then no broker need be up."""
+        return self.options.tiers == "remote" and self.options.lake is not None
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, Topic]:
+        """The topics subscribed to, as the brokers (or, without them, the tables) know them.
+
+        Raises:
+            OptionError: a topic or partition that was named and does not exist.
+        """
+        subscription = self.options.subscription
+        wanted: set[str] | None = set(subscription.topics) | {t for t, _ in subscription.assigned}
+        if subscription.pattern is not None:
+            wanted = None
+        ask = self.tables().topics if self.offline else self.cluster.topics
+        found = self._retried(lambda: ask(wanted))
+        if subscription.pattern is not None:
+            pattern = re.compile(subscription.pattern)
+            return {
+                name: topic
+                for name, topic in sorted(found.items())
+                if pattern.fullmatch(name) and not topic.internal
+            }
+        missing = sorted((wanted or set()) - set(found))
+        if missing:
+            option = "assign" if subscription.assigned else "subscribe"
+            raise OptionError(f"option '{option}' names topics that do not exist: {missing}")
+        return found
+
+    def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """The topic partitions subscribed to, sorted."""
+        there = {(name, index) for name, topic in topics.items() for index in topic.partitions}
+        assigned = self.options.subscription.assigned
+        if not assigned:
+            return sorted(there)
+        if assigned - there:
+            raise OptionError(
+                f"option 'assign' names partitions that do not exist: {names(set(assigned - there))}"
+            )
+        return sorted(assigned)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def bounds(
+        self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Bounds]:
+        """Where each partition begins and (pinned) ends for the tiers that are read."""
+        if self.options.tiers == "remote":
+            return self._bounds_of_tables(topics, partitions)
+        committed = self.options.client.read_committed
+        first = EARLIEST_LOCAL if self.options.tiers == "local" else EARLIEST
+        ends = self.ask(dict.fromkeys(partitions, LATEST), committed=committed)
+        starts = self.ask(dict.fromkeys(partitions, first), committed=False)
+        return {
+            (name, index): Bounds(
+                topic_id=topics[name].topic_id,
+                start=starts[name, index],
+                end=max(ends[name, index], starts[name, index]),
+                leader_epoch=topics[name].partitions[index].epoch,
+            )
+            for name, index in partitions
+        }
+
+    def _bounds_of_tables(
+        self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Bounds]:
+        found: dict[TopicPartition, Bounds] = {}
+        for name, topic in topics.items():
+            views = self.tables().views(name, topic.topic_id)
+            for index in (i for n, i in partitions if n == name):
+                view = views.get(index, LakeView(version=-1, start=0, end=0))
+                found[name, index] = Bounds(
+                    topic_id=topic.topic_id,
+                    start=view.start,
+                    end=view.end,
+                    leader_epoch=UNKNOWN_EPOCH,
+                )
+        return found
+
+    def ask(
+        self, questions: Mapping[TopicPartition, int], *, committed: bool
+    ) -> dict[TopicPartition, int]:
+        """Offsets for timestamps (and -1, -2, -4), tried as often as ``fetchOffset.numRetries`` says."""
+        if not questions:
+            return {}
+        answers = self._retried(lambda: self.cluster.offsets(questions, read_committed=committed))
+        return {partition: answer.offset for partition, answer in answers.items()}
+
+    def _retried(self, ask: Callable[[], Value]) -> Value:
+        for attempt in range(self.options.fetch_offset_retries + 1):
+            try:
+                return ask()
+            except (ClientError, KafkaError) as problem:
+                if attempt == self.options.fetch_offset_retries:
+                    raise
+                LOGGER.warning("asking for offsets, attempt %d: %s", attempt + 1, problem)
+                self.close()
+                time.sleep(self.options.fetch_offset_retry_interval_ms / 1_000)
+        raise AssertionError("the last attempt raises")
+
+    # -- what was asked for ---------------------------------------------------------------------
+
+    def resolve(
+        self, limit: Limit, bounds: Mapping[TopicPartition, Bounds], *, starting: bool
+    ) -> dict[TopicPartition, int]:
+        """The limit as an offset for each partition.
+
+        Raises:
+            OptionError: other partitions than there are, or no record as young as asked for.
+        """
+        if isinstance(limit, AtTimestamp | AtTimestamps):
+            return self._resolve_times(limit, bounds, starting=starting)
+        if isinstance(limit, Everywhere):
+            wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
+        else:
+            _same_partitions(limit, limit.offsets, bounds)
+            wanted = limit.offsets
+        special = {LATEST: "end", EARLIEST: "start"}
+        return {
+            tp: getattr(bounds[tp], special[offset]) if offset in special else offset
+            for tp, offset in wanted.items()
+        }
+
+    def _resolve_times(
+        self,
+        limit: AtTimestamp | AtTimestamps,
+        bounds: Mapping[TopicPartition, Bounds],
+        *,
+        starting: bool,
+    ) -> dict[TopicPartition, int]:
+        if isinstance(limit, AtTimestamps):
+            _same_partitions(limit, limit.timestamps_ms, bounds)
+            times = dict(limit.timestamps_ms)
+        else:
+            times = dict.fromkeys(bounds, limit.timestamp_ms)
+        found = self.ask(times, committed=self.options.client.read_committed)
+        young = {tp: times[tp] for tp, offset in found.items() if offset < 0}
+        if young and starting and self.options.no_match == "error":
+            raise OptionError(
+                f"option '{limit.option}': no record is as young as asked for in {names(young)}; "
+                "option 'startingOffsetsByTimestampStrategy' = latest would begin at their ends"
+            )
+        return {
+            tp: bounds[tp].end if offset < 0 else min(offset, bounds[tp].end)
+            for tp, offset in found.items()
+        }
+
+    # -- views for a plan -----------------------------------------------------------------------
+
+    def views(
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        bounds: Mapping[TopicPartition, Bounds],
+        predicate: Predicate,
+    ) -> list[PartitionView]:
+        """Everything that the plan of these ranges needs, for the partitions that the predicate selects."""
+        chosen = {
+            (name, index): span
+            for (name, index), span in ranges.items()
+            if span[0] < span[1] and predicate.selects_partition(name, index)
+        }
+        found: list[PartitionView] = []
+        for name in sorted({name for name, _ in chosen}):
+            tables = self._views_of(name, bounds[next(tp for tp in chosen if tp[0] == name)])
+            for tp in sorted(tp for tp in chosen if tp[0] == name):
+                found.append(self._view(tp, chosen[tp], bounds[tp], tables.get(tp[1])))
+        return self._narrowed(found, predicate)
+
+    def _views_of(self, topic: str, bounds: Bounds) -> Mapping[int, LakeView]:
+        if self.options.tiers == "local" or not self.has_tables():
+            return {}
+        return self.tables().views(topic, bounds.topic_id)
+
+    def _view(
+        self, tp: TopicPartition, span: tuple[int, int], bounds: Bounds, lake: LakeView | None
+    ) -> PartitionView:
+        brokers = self.options.tiers != "remote"
+        if lake is not None:
+            # Rows below the log's start may linger in the table until their file goes as a whole.
+            start = max(lake.start, bounds.start) if brokers else lake.start
+            lake = replace(lake, start=start) if start < lake.end else None
+        start, end = span
+        if self.options.tiers != "both":
+            # A tier that was chosen holds what it holds: what lies in the other is not lost.
+            start, end = max(start, bounds.start), min(end, bounds.end)
+        return PartitionView(
+            topic=tp[0],
+            partition=tp[1],
+            topic_id=bounds.topic_id,
+            start=start,
+            end=end,
+            log_start=bounds.start if brokers else 0,
+            log_end=bounds.end if brokers else 0,
+            leader_epoch=bounds.leader_epoch,
+            lake=lake,
+        )
+
+    def _narrowed(self, views: list[PartitionView], predicate: Predicate) -> list[PartitionView]:
+        """With what the brokers know about times and epochs, where rows would come from them."""
+        if self.options.tiers == "remote":
+            return views
+        hot = [view for view in views if view.lake is None or view.lake.end < view.end]
+        keys = [(view.topic, view.partition) for view in hot]
+        floors: dict[TopicPartition, int] = {}
+        if predicate.timestamp is not None and predicate.timestamp and hot:
+            # The first record that is young enough: no earlier one can be, whatever comes after it.
+            first_ms = -(-predicate.timestamp.start // 1_000)
+            if predicate.timestamp.start > LOWEST and first_ms >= 0:
+                answers = self.ask(dict.fromkeys(keys, first_ms), committed=False)
+                floors = {tp: HIGHEST if at < 0 else at for tp, at in answers.items()}
+        epochs = self._epochs(hot, predicate.leader_epoch)
+        return [
+            replace(
+                view,
+                floor=floors.get((view.topic, view.partition), 0),
+                epochs=epochs.get((view.topic, view.partition), ALL),
+            )
+            for view in views
+        ]
+
+    def _epochs(
+        self, views: list[PartitionView], wanted: Intervals | None
+    ) -> dict[TopicPartition, Intervals]:
+        """The offsets that were written under the epochs asked for, where the leader knows them."""
+        known = [view for view in views if view.leader_epoch != UNKNOWN_EPOCH]
+        if wanted is None or not known:
+            return {}
+        found = {(view.topic, view.partition): NONE for view in known}
+        for low, high in wanted:
+            started = self._ends_of(known, low - 1)
+            ended = self._ends_of(known, high - 1)
+            for tp, spans in found.items():
+                found[tp] = spans.union(Intervals.of((started[tp], ended[tp])))
+        return found
+
+    def _ends_of(self, views: list[PartitionView], epoch: int) -> dict[TopicPartition, int]:
+        """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later."""
+        ends = {
+            (view.topic, view.partition): HIGHEST if epoch >= view.leader_epoch else 0
+            for view in views
+        }
+        asked = {
+            (view.topic, view.partition): epoch for view in views if 0 <= epoch < view.leader_epoch
+        }
+        for tp, end in self.cluster.epoch_ends(asked).items() if asked else ():
+            # An epoch that the leader's log has forgotten may still be the table's: then nothing is cut.
+            ends[tp] = max(end.end_offset, 0)
+        return ends
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def has_tables(self) -> bool:
+        """Whether there is a lake that can be read from here."""
+        return self.tables().present
+
+    def tables(self) -> LakeTables:
+        """The lake's tables; without a lake, an empty set of them.
+
+        Raises:
+            OptionError: a lake was named, or needed, and is not there.
+        """
+        if self._tables is None:
+            self._tables = self._find_tables()
+        return self._tables
+
+    def _find_tables(self) -> LakeTables:
+        if self.options.lake is not None:
+            tables = LakeTables(self.options.lake)
+            if not tables.present:
+                raise OptionError(f"option 'lake': there is no folder {self.options.lake}")
+            return tables
+        uri = self.cluster.broker_setting(LAKE_SETTING)
+        tables = LakeTables(uri)
+        if uri is not None and not tables.present:
+            LOGGER.warning(
+                "the brokers' lake %s cannot be seen from here: all is read through them", uri
+            )
+        if self.options.tiers == "remote" and not tables.present:
+            raise OptionError(
+                "option 'tiers' is remote, but no lake is known; name its folder with option 'lake'"
+            )
+        return tables
+
+
+def _same_partitions(
+    limit: AtOffsets | AtTimestamps,
+    given: Mapping[TopicPartition, int],
+    there: Collection[TopicPartition],
+) -> None:
+    if set(given) != set(there):
+        raise OptionError(
+            f"option '{limit.option}' must name every partition, with -1 for latest and -2 for earliest "
+            f"offsets; named are {names(given)}, there are {names(set(there))}"
+        )
+
+
+def no_topic_id(topic: Topic) -> bool:
+    """Whether the cluster is too old for topic ids (KIP-516)."""
+    return topic.topic_id == NO_UUID

@@ -1,0 +1,124 @@
+"""Shell: the topics' tables in the lake, as planning sees them.
+
+Rules of this file: one version of a table serves all partitions of its topic in a plan; a table that belongs to another
+incarnation of the topic (deleted, created again) holds nothing of it; what is no table of ours is an error that names
+the folder; snapshots are kept and followed, since a stream plans every second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kafka_ds.client.cluster import Leader, Topic
+from kafka_ds.lake.store import Store, UnsupportedStore, open_store
+from kafka_ds.source.limits import OptionError
+from kafka_ds.source.planning import LakeFile, LakeView
+from kafka_ds.wire.types import NO_UUID
+
+if TYPE_CHECKING:
+    from kafka_ds.lake.index import FileEntry
+    from kafka_ds.lake.snapshot import TopicSnapshot
+
+NOBODY = Leader(node_id=-1, epoch=-1)
+
+
+class LakeTables:
+    """The tables below a lake's address; none at all without one."""
+
+    def __init__(self, uri: str | None) -> None:
+        self._uri = uri
+        self._store: Store | None = None
+        self._snapshots: dict[str, TopicSnapshot] = {}
+        if uri is not None:
+            try:
+                self._store = open_store(uri)
+            except UnsupportedStore as problem:
+                raise OptionError(f"option 'lake': {problem}") from None
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a lake, and it can be seen from here."""
+        if self._store is None:
+            return False
+        folder = self._store.local_path("")
+        return folder is None or os.path.isdir(folder)
+
+    def topics(self, wanted: Collection[str] | None) -> dict[str, Topic]:
+        """The topics that have tables, as far as the tables know them."""
+        from kafka_ds.lake.names import TOPICS
+
+        assert self._store is not None
+        found: dict[str, Topic] = {}
+        for name in self._store.folders(TOPICS):
+            if wanted is not None and name not in wanted:
+                continue
+            snapshot = self._snapshot(name)
+            topic_id = None if snapshot is None else snapshot.topic_id
+            if snapshot is not None and topic_id is not None:
+                partitions = snapshot.index.partitions()
+                found[name] = Topic(
+                    name=name,
+                    topic_id=topic_id,
+                    internal=False,
+                    partitions=dict.fromkeys(partitions, NOBODY),
+                )
+        return found
+
+    def views(self, topic: str, topic_id: bytes) -> dict[int, LakeView]:
+        """What the newest version of the topic's table holds of each of its partitions."""
+        snapshot = self._snapshot(topic)
+        if snapshot is None or snapshot.topic_id is None:
+            return {}
+        if topic_id not in (NO_UUID, snapshot.topic_id):
+            return {}
+        found: dict[int, LakeView] = {}
+        for partition in snapshot.index.partitions():
+            last = snapshot.tiered_end(partition)
+            if last is not None:
+                found[partition] = LakeView(
+                    version=snapshot.version,
+                    start=snapshot.log_start(partition) or 0,
+                    end=last + 1,
+                    files=tuple(map(self._file, snapshot.index.files(partition))),
+                )
+        return found
+
+    def _file(self, entry: FileEntry) -> LakeFile:
+        assert self._store is not None
+        low, high = entry.min_timestamp_ms, entry.max_timestamp_ms
+        # Rows without a date are beyond what the statistics bound.
+        bounded = low is not None and high is not None and entry.null_timestamps == 0
+        return LakeFile(
+            path=self._store.local_path(entry.path) or self._store.uri(entry.path),
+            size_bytes=entry.size,
+            first_offset=entry.min_offset,
+            last_offset=entry.max_offset,
+            min_timestamp_us=low * 1_000 if bounded and low is not None else None,
+            # Statistics are cut to milliseconds: the largest may lie a little above.
+            max_timestamp_us=high * 1_000 + 999 if bounded and high is not None else None,
+        )
+
+    def _snapshot(self, topic: str) -> TopicSnapshot | None:
+        from kafka_ds.lake.actions import CorruptLog
+        from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
+        from kafka_ds.lake.stats import UnsupportedFile
+
+        assert self._store is not None
+        known = self._snapshots.get(topic)
+        try:
+            if known is None:
+                known = self._snapshots[topic] = TopicSnapshot.load(self._store, topic)
+            else:
+                known.refresh()
+        except NoSuchTable:
+            return None
+        except (CorruptLog, UnsupportedFile) as problem:
+            self._snapshots.pop(topic, None)
+            raise OptionError(f"option 'lake' ({self._uri}): {problem}") from None
+        if known.kind is None:
+            raise OptionError(
+                f"option 'lake': {self._store.uri(known.log.table)} is no table of kafka-ds"
+            )
+        return known

@@ -1,0 +1,166 @@
+"""The options: defaults as in Spark's Kafka source, errors that name the option."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.source.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
+from kafka_ds.source.options import OPTIONS, OptionError, parse_options
+from kafka_ds.source.predicate import Predicate
+
+LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
+
+
+def test_the_defaults_are_those_of_sparks_source() -> None:
+    batch = parse_options(LEAST, stream=False)
+    stream = parse_options(LEAST, stream=True)
+    assert batch.starting == Everywhere(option="startingOffsets", offset=-2)
+    assert batch.ending == Everywhere(option="endingOffsets", offset=-1)
+    assert stream.starting == Everywhere(option="startingOffsets", offset=-1)
+    for options in (batch, stream):
+        assert options.fail_on_data_loss
+        assert not options.include_headers
+        assert options.no_match == "error"
+        assert options.poll_timeout_ms == 120_000
+        assert (options.fetch_offset_retries, options.fetch_offset_retry_interval_ms) == (3, 1_000)
+        assert options.max_trigger_delay_ms == 15 * 60_000
+        assert options.min_partitions is None
+        assert options.max_offsets_per_trigger is None
+        assert (options.tiers, options.lake, options.columns) == ("both", None, None)
+        assert options.where == Predicate()
+        assert options.client == ClientSettings(bootstrap_servers=(("broker", 9092),))
+        assert options.client.read_committed
+
+
+def test_every_option_is_read() -> None:
+    options = parse_options(
+        {
+            "KAFKA.bootstrap.servers": "a:1, [::1]:2",
+            "kafka.client.id": "me",
+            "kafka.isolation.level": "read_uncommitted",
+            "kafka.fetch.max.wait.ms": "7",
+            "kafka.max.partition.fetch.bytes": "1048576",
+            "kafka.request.timeout.ms": "1000",
+            "kafka.group.id": "g",
+            "kafka.session.timeout.ms": "6000",
+            "kafka.security.protocol": "plaintext",
+            "assign": '{"a":[0,2],"b":[1]}',
+            "StartingOffsets": '{"a":{"0":5,"2":-2},"b":{"1":-2}}',
+            "endingTimestamp": "1700000000000",
+            "startingOffsetsByTimestampStrategy": "LATEST",
+            "failOnDataLoss": "false",
+            "minPartitions": "8",
+            "maxRecordsPerPartition": "100",
+            "includeHeaders": "True",
+            "groupIdPrefix": "p",
+            "kafkaConsumer.pollTimeoutMs": "512",
+            "fetchOffset.numRetries": "0",
+            "fetchOffset.retryIntervalMs": "10",
+            "lake": "/data/lake",
+            "tiers": "Both",
+            "columns": "Value, offset,timestamptype",
+            "where": "offset < 5",
+            "maxOffsetsPerTrigger": "3",
+            "minOffsetsPerTrigger": "2",
+            "maxTriggerDelay": "5 m",
+        },
+        stream=False,
+    )
+    assert options.client.bootstrap_servers == (("a", 1), ("::1", 2))
+    assert (options.client.client_id, options.client.fetch_max_wait_ms) == ("me", 7)
+    assert not options.client.read_committed
+    assert options.subscription.assigned == {("a", 0), ("a", 2), ("b", 1)}
+    assert options.starting == AtOffsets(
+        option="startingOffsets", offsets={("a", 0): 5, ("a", 2): -2, ("b", 1): -2}
+    )
+    assert options.ending == AtTimestamp(option="endingTimestamp", timestamp_ms=1_700_000_000_000)
+    assert options.columns == ("value", "offset", "timestampType")
+    assert options.max_trigger_delay_ms == 300_000
+    assert (options.fetch_offset_retries, options.poll_timeout_ms) == (0, 512)
+    assert options.ignored == ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+
+def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets() -> None:
+    given = {
+        **LEAST,
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": '{"t":{"0":5}}',
+    }
+    assert parse_options(given).starting == AtTimestamps(
+        option="startingOffsetsByTimestamp", timestamps_ms={("t", 0): 5}
+    )
+    given["startingTimestamp"] = "7"
+    assert parse_options(given).starting == AtTimestamp(option="startingTimestamp", timestamp_ms=7)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("subscribe", " , "), ("subscribePattern", "t"), ("assign", "{}"), ("startingOffsets", "latest"),
+        ("startingOffsets", "soon"), ("startingOffsets", '{"t":{"0":-1}}'), ("startingOffsets", '{"t":{"0":-3}}'),
+        ("startingOffsets", '{"t":{"0":"5"}}'), ("startingOffsets", '{"t":[5]}'), ("startingOffsets", "[1]"),
+        ("endingOffsets", "earliest"), ("endingOffsets", '{"t":{"0":-2}}'), ("endingOffsets", '{"t":{"x":2}}'),
+        ("startingOffsetsByTimestamp", "5"), ("startingOffsetsByTimestamp", '{"t":{"0":-1}}'),
+        ("endingOffsetsByTimestamp", "{}}"), ("startingTimestamp", "noon"), ("endingTimestamp", ""),
+        ("startingOffsetsByTimestampStrategy", "earliest"), ("failOnDataLoss", "maybe"), ("minPartitions", "0"),
+        ("minPartitions", "many"), ("maxRecordsPerPartition", "-1"), ("maxOffsetsPerTrigger", "0"),
+        ("minOffsetsPerTrigger", "1e3"), ("maxTriggerDelay", "soon"), ("includeHeaders", "1"),
+        ("kafkaConsumer.pollTimeoutMs", "0"), ("fetchOffset.numRetries", "-1"), ("fetchOffset.retryIntervalMs", "x"),
+        ("tiers", "cold"), ("columns", ""), ("columns", "value,values"), ("columns", "key,KEY"), ("where", "value = 1"),
+        ("isolation", "serializable"), ("kafka.bootstrap.servers", "broker"), ("kafka.bootstrap.servers", ""),
+        ("kafka.bootstrap.servers", "broker:70000"), ("kafka.isolation.level", "none"),
+        ("kafka.request.timeout.ms", "0"), ("kafka.fetch.max.wait.ms", "fast"), ("kafka.check.crcs", "2"),
+        ("kafka.security.protocol", "SASL_SSL"), ("kafka.sasl.jaas.config", "x"),
+        ("kafka.ssl.truststore.location", "x"),
+        ("kafka.auto.offset.reset", "earliest"), ("kafka.key.deserializer", "x"), ("kafka.value.deserializer", "x"),
+        ("kafka.enable.auto.commit", "true"), ("kafka.interceptor.classes", "x"), ("kafka.no.such.thing", "1"),
+        ("startingOfsets", "earliest"), ("topic", "t"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_an_error_that_names_the_option(option: str, value: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_options({**LEAST, option: value}, stream=False)
+    assert f"'{option}'" in str(error.value)
+
+
+def test_a_misspelt_option_is_told_its_name() -> None:
+    with pytest.raises(OptionError, match="did you mean 'startingOffsets'"):
+        parse_options({**LEAST, "startingofset": "earliest"})
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
+def test_a_stream_has_no_end(option: str) -> None:
+    with pytest.raises(OptionError, match=f"'{option}' is not valid in a stream"):
+        parse_options({**LEAST, option: "latest"}, stream=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+        {"isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+        {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'},
+        {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"1":6}}'},
+        {
+            "startingOffsetsByTimestamp": '{"t":{"0":5}}',
+            "endingOffsetsByTimestamp": '{"t":{"0":4}}',
+        },
+        {"startingTimestamp": "5", "tiers": "remote"},
+    ],
+)
+def test_options_that_contradict_each_other_are_both_named(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_options({**LEAST, **given}, stream=False)
+    assert all(f"'{name}'" in str(error.value) for name in given)
+
+
+def test_a_source_needs_brokers_and_topics() -> None:
+    with pytest.raises(OptionError, match="'kafka.bootstrap.servers' must be given"):
+        parse_options({"subscribe": "t"})
+    with pytest.raises(OptionError, match="'subscribe', 'subscribePattern', 'assign'"):
+        parse_options({"kafka.bootstrap.servers": "b:1"})
+
+
+def test_the_table_of_options_spells_each_once() -> None:
+    assert len({name.lower() for name in OPTIONS}) == len(OPTIONS)

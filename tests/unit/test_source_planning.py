@@ -1,0 +1,236 @@
+"""Planning: every wanted offset in exactly one task, nothing else, and what is nowhere told exactly."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_ds.source.intervals import Intervals
+from kafka_ds.source.planning import (
+    ColdPiece,
+    FileSlice,
+    HotPiece,
+    LakeFile,
+    LakeView,
+    PartitionView,
+    Plan,
+    plan_scan,
+)
+from kafka_ds.source.predicate import Predicate
+
+END = 60
+
+
+@st.composite
+def lakes(draw: st.DrawFn) -> LakeView:
+    """A table with files that may overlap, and with holes between them."""
+    start = draw(st.integers(0, END))
+    end = draw(st.integers(start, END))
+    files = []
+    for number in range(draw(st.integers(0, 5))):
+        first = draw(st.integers(0, END - 1))
+        last = draw(st.integers(first, END - 1))
+        files.append(
+            LakeFile(
+                path=f"f{number}",
+                size_bytes=draw(st.integers(1, 4000)),
+                first_offset=first,
+                last_offset=last,
+            )
+        )
+    return LakeView(version=3, start=start, end=end, files=tuple(files))
+
+
+@st.composite
+def views(draw: st.DrawFn, partition: int = 0) -> PartitionView:
+    log_start = draw(st.integers(0, END))
+    return PartitionView(
+        topic="t",
+        partition=partition,
+        topic_id=bytes(16),
+        start=draw(st.integers(0, END)),
+        end=draw(st.integers(0, END)),
+        log_start=log_start,
+        log_end=draw(st.integers(log_start, END)),
+        leader_epoch=7,
+        lake=draw(st.none() | lakes()),
+    )
+
+
+def cold_slices(plan: Plan, partition: int) -> list[FileSlice]:
+    return [
+        file_slice
+        for task in plan.tasks
+        if task.partition == partition
+        for piece in task.pieces
+        if isinstance(piece, ColdPiece)
+        for file_slice in piece.files
+    ]
+
+
+def hot_offsets(plan: Plan, partition: int) -> list[int]:
+    return [
+        offset
+        for task in plan.tasks
+        if task.partition == partition
+        for piece in task.pieces
+        if isinstance(piece, HotPiece)
+        for offset in range(piece.start, piece.end)
+    ]
+
+
+@given(
+    st.lists(st.just(0), min_size=1, max_size=3).flatmap(
+        lambda ones: st.tuples(*(views(partition=n) for n in range(len(ones))))
+    ),
+    st.none() | st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=3),
+    st.none() | st.integers(1, 12),
+    st.none() | st.integers(1, 20),
+    st.integers(200, 5000),
+)
+def test_each_wanted_offset_is_read_in_exactly_one_place(
+    given_views: tuple[PartitionView, ...],
+    offsets: list[tuple[int, int]] | None,
+    min_partitions: int | None,
+    max_records: int | None,
+    task_bytes: int,
+) -> None:
+    predicate = Predicate(offset=None if offsets is None else Intervals.of(*offsets))
+    plan = plan_scan(
+        given_views,
+        predicate,
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records,
+        task_bytes=task_bytes,
+    )
+    assert all(task.pieces for task in plan.tasks)
+    for view in given_views:
+        wanted = {n for n in range(view.start, view.end) if n in predicate.offsets()}
+        in_lake = set(range(view.lake.start, view.lake.end)) if view.lake else set()
+        at_leader = set(range(view.log_start, view.log_end))
+        hot = hot_offsets(plan, view.partition)
+        assert sorted(hot) == sorted((wanted - in_lake) & at_leader)
+        lost = {
+            n
+            for span in plan.lost
+            if span.partition == view.partition
+            for n in range(span.start, span.end)
+        }
+        assert lost == wanted - in_lake - at_leader
+        for file in view.lake.files if view.lake else ():
+            visited = [
+                n
+                for each in cold_slices(plan, view.partition)
+                if each.path == file.path
+                for start, end in each.offsets
+                for n in range(start, end)
+            ]
+            rows = set(range(file.first_offset, file.last_offset + 1))
+            assert sorted(visited) == sorted(wanted & in_lake & rows)
+    if max_records is not None:
+        assert all(offsets_of(task_pieces(plan, n)) <= max_records for n in range(len(plan.tasks)))
+
+
+def task_pieces(plan: Plan, number: int) -> list[Intervals]:
+    found = []
+    for piece in plan.tasks[number].pieces:
+        if isinstance(piece, HotPiece):
+            found.append(Intervals.of((piece.start, piece.end)))
+        else:
+            found += [file_slice.offsets for file_slice in piece.files]
+    return found
+
+
+def offsets_of(pieces: list[Intervals]) -> int:
+    """Files may overlap: an offset counts once."""
+    return Intervals.of(*(span for piece in pieces for span in piece)).count
+
+
+def view(**changes: object) -> PartitionView:
+    values: dict[str, object] = {
+        "topic": "t", "partition": 0, "topic_id": bytes(16), "start": 0, "end": 1000, "log_start": 0,
+        "log_end": 1000, "leader_epoch": 7, **changes,
+    }  # fmt: skip
+    return PartitionView(**values)  # type: ignore[arg-type]
+
+
+def file(first: int, last: int, **changes: object) -> LakeFile:
+    values: dict[str, object] = {
+        "path": f"{first}.parquet", "size_bytes": 100, "first_offset": first, "last_offset": last, **changes,
+    }  # fmt: skip
+    return LakeFile(**values)  # type: ignore[arg-type]
+
+
+def test_the_seam_is_the_tiered_end() -> None:
+    lake = LakeView(version=9, start=0, end=600, files=(file(0, 299), file(300, 590)))
+    plan = plan_scan([view(lake=lake)], Predicate())
+    (task,) = plan.tasks
+    cold, hot = task.pieces
+    assert isinstance(cold, ColdPiece)
+    assert cold.version == 9
+    assert [(each.path, each.offsets.spans) for each in cold.files] == [
+        ("0.parquet", ((0, 300),)),
+        ("300.parquet", ((300, 591),)),
+    ]
+    assert hot == HotPiece(start=600, end=1000, leader_epoch=7)
+
+
+def test_tiering_that_began_late_is_read_from_the_leader_first() -> None:
+    lake = LakeView(version=9, start=500, end=600, files=(file(500, 599),))
+    (task,) = plan_scan([view(lake=lake)], Predicate()).tasks
+    assert [type(piece) for piece in task.pieces] == [HotPiece, ColdPiece, HotPiece]
+
+
+def test_files_are_left_out_by_their_timestamps() -> None:
+    files = (
+        file(0, 99, min_timestamp_us=0, max_timestamp_us=999),
+        file(100, 199, min_timestamp_us=1000, max_timestamp_us=1999),
+        file(200, 299),
+    )
+    lake = LakeView(version=9, start=0, end=300, files=files)
+    predicate = Predicate(timestamp=Intervals.of((1500, 1600)))
+    (task,) = plan_scan([view(lake=lake, end=300, log_end=300)], predicate).tasks
+    (cold,) = task.pieces
+    assert isinstance(cold, ColdPiece)
+    assert [each.path for each in cold.files] == ["100.parquet", "200.parquet"]
+
+
+def test_hot_rows_begin_where_the_leader_says_that_times_may_match() -> None:
+    (task,) = plan_scan([view(floor=900)], Predicate(timestamp=Intervals.of((5, 6)))).tasks
+    assert task.pieces == (HotPiece(start=900, end=1000, leader_epoch=7),)
+    assert plan_scan([view(floor=2**63)], Predicate()).tasks == ()
+
+
+def test_a_partition_is_cut_by_the_bytes_of_its_files() -> None:
+    files = tuple(file(n * 100, n * 100 + 99, size_bytes=1000) for n in range(10))
+    lake = LakeView(version=9, start=0, end=1000, files=files)
+    plan = plan_scan([view(lake=lake)], Predicate(), task_bytes=2500)
+    assert len(plan.tasks) == 4
+    narrow = plan_scan(
+        [view(lake=lake)], Predicate(offset=Intervals.of((150, 160))), task_bytes=2500
+    )
+    assert len(narrow.tasks) == 1
+
+
+def test_min_partitions_cuts_the_large_ones() -> None:
+    given = [view(partition=0, end=10, log_end=10), view(partition=1), view(partition=2)]
+    plan = plan_scan(given, Predicate(), min_partitions=9)
+    per_partition = [sum(t.partition == n for t in plan.tasks) for n in range(3)]
+    assert per_partition == [1, 4, 4]
+    assert len(plan_scan(given, Predicate(), min_partitions=2).tasks) == 3
+
+
+def test_partitions_and_topics_that_are_not_asked_for_are_not_read() -> None:
+    given = [view(partition=0), view(partition=1), view(topic="u")]
+    plan = plan_scan(given, Predicate(partition=Intervals.points([1])))
+    assert [(t.topic, t.partition) for t in plan.tasks] == [("t", 1)]
+    plan = plan_scan(given, Predicate(topics=frozenset({"u"})))
+    assert [(t.topic, t.partition) for t in plan.tasks] == [("u", 0)]
+
+
+def test_a_plan_is_the_same_each_time() -> None:
+    lake = LakeView(version=9, start=0, end=600, files=(file(300, 590), file(0, 299)))
+    given = [view(lake=lake), view(partition=1)]
+    assert plan_scan(given, Predicate(), min_partitions=5) == plan_scan(
+        given, Predicate(), min_partitions=5
+    )
