@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import io
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,7 +69,9 @@ class RemoteLogEvents:
         """Go on with an append whose fate was unknown."""
         change = attempt.change
         assert isinstance(change, _EventsChange), "an attempt of this table"
-        version = self.log.commit(attempt, read_version=self.log.latest_version())
+        latest = self.log.latest_version()
+        assert latest >= 0, "opened before"
+        version = self.log.commit(attempt, read_version=latest)
         for tried, fate in attempt.tried_versions.items():
             if fate is Fate.TAKEN:
                 self._store.delete(change.paths[tried])
@@ -110,6 +113,8 @@ class _EventsChange:
         self._log = log
         self._events = list(events)
         self.paths: dict[int, str] = {}
+        # Many may try a version that one of them wins.
+        self._token = secrets.token_hex(8)
 
     def at(self, version: int) -> list[RemoteLogSegment]:
         return [
@@ -122,8 +127,7 @@ class _EventsChange:
 
     def actions(self, version: int) -> Sequence[Action]:
         data = encode_events(self.at(version))
-        # Versions are unique among those who win them, not among those who try: so is the first event's id.
-        name = f"{version:020d}-{uuid_text(self._events[0].event_id)}.parquet"
+        name = f"{version:020d}-{self._token}.parquet"
         self.paths[version] = self._log.path(name)
         self._log.store.put_durable(self.paths[version], data)
         return [
