@@ -1,3 +1,45 @@
 """A closed segment's bytes and their way into one Parquet file, without broker or process boundaries."""
 
 from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+
+from kafka_ds.lake.convert import decode_batches
+from kafka_ds.lake.parquet import write_rows
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.wire.batch import Record, build_batch
+
+RECORDS_A_BATCH = 500
+BEGAN_MS = 1_760_000_000_000
+WORDS = [bytes(random.Random(7).choices(b"abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+
+
+def segment(size: int, total_bytes: int) -> bytes:
+    """About ``total_bytes`` of uncompressed batches of records of ``size`` bytes, in offset order.
+
+    Their values are words, none of them repeated at length: they compress about as much as JSON does.
+    """
+    lots = random.Random(size)
+    text = b" ".join(lots.choices(WORDS, k=total_bytes // 7 + 1))
+    chunks: list[bytes] = []
+    written = 0
+    for first in range(0, len(text) // size, RECORDS_A_BATCH):
+        values = (text[i * size : (i + 1) * size] for i in range(first, first + RECORDS_A_BATCH))
+        records = [
+            Record(first + i, BEGAN_MS + first + i, None, value) for i, value in enumerate(values)
+        ]
+        chunks.append(build_batch(records, leader_epoch=0))
+        written += len(chunks[-1])
+    return b"".join(chunks)
+
+
+def to_parquet(data: bytes, folder: Path) -> int:
+    """The size of the durable file that the segment's records became."""
+    # The range's end does not matter here: the last batch is found by its header.
+    decoded = decode_batches([data], start_offset=0, end_offset=(1 << 62))
+    assert not decoded.residue
+    written = write_rows(LocalStore(str(folder)), f"{uuid.uuid4()}.parquet", decoded.table_batches)
+    assert written is not None
+    return written.size

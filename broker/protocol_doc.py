@@ -1,0 +1,52 @@
+"""Shell: writes docs/protocol.md from the registry: what is served, in which versions, compared with the declarations.
+
+Rules of this file: the page is generated and a test compares it with what this file renders, so it cannot drift from what
+ApiVersions answers. Usage: ``python -m broker.protocol_doc > docs/protocol.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import broker.handlers
+from broker.net.registry import REGISTRY, Registry, Served
+
+HEAD = """# Protocol coverage
+
+Generated from the registry of handlers by `python -m broker.protocol_doc`; a test keeps it true. ApiVersions answers from the same
+registry. "From" is where the advertised range begins when that is lower than what is served.
+
+| key | API | versions | from | what it does |
+| --- | --- | --- | --- | --- |
+"""
+TAIL = """
+A request in another version is answered with UNSUPPORTED_VERSION where the answer can be written; ApiVersions in an unknown version is
+answered in version 0, as clients expect. A request with an unknown key closes its connection.
+"""
+
+
+def render(registry: Registry = REGISTRY) -> str:
+    """The page, in markdown."""
+    return HEAD + "".join(_row(served) for served in registry) + TAIL
+
+
+def _row(served: Served) -> str:
+    versions = _range(served.lowest, served.highest)
+    lower = str(served.advertised[0]) if served.advertised[0] != served.lowest else ""
+    return f"| {served.api_key} | {served.name} | {versions} | {lower} | {_purpose(served)} |\n"
+
+
+def _range(lowest: int, highest: int) -> str:
+    return str(lowest) if lowest == highest else f"{lowest}–{highest}"
+
+
+def _purpose(served: Served) -> str:
+    module: ModuleType = sys.modules[served.handler.__module__]
+    first = (module.__doc__ or "").strip().splitlines()[0]
+    return first.removeprefix("Pure:").removeprefix("Shell:").strip()
+
+
+if __name__ == "__main__":
+    assert broker.handlers is not None
+    sys.stdout.write(render())
