@@ -64,12 +64,17 @@ class ResidueBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What a range of a log holds: rows, sorted by offset, and what is left over."""
+    """What a range of a log holds: rows, sorted by offset, and what is left over.
+
+    `next_offset` is where the batch after the last sound one may begin: who decodes a range piece
+    by piece begins the next piece with it.
+    """
 
     table_batches: list[pa.RecordBatch]
     residue: list[ResidueBatch]
     max_timestamp_ms: int
     record_count: int
+    next_offset: int
 
 
 def decode_batches(
@@ -175,6 +180,7 @@ class _Run:
             residue=sorted(self._residue, key=lambda batch: batch.base_offset),
             max_timestamp_ms=self._max_timestamp_ms,
             record_count=sum(table.num_rows for table in self._tables),
+            next_offset=self._next_offset,
         )
 
     def _overlapping(

@@ -34,7 +34,6 @@ DECOMPRESSED_RATIO_DEFAULT = 64
 DECOMPRESSED_BYTES_MAX = 1 << 30
 
 _PIECE_BYTES = 1 << 20
-_LZ4_RATIO_MAX = 255
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_BYTES_MAX = 128 << 10
@@ -94,8 +93,8 @@ def compress(codec: int, data: Buffer) -> bytes:
             return _compress_zstd(data)
 
 
-def _too_long(codec: Codec, limit: int) -> CorruptRecord:
-    return CorruptRecord(f"{codec.name} data is longer than {limit} bytes")
+def _too_long(codec: Codec) -> CorruptRecord:
+    return CorruptRecord(f"{codec.name} data is longer than the limit")
 
 
 def _cut_short(codec: Codec) -> CorruptRecord:
@@ -106,29 +105,42 @@ def _cut_short(codec: Codec) -> CorruptRecord:
 
 
 def _decompress_gzip(data: memoryview, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    position = size = 0
+    while not pieces or position < len(data):
+        position, member = _gzip_member(data, position, limit - size)
+        size += sum(map(len, member))
+        pieces += member
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _gzip_member(data: memoryview, position: int, room: int) -> tuple[int, list[bytes]]:
+    """Where the member that begins there ends, and what it holds.
+
+    It is fed piece by piece: the library copies what it was given too much of.
+    """
     from isal import isal_zlib
 
     failure = cast("type[Exception]", isal_zlib.error)
+    member = isal_zlib.decompressobj(wbits=31)
     pieces: list[bytes] = []
-    room = limit
-    rest: Any = data
-    while True:
-        member = isal_zlib.decompressobj(wbits=31)
+    given: Buffer = b""
+    while not member.eof:
+        if not given:
+            given = data[position : position + _PIECE_BYTES]
+            position += len(given)
         try:
-            while not member.eof:
-                piece = member.decompress(rest, min(room + 1, max(_PIECE_BYTES, 8 * len(rest))))
-                rest = member.unconsumed_tail
-                room -= len(piece)
-                if room < 0:
-                    raise _too_long(Codec.GZIP, limit)
-                if not piece and not rest and not member.eof:
-                    raise _cut_short(Codec.GZIP)
-                pieces.append(piece)
+            piece = member.decompress(given, min(room + 1, max(_PIECE_BYTES, 8 * len(given))))
         except failure as error:
             raise CorruptRecord(f"GZIP: {error}") from None
-        rest = member.unused_data
-        if not rest:
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        given = member.unconsumed_tail
+        room -= len(piece)
+        if room < 0:
+            raise _too_long(Codec.GZIP)
+        if not piece and not given and not member.eof and position == len(data):
+            raise _cut_short(Codec.GZIP)
+        pieces.append(piece)
+    return position - len(member.unused_data), pieces
 
 
 # -- snappy -------------------------------------------------------------------------------------
@@ -176,7 +188,7 @@ def _snappy_block(block: memoryview, limit: int) -> bytes:
     else:
         raise CorruptRecord("SNAPPY: no length")
     if claimed > limit:
-        raise _too_long(Codec.SNAPPY, limit)
+        raise _too_long(Codec.SNAPPY)
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
@@ -202,48 +214,58 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
     import lz4.frame
 
     pieces: list[bytes] = []
-    position, room = 0, limit
-    while not pieces or position < len(data):
-        rest = data[position:] if position else data
-        _check_lz4_header(rest, limit)
+    room = limit
+    for frame, bytes_max in _lz4_frames(data, limit):
         try:
-            if len(rest) * _LZ4_RATIO_MAX <= room:
-                piece, used = lz4.frame.decompress(rest, return_bytes_read=True)
+            if bytes_max <= room:
+                piece: bytes = lz4.frame.decompress(frame)
             else:
-                piece, used = _lz4_frame_within(rest, room, limit)
+                piece = lz4.frame.LZ4FrameDecompressor().decompress(frame, max_length=room + 1)
         except (RuntimeError, EOFError, MemoryError) as error:
             raise CorruptRecord(f"LZ4: {error}") from None
-        position += used
         room -= len(piece)
+        if room < 0:
+            raise _too_long(Codec.LZ4)
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _check_lz4_header(frame: memoryview, limit: int) -> None:
-    """The library allocates what the header claims before it looks any further."""
-    if bytes(frame[:4]) != _LZ4_MAGIC or len(frame) < 7:
-        raise CorruptRecord("LZ4: no frame")
-    if frame[4] & 8 and int.from_bytes(frame[6:14], "little") > limit:
-        raise _too_long(Codec.LZ4, limit)
+def _lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]:
+    """Each frame, and the most that its blocks can hold.
 
-
-def _lz4_frame_within(frame: memoryview, room: int, limit: int) -> tuple[bytes, int]:
-    import lz4.frame
-
-    decompressor = lz4.frame.LZ4FrameDecompressor()
-    pieces: list[bytes] = []
-    given: Buffer = frame
-    while True:
-        piece = decompressor.decompress(given, max_length=min(room + 1, 4 * _PIECE_BYTES))
-        room -= len(piece)
-        if room < 0:
-            raise _too_long(Codec.LZ4, limit)
-        pieces.append(piece)
-        if decompressor.eof:
-            return b"".join(pieces), len(frame) - len(decompressor.unused_data or b"")
-        if not piece and decompressor.needs_input:
+    The library reads one frame only, and allocates what a header claims before it looks further.
+    """
+    position, frames = 0, 0
+    while position < len(data) or not frames:
+        frames += 1
+        if bytes(data[position : position + 4]) != _LZ4_MAGIC or len(data) < position + 7:
+            raise CorruptRecord("LZ4: no frame")
+        flags, block_kind = data[position + 4], data[position + 5] >> 4 & 7
+        claims_size = bool(flags & 8)
+        claimed = int.from_bytes(data[position + 6 : position + 14], "little")
+        if claims_size and claimed > limit:
+            raise _too_long(Codec.LZ4)
+        blocks = position + 7 + (8 if claims_size else 0) + (4 if flags & 1 else 0)
+        end, block_count = _lz4_blocks_end(data, blocks, 4 if flags & 16 else 0)
+        end += 4 if flags & 4 else 0
+        if end > len(data):
             raise _cut_short(Codec.LZ4)
-        given = b""
+        yield data[position:end], block_count << (8 + 2 * block_kind)
+        position = end
+
+
+def _lz4_blocks_end(data: memoryview, position: int, checksum_bytes: int) -> tuple[int, int]:
+    """Where the end mark of a frame ends, and how many blocks come before it."""
+    count = 0
+    while True:
+        if position + 4 > len(data):
+            raise _cut_short(Codec.LZ4)
+        size = int.from_bytes(data[position : position + 4], "little") & 0x7FFF_FFFF
+        position += 4
+        if size == 0:
+            return position, count
+        position += size + checksum_bytes
+        count += 1
 
 
 # -- zstd ---------------------------------------------------------------------------------------
@@ -263,15 +285,17 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     try:
         for frame, content_bytes, bytes_max in _zstd_frames(data):
             if content_bytes is not None and content_bytes > room:
-                raise _too_long(Codec.ZSTD, limit)
-            if content_bytes is not None or bytes_max <= room:
+                raise _too_long(Codec.ZSTD)
+            if bytes_max <= room:
                 # Of unknown size as a rule: librdkafka streams. A stream object takes both kinds.
                 piece = context.decompressobj().decompress(frame)
+            elif content_bytes is not None:
+                piece = context.decompress(frame)
             else:
                 piece = context.stream_reader(frame).read(room + 1)
             room -= len(piece)
             if room < 0:
-                raise _too_long(Codec.ZSTD, limit)
+                raise _too_long(Codec.ZSTD)
             pieces.append(piece)
     except zstandard.ZstdError as error:
         raise CorruptRecord(f"ZSTD: {error}") from None
