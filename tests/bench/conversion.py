@@ -13,7 +13,8 @@ from kafka_ds.wire.batch import Record, build_batch
 
 RECORDS_A_BATCH = 500
 BEGAN_MS = 1_760_000_000_000
-WORDS = [bytes(random.Random(7).choices(b"abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+LOTS = random.Random(7)
+WORDS = [bytes(LOTS.choices(b"abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
 
 
 def segment(size: int, total_bytes: int) -> bytes:
@@ -21,8 +22,7 @@ def segment(size: int, total_bytes: int) -> bytes:
 
     Their values are words, none of them repeated at length: they compress about as much as JSON does.
     """
-    lots = random.Random(size)
-    text = b" ".join(lots.choices(WORDS, k=total_bytes // 7 + 1))
+    text = b" ".join(LOTS.choices(WORDS, k=total_bytes // 7 + 1))
     chunks: list[bytes] = []
     written = 0
     for first in range(0, len(text) // size, RECORDS_A_BATCH):
