@@ -135,15 +135,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed or self._reached_end:
             return
         frames = self._assembler.received(nbytes)
-        if self._assembler.error is not None:
-            self._end_malformed(self._assembler.error)
+        error = self._assembler.error
+        if error is not None:
+            self._end_malformed(error)
         if frames:
             for frame in frames:
                 self._frames_bytes += len(frame)
             self._frames.extend(frames)
             del frames
             self._serve()
-        elif self._reached_end:
+        elif error is not None:
             self._close_if_done()
 
     def eof_received(self) -> bool:

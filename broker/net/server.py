@@ -83,13 +83,19 @@ class Server:
                 raise cannot_listen(endpoint, error) from None
         self._tick()
 
-    async def stop(self) -> None:
-        """Accepts nobody, answers what was begun, closes all connections."""
+    async def stop_accepting(self) -> None:
+        """Lets nobody in any more; who is there is served."""
         if self._timer is not None:
             self._timer.cancel()
+        self._all_gone = asyncio.Event()
         for _, listener in self._listeners:
             await listener.close()
-        self._all_gone = asyncio.Event()
+
+    async def stop(self) -> None:
+        """Answers what was begun, and closes all connections."""
+        if self._all_gone is None:
+            await self.stop_accepting()
+        assert self._all_gone is not None
         for connection in list(self._connections):
             connection.drain()
         if self._connections:
@@ -170,6 +176,11 @@ class Server:
             log.info("closed %s: silent for connections.max.idle.ms=%d", connection.peer, idle_ms)
             self.metrics.connections_expired += 1
             connection.abort()
+
+
+def own_host() -> str:
+    """What this machine is called, for clients of a listener without a host."""
+    return socket.gethostname()
 
 
 def bind(network: Network, endpoint: Endpoint) -> Listener:

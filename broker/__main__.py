@@ -1,0 +1,107 @@
+"""Shell: the command line: `python -m broker [server.properties] [--override key=value]…` runs one broker.
+
+Rules of this file: the log goes to standard error; standard output gets the one line `ready <host>:<port>`. A
+mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly with status 0; a second one kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.config import BrokerConfig, load
+from broker.settings import ConfigError
+from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
+
+log = logging.getLogger("broker")
+
+# Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
+GC_THRESHOLDS = (20_000, 20, 50)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a broker until it is told to stop; the exit status."""
+    parsed = _parser().parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s (%(name)s)",
+    )
+    try:
+        config = load(parsed.properties, parsed.override)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(config))
+    except ConfigError as error:
+        sys.stderr.write(f"kafka-ds: {error}\n")
+        return 1
+    except KeyboardInterrupt:  # before the signal handlers are there
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m broker", description="Runs one kafka-ds broker.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "properties", nargs="?", metavar="server.properties", help="settings, by Kafka's names"
+    )
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="a setting that wins over the file; may be repeated",
+    )
+    return parser
+
+
+def _loop_factory() -> Callable[[], Any] | None:
+    """uvloop's event loop where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], Any] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(config: BrokerConfig) -> None:
+    # Here, not above: a wrong setting is told without waiting for the imports.
+    from broker.node import Node
+
+    raise_open_files_limit()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+
+    def stop(number: int) -> None:
+        log.info("stopping: %s", signal.Signals(number).name)
+        stopping.set()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+
+    await node.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    host, port = node.bound_address
+    log.info("broker %d serves %s:%d", config.node_id, host, port)
+    sys.stdout.write(f"ready {host}:{port}\n")
+    sys.stdout.flush()
+    await stopping.wait()
+    await node.stop()
+    log.info("stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Shell: one broker, put together: who knows whom, in what order it all begins and ends.
+
+Rules of this file: wiring only; nothing is decided here.
+- Begin: ports are taken first (one in use is found out before anything is touched), then the cluster's metadata and
+  the logs are read, then partitions are led, and only then clients are accepted.
+- End: nobody is accepted, parked requests are answered, what is owed is written, then tier, controller and logs are
+  closed in this order; the clean-shutdown marker is the last thing written.
+- Mistakes of the user leave as ConfigError with one line that names the setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import broker.handlers  # noqa: F401 - registers what is served
+from broker.cluster.controller import Defaults
+from broker.cluster.driver import ClusterDriver
+from broker.cluster.events import Endpoint, Event
+from broker.cluster.image import MetadataImage
+from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.producer_ids import ProducerIds
+from broker.config import BrokerConfig, log_config
+from broker.log.config import LogConfig
+from broker.log.manager import LogManager
+from broker.net.dispatch import Dispatcher
+from broker.net.metrics import Metrics
+from broker.net.metrics_server import MetricsServer
+from broker.net.registry import REGISTRY
+from broker.net.server import Server, own_host
+from broker.node_metrics import node_samples
+from broker.replica.manager import ReplicaManager
+from broker.seams import Clock, Disk, Network
+from broker.settings import ConfigError
+from broker.system import ThreadBackground, new_uuid
+from broker.tier.manager import TierManager
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.store import StoreNotExclusive, UnsupportedStore, open_store, probe
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kafka_ds.lake.store import Store
+
+log = logging.getLogger(__name__)
+
+# Threads that wait for disks: flushes, cold reads of local files, deletions.
+DISK_THREADS_MAX = 4
+TICK_SECONDS = 1.0
+
+
+class Node:
+    """A broker with everything that belongs to it."""
+
+    metadata: MetadataImage
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    controller: ClusterDriver
+    producer_ids: ProducerIds
+    tier: TierManager | None
+
+    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, network: Network) -> None:
+        self.config = config
+        self.clock = clock
+        self.disk = disk
+        self.network = network
+        self.metrics = Metrics()
+        self.tier = None
+        self.server = Server(config, Dispatcher(REGISTRY, self, self.metrics.net), self.metrics.net)
+        self._metrics_server = MetricsServer(self.metrics)
+        self._executor = ThreadPoolExecutor(DISK_THREADS_MAX, thread_name_prefix="disk")
+        self._ticking: asyncio.Task[None] | None = None
+
+    # -- beginning ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin; clients are accepted when this returns."""
+        self.server.bind(self.network)
+        if self.config.metrics_port is not None:
+            host = self.config.endpoints[0].host
+            self._metrics_server.bind(self.network, host, self.config.metrics_port)
+        loop = asyncio.get_running_loop()
+        metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
+        self.log_manager = self._open_logs()
+        self._wire(metadata_log)
+        await self.controller.start(
+            cluster_id=self.log_manager.cluster_id,
+            incarnation_id=new_uuid(),
+            endpoints=self._endpoints(),
+            rack=self.config.broker_rack,
+            previous_broker_epoch=self.log_manager.previous_broker_epoch,
+        )
+        if self.tier is not None:
+            await self.tier.start()
+        await self.replica_manager.start()
+        self._ticking = loop.create_task(self._tick(), name="tick")
+        self.metrics.add_source(lambda: node_samples(self))
+        await self._metrics_server.serve()
+        await self.server.serve()
+
+    def _open_metadata(self) -> MetadataLog:
+        store = self._open_store()
+        metadata_log = MetadataLog(store)
+        self.metadata = metadata_log.load()
+        return metadata_log
+
+    def _open_store(self) -> Store:
+        uri = self.config.lake_uri
+        try:
+            store = open_store(uri)
+            probe(store)
+        except UnsupportedStore as error:
+            raise ConfigError(str(error)) from None
+        except StoreNotExclusive as error:
+            raise ConfigError(f"lake.uri={uri}: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"lake.uri={uri}: {_reason(error)}") from None
+        return store
+
+    def _open_logs(self) -> LogManager:
+        config = self.config
+        manager = LogManager(
+            config.log_dirs,
+            disk=self.disk,
+            clock=self.clock,
+            background=ThreadBackground(asyncio.get_running_loop(), self._executor),
+            node_id=config.node_id,
+            cluster_id=self.metadata.cluster_id,
+            config_for=self._config_for,
+            flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            retention_check_interval_ms=config.log_retention_check_interval_ms,
+        )
+        try:
+            manager.load()
+        except OSError as error:
+            dirs = ",".join(config.log_dirs)
+            raise ConfigError(f"log.dirs={dirs}: {_reason(error)}") from error
+        return manager
+
+    def _config_for(self, topic: str) -> LogConfig:
+        known = self.metadata.topics.get(topic)
+        try:
+            return log_config(self.config, known.configs if known is not None else {})
+        except ConfigError as error:
+            raise ConfigError(f"topic {topic}: {error}") from None
+
+    def _wire(self, metadata_log: MetadataLog) -> None:
+        config = self.config
+        self.controller = ClusterDriver(
+            metadata_log,
+            self.metadata,
+            node_id=config.node_id,
+            defaults=Defaults(
+                num_partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+            ),
+            new_uuid=new_uuid,
+            check_configs=self._check_configs,
+        )
+        self.replica_manager = ReplicaManager(
+            self.log_manager,
+            node_id=config.node_id,
+            clock=self.clock,
+            image=self.metadata,
+            log_config=lambda overrides: log_config(config, overrides),
+            checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        )
+        self.replica_manager.decide_recovered = self.controller.recovered
+        self.controller.apply = self.replica_manager.apply
+        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        if config.remote_log_storage_system_enable:
+            self.tier = TierManager(TierSettings.of(config.values()), self.clock)
+            self.replica_manager.tier = self.tier
+            self.controller.on_commit = self._committed
+
+    def _check_configs(self, overrides: Mapping[str, str]) -> None:
+        try:
+            log_config(self.config, overrides)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def _committed(self, version: int, events: Sequence[Event]) -> None:
+        if self.tier is not None:
+            self.tier.cluster_events(version, events)
+
+    # -- where it is --------------------------------------------------------------------------------
+
+    @property
+    def bound_address(self) -> tuple[str, int]:
+        """Host and port of the first listener, as clients of this machine reach it."""
+        first = self.config.endpoints[0]
+        host, port = self.server.addresses[first.name]
+        return (host if first.host else own_host(), port)
+
+    def _endpoints(self) -> list[Endpoint]:
+        """What clients are told: what is advertised, with what only the bound sockets know."""
+        addresses = self.server.addresses
+        return [
+            Endpoint(
+                listener=endpoint.name,
+                host=endpoint.host or own_host(),
+                port=endpoint.port or addresses[endpoint.name][1],
+            )
+            for endpoint in self.config.advertised_endpoints
+        ]
+
+    # -- all along ----------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for tick in (self._tick_logs, self.replica_manager.tick):
+                try:
+                    tick()
+                except OSError as error:
+                    log.error("a disk does not do its part: %s", error)
+
+    def _tick_logs(self) -> None:
+        self.log_manager.tick(self.clock.now_ms())
+
+    # -- ending -------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End cleanly: nothing that was acknowledged needs a recovery at the next start."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await self.server.stop_accepting()
+        await self._metrics_server.stop()
+        self.replica_manager.stop()
+        await self.server.stop()
+        if self.tier is not None:
+            await self.tier.stop()
+        await self.controller.stop()
+        self.log_manager.close(self.controller.broker_epoch)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, in lower case, with the file where it is known."""
+    words = (error.strerror or str(error)).lower()
+    return f"{error.filename}: {words}" if error.filename else words
