@@ -220,7 +220,7 @@ class ClusterDriver:
         replay_commit(self.image, version, events)
         try:
             await self.apply(events)
-        except Exception:  # noqa: BLE001
+        except Exception:
             # What is decided stays decided; that this broker cannot follow is its own trouble.
             _LOGGER.exception("version %d took no effect on this broker", version)
         self._tell(version, events)

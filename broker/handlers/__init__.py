@@ -1,0 +1,35 @@
+"""Shell: the APIs that this broker serves; importing the package registers them all.
+
+Rules of this file: one module an API, each opening with its contract: what it does, what its versions add, what is
+left out. `docs/protocol.md` and the answer to ApiVersions follow from their registrations.
+"""
+
+from broker.handlers import (
+    api_versions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+
+__all__ = [
+    "api_versions",
+    "create_topics",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "fetch",
+    "find_coordinator",
+    "init_producer_id",
+    "list_offsets",
+    "metadata",
+    "offset_for_leader_epoch",
+    "produce",
+]

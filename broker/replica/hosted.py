@@ -57,7 +57,8 @@ class HostedPartition:
         self._acknowledgements: list[Acknowledgement] = []
         self._unflushed_since: int | None = None
         self._is_lost = False
-        log.on_flush = self._flushed
+        # The log would wait for the disk in the event loop.
+        log.flushes_in_append = False
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -81,6 +82,14 @@ class HostedPartition:
         """The aborted transactions that a read_committed consumer must skip in [start, end)."""
         return self.log.aborted_transactions(start, end) if end > start else []
 
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
+        return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset belongs to, or -1."""
+        return self.log.leader_epochs.epoch_for_offset(offset)
+
     # -- appending ----------------------------------------------------------------------------
 
     def append(
@@ -100,7 +109,7 @@ class HostedPartition:
                 self._perform(leader.appended(log.log_end_offset))
             elif self._unflushed_since is None:
                 self._unflushed_since = info.first_offset
-                log.flush(log.log_end_offset)
+                log.flush(then=self._flushed)
         return info
 
     def _must_flush(self) -> bool:
@@ -108,8 +117,9 @@ class HostedPartition:
         log = self.log
         return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
-    def _flushed(self, log: Log, error: BaseException | None) -> None:
+    def _flushed(self, error: BaseException | None) -> None:
         """A flush has ended: what is durable counts, and what came meanwhile goes next."""
+        log = self.log
         if self._unflushed_since is None or self._is_lost:
             return
         if error is not None:
@@ -121,7 +131,7 @@ class HostedPartition:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
             self._perform(self.leader.appended(max(durable, self.leader.log_end_offset)))
         if self._unflushed_since is not None:
-            log.flush(log.log_end_offset)
+            log.flush(then=self._flushed)
 
     def is_acknowledged(self, last_offset: int, acks: int) -> bool:
         """Whether an append up to this offset may be answered now."""
@@ -180,7 +190,6 @@ class HostedPartition:
         if self._is_lost:
             return
         self._is_lost = True
-        self.log.on_flush = None
         self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
         watchers = tuple(self._watchers)
         self._watchers.clear()

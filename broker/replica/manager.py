@@ -188,7 +188,8 @@ class ReplicaManager:
         return partition
 
     def _elected(self, partition: HostedPartition) -> None:
-        partition.log.assign_leader_epoch(partition.leader.leader_epoch)
+        log = partition.log
+        log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
         partition.apply(lambda leader: leader.elected())
         self._tell_tier(partition)
 
@@ -271,7 +272,7 @@ class ReplicaManager:
                 "%s-%d ended at %d after an unclean stop, the lake at %d: going on behind the lake",
                 log.topic, log.partition, log.log_end_offset, end,
             )  # fmt: skip
-            log.truncate_fully_and_start_at(end + 1, log_start_offset=log.log_start_offset)
+            log.restart_at(end + 1)
             partition.leader.restarted(end + 1)
         return True
 

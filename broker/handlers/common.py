@@ -1,0 +1,59 @@
+"""Pure: what several handlers say in the same words: who leads, what one may do, how long one waits.
+
+Rules of this file: no handler is registered here; nothing here knows one API more than another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cluster.image import BrokerRegistration, MetadataImage
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
+
+NOT_ASKED = -2147483648
+# The operations of Kafka's ACLs as bits by their number (KIP-430). There are no ACLs: whoever connects may do all.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+def brokers_of(
+    image: MetadataImage, listener: str, *, fenced: bool = False
+) -> list[tuple[BrokerRegistration, str, int]]:
+    """The brokers that clients of a listener can reach, each with host and port, by number."""
+    found = []
+    for broker in sorted(image.brokers.values(), key=lambda each: each.broker_id):
+        endpoint = broker.endpoint(listener)
+        if endpoint is not None and (fenced or not broker.fenced):
+            found.append((broker, endpoint.host, endpoint.port))
+    return found
+
+
+def leader_of(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch | None:
+    """Where a client that came to the wrong broker should go (KIP-951)."""
+    registration = image.partition(topic, index)
+    if registration is None:
+        return None
+    return LeaderIdAndEpoch(leader_id=registration.leader, leader_epoch=registration.leader_epoch)
+
+
+def endpoints_of(
+    image: MetadataImage, listener: str, leaders: Sequence[LeaderIdAndEpoch]
+) -> list[NodeEndpoint]:
+    """How to reach the brokers that were named as leaders (KIP-951)."""
+    wanted = {leader.leader_id for leader in leaders}
+    return [
+        NodeEndpoint(node_id=broker.broker_id, host=host, port=port, rack=broker.rack)
+        for broker, host, port in brokers_of(image, listener)
+        if broker.broker_id in wanted
+    ]
+
+
+# Errors after which a client has to look for the leader again.
+LEADERSHIP_ERRORS = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)

@@ -1,0 +1,100 @@
+"""Shell: CreateTopics 2-7: topics, with their partitions and settings, each for itself.
+
+- One request is one decision and rides in one commit; a topic is open for appends when it is answered.
+- Names: INVALID_TOPIC_EXCEPTION for what Kafka refuses, for names that differ from another topic's in '.' and '_' or in
+  case alone (a topic is a folder in the lake); TOPIC_ALREADY_EXISTS; the same name twice in a request, or a name of the
+  broker's own tables: INVALID_REQUEST.
+- -1 asks for num.partitions and default.replication.factor (also in the versions before KIP-464). Otherwise
+  INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR (more than there are brokers), POLICY_VIOLATION (more than 10,000
+  partitions in a request, as in Kafka).
+- Assignments replace both numbers, which then must be -1: consecutive from 0, equally long, brokers that exist and
+  stand there once, else INVALID_REPLICA_ASSIGNMENT.
+- Settings: INVALID_CONFIG with a text that names the key; null is no value.
+- validate_only decides and answers in the same way, and nothing is created.
+- Time-outs: REQUEST_TIMED_OUT where the decision is not durable in time; it may become so later (Kafka).
+
+Versions: 4 partitions and replicas may be -1 (KIP-464); 5 the settings of the new topic in the answer (KIP-525);
+7 its id (KIP-516).
+Left out: quotas on creation (KIP-599), policies.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.controller import NewTopic, TopicResult
+from broker.config import BrokerConfig
+from broker.describe import describe_topic
+from broker.handlers.waiting import within
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+)
+
+
+def refuse(
+    request: CreateTopicsRequest, code: ErrorCode, message: str | None
+) -> CreateTopicsResponse:
+    """The same error for every topic."""
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreateTopicsResponse(
+        topics=[_result(TopicResult(name=n, error=code, message=message), None) for n in names]
+    )
+
+
+@serves(CreateTopicsRequest, versions="2-7", failure=refuse)
+async def create_topics(
+    request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create the topics, or say why not."""
+    node = context.node
+    try:
+        results = await within(
+            request.timeout_ms,
+            node.controller.create_topics(
+                [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
+            ),
+        )
+    except KafkaError as error:
+        return refuse(request, error.code, error.message)
+    return CreateTopicsResponse(topics=[_result(result, node.config) for result in results])
+
+
+def _wanted(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            (each.partition_index, tuple(each.broker_ids)) for each in topic.assignments
+        ),
+        configs=tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+def _result(result: TopicResult, config: BrokerConfig | None) -> CreatableTopicResult:
+    if result.error or config is None:
+        return CreatableTopicResult(
+            name=result.name or "",
+            error_code=result.error,
+            error_message=result.message,
+            configs=None,
+        )
+    return CreatableTopicResult(
+        name=result.name or "",
+        topic_id=result.topic_id,
+        num_partitions=result.num_partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=each.name,
+                value=each.value,
+                read_only=each.is_read_only,
+                config_source=each.source,
+                is_sensitive=each.is_sensitive,
+            )
+            for each in describe_topic(config, result.configs)
+        ],
+    )

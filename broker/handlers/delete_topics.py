@@ -1,0 +1,66 @@
+"""Shell: DeleteTopics 1-6: topics go, by name or by id.
+
+- One request is one decision in one commit. When it is answered the logs are out of sight (their files go
+  file.delete.delay.ms later), parked fetches have been woken, and the table is being cleared in the background.
+- Unknown names: UNKNOWN_TOPIC_OR_PARTITION; unknown ids: UNKNOWN_TOPIC_ID; neither name nor id, both, or the same topic
+  twice: INVALID_REQUEST.
+- With delete.topic.enable=false: TOPIC_DELETION_DISABLED, before version 3 INVALID_REQUEST.
+
+Versions: 3 TOPIC_DELETION_DISABLED; 4 flexible; 5 error messages; 6 ids (KIP-516).
+Left out: quotas (KIP-599).
+"""
+
+from __future__ import annotations
+
+from broker.cluster.controller import TopicResult
+from broker.handlers.waiting import within
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
+from kafka_ds.wire.messages.topics import DeletableTopicResult
+from kafka_ds.wire.types import NO_UUID
+
+FIRST_VERSION_WITH_DISABLED = 3
+
+
+def refuse(
+    request: DeleteTopicsRequest, code: ErrorCode, message: str | None
+) -> DeleteTopicsResponse:
+    """The same error for every topic."""
+    results = [
+        TopicResult(name=name, topic_id=topic_id, error=code, message=message)
+        for name, topic_id in _topics(request)
+    ]
+    return DeleteTopicsResponse(responses=[_result(each) for each in results])
+
+
+@serves(DeleteTopicsRequest, versions="1-6", failure=refuse)
+async def delete_topics(
+    request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete the topics, or say why not."""
+    node = context.node
+    if not node.config.delete_topic_enable:
+        old = context.header.api_version < FIRST_VERSION_WITH_DISABLED
+        code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
+        return refuse(request, code, "Topic deletion is disabled.")
+    try:
+        results = await within(request.timeout_ms, node.controller.delete_topics(_topics(request)))
+    except KafkaError as error:
+        return refuse(request, error.code, error.message)
+    return DeleteTopicsResponse(responses=[_result(result) for result in results])
+
+
+def _topics(request: DeleteTopicsRequest) -> list[tuple[str | None, bytes]]:
+    if request.topics:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, NO_UUID) for name in request.topic_names]
+
+
+def _result(result: TopicResult) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=result.error,
+        error_message=result.message,
+    )

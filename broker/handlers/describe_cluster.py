@@ -1,0 +1,62 @@
+"""Shell: DescribeCluster 0-2: the brokers of the cluster and its controller.
+
+- Brokers are those that the listener of the request can reach, by number; fenced ones only where asked for (v2).
+- Asked for the endpoints of controllers (v1): MISMATCHED_ENDPOINT_TYPE, as a broker answers in Kafka; of anything
+  else: UNSUPPORTED_ENDPOINT_TYPE.
+- Operations are told where asked for: there are no ACLs, so all of them (KIP-430).
+
+Versions: 1 endpoint types (KIP-919); 2 fenced brokers (KIP-1073).
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, brokers_of
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DescribeClusterRequest, DescribeClusterResponse
+from kafka_ds.wire.messages.cluster import DescribeClusterBroker
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+@serves(DescribeClusterRequest, versions="0-2")
+def describe_cluster(
+    request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """Tell who is in the cluster."""
+    image = context.node.metadata
+    asked = request.endpoint_type
+    if asked != BROKERS:
+        known = asked == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if known
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER."
+            if known
+            else f"Unsupported endpoint type {asked}",
+            endpoint_type=BROKERS,
+            cluster_id="",
+            brokers=[],
+        )
+    brokers = [
+        DescribeClusterBroker(
+            broker_id=broker.broker_id,
+            host=host,
+            port=port,
+            rack=broker.rack,
+            is_fenced=broker.fenced,
+        )
+        for broker, host, port in brokers_of(
+            image, context.listener, fenced=request.include_fenced_brokers
+        )
+    ]
+    operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id or "",
+        controller_id=image.controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
+    )

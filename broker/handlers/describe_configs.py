@@ -1,0 +1,115 @@
+"""Shell: DescribeConfigs 1-4: the settings of brokers and topics, with where each value comes from.
+
+- Topics by name, brokers by their number; the empty name of a broker means what all brokers share, of which there is
+  nothing: settings of a broker stand in its own configuration.
+- Null keys ask for all settings, a list for those of these names; unknown names are passed over, as in Kafka.
+- Sources and synonyms (v1+), the strongest first; types and documentation (v3+) where asked for.
+- Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is.
+- Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
+
+Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.
+Left out: broker loggers, client metrics and groups as resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE
+from broker.cluster.topic_names import why_illegal
+from broker.describe import Described, describe_broker, describe_topic
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka_ds.wire.messages.configs import (
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def refuse(
+    request: DescribeConfigsRequest, code: ErrorCode, message: str | None
+) -> DescribeConfigsResponse:
+    """The same error for every resource."""
+    return DescribeConfigsResponse(
+        results=[_refused(resource, KafkaError(code, message)) for resource in request.resources]
+    )
+
+
+@serves(DescribeConfigsRequest, versions="1-4", failure=refuse)
+def describe_configs(
+    request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResponse:
+    """Tell the settings of each resource."""
+    results = []
+    for resource in request.resources:
+        try:
+            described = _describe(resource, context)
+        except KafkaError as error:
+            results.append(_refused(resource, error))
+            continue
+        wanted = resource.configuration_keys
+        configs = [
+            _result(each, request) for each in described if wanted is None or each.name in wanted
+        ]
+        results.append(
+            DescribeConfigsResult(
+                error_message=None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=configs,
+            )
+        )
+    return DescribeConfigsResponse(results=results)
+
+
+def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Sequence[Described]:
+    node = context.node
+    name = resource.resource_name
+    if resource.resource_type == TOPIC_RESOURCE:
+        illegal = why_illegal(name)
+        if illegal:
+            message = f"Topic name is invalid: {illegal}"
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        topic = node.metadata.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe_topic(node.config, topic.configs)
+    if resource.resource_type == BROKER_RESOURCE:
+        if not name:
+            return []
+        if name != str(node.config.node_id):
+            message = f"Unexpected broker id, expected {node.config.node_id} or empty string, but received {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        return describe_broker(node.config)
+    message = f"Unsupported resource type: {resource.resource_type}"
+    raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _refused(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error.code,
+        error_message=error.message or error.code.name,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
+
+
+def _result(described: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = [
+        DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+        for each in (described.synonyms if request.include_synonyms else ())
+    ]
+    return DescribeConfigsResourceResult(
+        name=described.name,
+        value=described.value,
+        read_only=described.is_read_only,
+        config_source=described.source,
+        is_sensitive=described.is_sensitive,
+        synonyms=synonyms,
+        config_type=described.kind,
+        documentation=described.documentation if request.include_documentation else None,
+    )

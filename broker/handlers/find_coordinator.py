@@ -1,0 +1,62 @@
+"""Shell: FindCoordinator 0-6: which broker looks after a group or a transactional id.
+
+- With one broker the answer is this broker, for groups (key type 0) and transactional ids (1).
+- Unknown key types are INVALID_REQUEST, and so are share groups (2): none are served.
+- A listener on which the coordinator cannot be reached: COORDINATOR_NOT_AVAILABLE.
+
+Versions: 1 key types and error messages; 3 flexible; 4 several keys in one request (KIP-699); 5 TRANSACTION_ABORTABLE
+(KIP-890); 6 share groups (KIP-932).
+Left out: the coordinators themselves. Their APIs are not advertised yet; a client that assigns its partitions itself
+needs no more than this answer.
+"""
+
+from __future__ import annotations
+
+from broker.handlers.common import brokers_of
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka_ds.wire.messages.cluster import Coordinator
+
+GROUP = 0
+TRANSACTION = 1
+FIRST_VERSION_WITH_MANY_KEYS = 4
+NO_NODE = -1
+
+
+@serves(FindCoordinatorRequest, versions="0-6")
+def find_coordinator(
+    request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """Name the coordinator of each key."""
+    if context.header.api_version >= FIRST_VERSION_WITH_MANY_KEYS:
+        return FindCoordinatorResponse(
+            coordinators=[_find(key, request.key_type, context) for key in request.coordinator_keys]
+        )
+    found = _find(request.key, request.key_type, context)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(key: str, key_type: int, context: RequestContext) -> Coordinator:
+    if key_type not in (GROUP, TRANSACTION):
+        message = f"Unknown or unserved coordinator type {key_type}"
+        return _none(key, ErrorCode.INVALID_REQUEST, message)
+    image = context.node.metadata
+    for broker, host, port in brokers_of(image, context.listener):
+        if broker.broker_id == image.controller_id:
+            return Coordinator(
+                key=key, node_id=broker.broker_id, host=host, port=port, error_message=""
+            )
+    return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+
+
+def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=code, error_message=message
+    )

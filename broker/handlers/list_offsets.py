@@ -1,0 +1,232 @@
+"""Shell: ListOffsets 1-11: which offset belongs to a time, or to one of the log's ends.
+
+- A timestamp: the first offset at or after it, with its own timestamp and leader epoch; nothing found is offset -1 and
+  no error. Where the beginning of the log is in the lake alone, the lake is asked first.
+- -1 latest: the high watermark, or with read_committed the last stable offset; for others than consumers the log's end.
+- -2 earliest: the log start, lake included. -3 the record of the greatest timestamp, among those on local disk (Kafka
+  looks there alone, too). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
+  is not in the lake yet. -5 and -6 are -1 for a topic without a table.
+- What a consumer may not fetch is not found: offsets at or above its bound are -1.
+- UNSUPPORTED_VERSION for a special timestamp that the version does not know, or that nobody knows;
+  INVALID_REQUEST for a partition asked for twice; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR
+  where the lake cannot answer.
+
+Versions: 2 isolation (KIP-98); 4 leader epochs (KIP-320); 6 flexible; 7 -3 (KIP-734); 8 -4 (KIP-405); 9 -5 (KIP-1005);
+10 a time-out, which is not needed here; 11 -6 (KIP-1023).
+Left out: answers of followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.log.values import TimestampOffset
+from broker.net.registry import RequestContext, serves
+from broker.replica.hosted import HostedPartition
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+from kafka_ds.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from broker.tier.manager import TierManager
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSION_WITH = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+CONSUMER = -1
+NO_TIMESTAMP = -1
+NOT_FOUND = TimestampOffset(NO_TIMESTAMP, -1, -1)
+
+Found = TimestampOffset | Coroutine[Any, Any, TimestampOffset]
+
+
+def refuse(
+    request: ListOffsetsRequest, code: ErrorCode, message: str | None
+) -> ListOffsetsResponse:
+    """The same error for every partition."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_refused(each.partition_index, code) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@serves(ListOffsetsRequest, versions="1-11", failure=refuse)
+def list_offsets(
+    request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """Look up each offset."""
+    asked = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    lookup = Lookup(request, context)
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for each in topic.partitions:
+            if asked[topic.name, each.partition_index] > 1:
+                answers.append(_refused(each.partition_index, ErrorCode.INVALID_REQUEST))
+            else:
+                answers.append(lookup.answer(topic.name, each))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    response = ListOffsetsResponse(topics=topics)
+    return lookup.completed(response) if lookup.waiting else response
+
+
+class Lookup:
+    """Looks offsets up for one request."""
+
+    def __init__(self, request: ListOffsetsRequest, context: RequestContext) -> None:
+        self._request = request
+        self._version = context.header.api_version
+        self._replicas = context.node.replica_manager
+        self._tier: TierManager | None = context.node.tier
+        self.waiting: list[Coroutine[Any, Any, None]] = []
+
+    def answer(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        """The answer for one partition; where it must be waited for, what will become it."""
+        answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+        try:
+            self._check_version(wanted.timestamp)
+            partition = self._replicas.get(topic, wanted.partition_index)
+            partition.leader.check_epoch(wanted.current_leader_epoch)
+            found = self._find(partition, wanted.timestamp)
+        except KafkaError as error:
+            return _refused(wanted.partition_index, error.code)
+        if isinstance(found, TimestampOffset):
+            self._fill(answer, found, partition)
+        else:
+            self.waiting.append(self._fill_later(answer, found, partition))
+        return answer
+
+    async def completed(self, response: ListOffsetsResponse) -> ListOffsetsResponse:
+        """The response once nothing in it is waited for."""
+        await asyncio.gather(*self.waiting)
+        return response
+
+    def _check_version(self, timestamp: int) -> None:
+        if timestamp < 0 and self._version < FIRST_VERSION_WITH.get(timestamp, self._version + 1):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
+    def _bound(self, partition: HostedPartition) -> int:
+        """The first offset that the asker may not have."""
+        if self._request.replica_id == CONSUMER:
+            return partition.fetchable_end(self._request.isolation_level)
+        return partition.log.log_end_offset
+
+    def _find(self, partition: HostedPartition, timestamp: int) -> Found:
+        log = partition.log
+        match timestamp:
+            case -1:
+                epoch = log.leader_epochs.latest_epoch
+                return TimestampOffset(NO_TIMESTAMP, self._bound(partition), epoch)
+            case -2:
+                return _at(partition, log.log_start_offset)
+            case -3:
+                return _beside_the_loop(log.max_timestamp_offset)
+            case -4:
+                return _at(partition, log.local_log_start_offset)
+            case -5 | -6:
+                return self._find_seam(partition, timestamp)
+            case _:
+                return self._find_time(partition, timestamp)
+
+    def _find_seam(self, partition: HostedPartition, timestamp: int) -> Found:
+        tier = self._tier
+        if tier is None or not partition.log.config.remote_storage_enable:
+            return NOT_FOUND
+        end = tier.tiered_end(partition.topic_id, partition.index)
+        if end is None:
+            return self._ask_seam(tier, partition, timestamp)
+        return _seam(partition, end, timestamp)
+
+    async def _ask_seam(
+        self, tier: TierManager, partition: HostedPartition, timestamp: int
+    ) -> TimestampOffset:
+        end = await tier.known_tiered_end(partition.topic, partition.topic_id, partition.index)
+        return _seam(partition, end, timestamp)
+
+    def _find_time(self, partition: HostedPartition, timestamp: int) -> Found:
+        log = partition.log
+        tier = self._tier
+        if tier is not None and log.local_log_start_offset > log.log_start_offset:
+            return self._ask_time(tier, partition, timestamp)
+        return _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+
+    async def _ask_time(
+        self, tier: TierManager, partition: HostedPartition, timestamp: int
+    ) -> TimestampOffset:
+        found = await tier.offset_for_timestamp(
+            partition.topic, partition.topic_id, partition.index, timestamp
+        )
+        if found is not None and found[1] >= partition.log.log_start_offset:
+            return TimestampOffset(*found)
+        return await _beside_the_loop(partial(partition.log.offset_for_timestamp, timestamp))
+
+    async def _fill_later(
+        self,
+        answer: ListOffsetsPartitionResponse,
+        found: Coroutine[Any, Any, TimestampOffset],
+        partition: HostedPartition,
+    ) -> None:
+        try:
+            self._fill(answer, await found, partition)
+        except KafkaError as error:
+            answer.error_code = error.code
+
+    def _fill(
+        self,
+        answer: ListOffsetsPartitionResponse,
+        found: TimestampOffset,
+        partition: HostedPartition,
+    ) -> None:
+        if found.timestamp_ms != NO_TIMESTAMP and found.offset >= self._bound(partition):
+            found = NOT_FOUND
+        answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+async def _beside_the_loop(look_up: Callable[[], TimestampOffset | None]) -> TimestampOffset:
+    """Look for a record: that may read the disk, and decode a whole batch record by record."""
+    try:
+        found = await asyncio.get_running_loop().run_in_executor(None, look_up)
+    except OSError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    return found or NOT_FOUND
+
+
+def _at(partition: HostedPartition, offset: int) -> TimestampOffset:
+    return TimestampOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
+
+
+def _seam(partition: HostedPartition, tiered_end: int, timestamp: int) -> TimestampOffset:
+    """The last offset of the lake, or the first that is not there."""
+    if timestamp == LATEST_TIERED:
+        return _at(partition, tiered_end) if tiered_end >= 0 else NOT_FOUND
+    return _at(partition, max(tiered_end + 1, partition.log.log_start_offset))
+
+
+def _refused(index: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=code)

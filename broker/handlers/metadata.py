@@ -1,0 +1,185 @@
+"""Shell: Metadata 0-13: the brokers, and who leads which partition.
+
+- Null topics mean all (v1+; in v0 the empty list does); an empty list means none.
+- By name, or by id (v12+; v10 and 11 carry ids but must not use them: INVALID_REQUEST). Unknown:
+  UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID. A name that no topic may have: INVALID_TOPIC_EXCEPTION.
+- A topic asked for by name that is not there is created with the defaults where auto.create.topics.enable and the
+  request (v4+, always before) allow it. Unlike Kafka, which lets the client ask again, the answer already holds the
+  new topic: creating it is one commit. Where it cannot be created the answer is the reason.
+- Brokers and leaders are told with the address of the listener that the request came to; a leader that this listener
+  does not reach makes its partition LISTENER_NOT_FOUND.
+- Operations are told where asked for: there are no ACLs, so all of them (KIP-430).
+
+Versions: 5 offline replicas; 7 leader epochs (KIP-320); 8-10 operations of the cluster; 9 flexible; 10 topic ids
+(KIP-516); 12 topics without a name; 13 an error of the whole answer (KIP-1102), never given here.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from broker.cluster.controller import NewTopic
+from broker.cluster.events import PartitionRegistration
+from broker.cluster.image import TopicImage
+from broker.cluster.topic_names import why_illegal
+from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, brokers_of
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
+from kafka_ds.wire.messages.cluster import (
+    MetadataRequestTopic,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafka_ds.wire.types import NO_UUID
+
+FIRST_VERSION_WITH_IDS = 12
+
+
+def refuse(request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
+    """The same error for every topic, and for the whole (v13+)."""
+    topics = [_refused(topic.name or "", topic.topic_id, code) for topic in request.topics or ()]
+    return MetadataResponse(brokers=[], topics=topics, error_code=code)
+
+
+@serves(MetadataRequest, versions="0-13", failure=refuse)
+def metadata(
+    request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Tell who leads the partitions of these topics."""
+    wanted = request.topics
+    version = context.header.api_version
+    if wanted is None or (version == 0 and not wanted):
+        return Answer(request, context).all_topics()
+    if version < FIRST_VERSION_WITH_IDS and any(
+        t.name is None or t.topic_id != NO_UUID for t in wanted
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "topics are asked for by name before version 12"
+        )
+    missing = _to_create(request, wanted, context)
+    if missing:
+        return _create_and_answer(request, wanted, missing, context)
+    return Answer(request, context).of(wanted, {})
+
+
+def _to_create(
+    request: MetadataRequest, wanted: Sequence[MetadataRequestTopic], context: RequestContext
+) -> list[str]:
+    node = context.node
+    if not (request.allow_auto_topic_creation and node.config.auto_create_topics_enable):
+        return []
+    names = dict.fromkeys(t.name for t in wanted if t.name is not None and t.topic_id == NO_UUID)
+    topics = node.metadata.topics
+    return [name for name in names if name not in topics and why_illegal(name) is None]
+
+
+async def _create_and_answer(
+    request: MetadataRequest,
+    wanted: Sequence[MetadataRequestTopic],
+    missing: Sequence[str],
+    context: RequestContext,
+) -> MetadataResponse:
+    errors: dict[str, ErrorCode] = {}
+    try:
+        results = await context.node.controller.create_topics(
+            [NewTopic(name=name) for name in missing]
+        )
+        errors = {result.name or "": result.error for result in results}
+    except KafkaError:
+        # Whatever is wrong now, the client asks again.
+        errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+    return Answer(request, context).of(wanted, errors)
+
+
+class Answer:
+    """Builds the answer to one request out of the image as it is now."""
+
+    def __init__(self, request: MetadataRequest, context: RequestContext) -> None:
+        self._request = request
+        self._image = context.node.metadata
+        self._brokers = brokers_of(self._image, context.listener)
+        self._reachable = {broker.broker_id for broker, _, _ in self._brokers}
+
+    def all_topics(self) -> MetadataResponse:
+        """Every topic."""
+        return self._response([self._topic(topic) for topic in self._image.topics.values()])
+
+    def of(
+        self, wanted: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
+    ) -> MetadataResponse:
+        """These topics; `errors` tells why some could not be created."""
+        return self._response([self._wanted(each, errors) for each in wanted])
+
+    def _response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+        operations = self._request.include_cluster_authorized_operations
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(
+                    node_id=broker.broker_id, host=host, port=port, rack=broker.rack
+                )
+                for broker, host, port in self._brokers
+            ],
+            cluster_id=self._image.cluster_id,
+            controller_id=self._image.controller_id,
+            topics=topics,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
+        )
+
+    def _wanted(
+        self, wanted: MetadataRequestTopic, errors: dict[str, ErrorCode]
+    ) -> MetadataResponseTopic:
+        name, topic_id = wanted.name, wanted.topic_id
+        if topic_id != NO_UUID:
+            known = self._image.topics_by_id.get(topic_id)
+            if known is None:
+                return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+            return self._topic(known)
+        if name is None:
+            return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        known = self._image.topics.get(name)
+        if known is not None:
+            return self._topic(known)
+        if why_illegal(name) is not None:
+            return _refused(name, NO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        error = errors.get(name, ErrorCode.NONE)
+        return _refused(name, NO_UUID, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
+        operations = self._request.include_topic_authorized_operations
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[
+                self._partition(index, registration)
+                for index, registration in topic.partitions.items()
+            ],
+            topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
+        )
+
+    def _partition(
+        self, index: int, registration: PartitionRegistration
+    ) -> MetadataResponsePartition:
+        leader = registration.leader
+        error = ErrorCode.NONE
+        if leader < 0:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        elif leader not in self._reachable:
+            error = ErrorCode.LISTENER_NOT_FOUND
+        alive = self._image.brokers
+        return MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=-1 if error else leader,
+            leader_epoch=registration.leader_epoch,
+            replica_nodes=list(registration.replicas),
+            isr_nodes=list(registration.isr),
+            offline_replicas=[r for r in registration.replicas if r not in alive],
+        )
+
+
+def _refused(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])

@@ -1,0 +1,72 @@
+"""Shell: OffsetForLeaderEpoch 2-4: where a leader epoch ends, so that a reader sees whether its log diverges.
+
+- The answer is the largest epoch not above the one asked for, and the offset at which it ends; the end of the log for
+  the current epoch; -1 and -1 where nothing is known (KIP-101, KIP-279).
+- The reader's own idea of the current epoch is checked first: FENCED_LEADER_EPOCH where it is behind,
+  UNKNOWN_LEADER_EPOCH where it is ahead (KIP-320).
+- Partitions that are not here: UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER.
+
+Versions: 3 the asking replica; 4 flexible.
+Left out: answers of followers.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from broker.replica.manager import ReplicaManager
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from kafka_ds.wire.messages.offsets import (
+    OffsetForLeaderEpochEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def refuse(
+    request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str | None
+) -> OffsetForLeaderEpochResponse:
+    """The same error for every partition."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochEndOffset(error_code=code, partition=each.partition)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@serves(OffsetForLeaderEpochRequest, versions="2-4", failure=refuse)
+def offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Tell where each epoch ends."""
+    replicas = context.node.replica_manager
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_end(replicas, topic.topic, each) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end(
+    replicas: ReplicaManager, topic: str, wanted: OffsetForLeaderPartition
+) -> OffsetForLeaderEpochEndOffset:
+    try:
+        partition = replicas.get(topic, wanted.partition)
+        partition.leader.check_epoch(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return OffsetForLeaderEpochEndOffset(error_code=error.code, partition=wanted.partition)
+    epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)
+    return OffsetForLeaderEpochEndOffset(
+        partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
+    )

@@ -1,0 +1,230 @@
+"""Shell: Produce 3-13: batches into logs.
+
+- Each partition of a request succeeds or fails by itself; one batch of magic 2 a partition.
+- acks: 0 is not answered, 1 when the leader has it, -1 when all in-sync replicas have it; anything else is
+  INVALID_REQUIRED_ACKS. With acks=0 an error closes the connection, which is all that a client can see (Kafka).
+- acks=-1 with fewer in-sync replicas than min.insync.replicas (no more than there are replicas): NOT_ENOUGH_REPLICAS,
+  and nothing is written; NOT_ENOUGH_REPLICAS_AFTER_APPEND where they became too few since.
+- The answer is there at once, unless flush.messages asks for the disk or replicas have to follow; then it is waited
+  for up to the request's timeout (REQUEST_TIMED_OUT), and the event loop goes on.
+- A duplicate of an idempotent producer is answered with the offset of the first (the last five batches are known).
+- Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+  UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
+- Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID. No topic is created here:
+  Metadata does that.
+
+Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VERSION (KAFKA-18659, KIP-896);
+5 log_start_offset; 7 zstd, which is UNSUPPORTED_COMPRESSION_TYPE before (KIP-110); 8 record_errors and error_message
+(KIP-467); 9 flexible; 10 the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 11-12 transactions (KIP-890);
+13 topic ids (KIP-516).
+Left out: transactions. A transactional batch is INVALID_TXN_STATE, as nobody could ever end the transaction that it
+would open. record_errors stay empty: batches are judged by their headers, as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from broker.cluster.topic_names import INTERNAL_TOPICS
+from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.net.registry import RequestContext, serves
+from broker.replica.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
+from kafka_ds.wire.batch import CODEC_MASK, HEADER_BYTES, TRANSACTIONAL_FLAG, Codec
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
+from kafka_ds.wire.messages.data import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceResponse,
+)
+from kafka_ds.wire.types import NO_UUID
+
+FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+ADMIN_CLIENT = "__admin_client"
+# The low byte of the attributes, which holds codec and kind.
+_ATTRIBUTES_POSITION = 22
+
+
+class Unacknowledged(NamedTuple):
+    """An append that is written but may not be answered yet."""
+
+    partition: HostedPartition
+    last_offset: int
+    response: PartitionProduceResponse
+
+
+def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse | None:
+    """The same error for every partition; None, which closes the connection, where no answer is awaited."""
+    if request.acks == 0:
+        return None
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _refused(data.index, KafkaError(code, message)) for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+@serves(ProduceRequest, versions="3-13", advertised="0-13", failure=refuse, pipelined=True)
+def produce(
+    request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | None | Awaitable[ProduceResponse | None]:
+    """Append each batch to its partition."""
+    acks = request.acks
+    if acks not in (-1, 0, 1):
+        return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None)
+    if request.transactional_id is not None:
+        return refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
+    node = context.node
+    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    append = Appender(node.replica_manager, context, acks)
+    responses = []
+    for topic in request.topic_data:
+        name: str | None = topic.name
+        if by_id:
+            known = node.metadata.topics_by_id.get(topic.topic_id)
+            name = known.name if known is not None else None
+        responses.append(
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[append(name, data) for data in topic.partition_data],
+            )
+        )
+    response = ProduceResponse(responses=responses)
+    if append.failed is not None:
+        _name_leaders(response, context)
+        if acks == 0:
+            raise append.failed
+    if append.unacknowledged:
+        return _when_acknowledged(response, append.unacknowledged, acks, request.timeout_ms)
+    return response if acks else None
+
+
+class Appender:
+    """Appends the batches of one request."""
+
+    __slots__ = ("_acks", "_context", "_now_ms", "_replicas", "failed", "unacknowledged")
+
+    def __init__(self, replicas: ReplicaManager, context: RequestContext, acks: int) -> None:
+        self._replicas = replicas
+        self._context = context
+        self._acks = acks
+        self._now_ms = context.node.clock.now_ms()
+        self.failed: KafkaError | None = None
+        self.unacknowledged: list[Unacknowledged] = []
+
+    def __call__(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
+        """Append one batch, or say why not."""
+        partition: HostedPartition | None = None
+        try:
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            partition = self._replicas.get(topic, data.index)
+            records = data.records
+            if records is None or len(records) < HEADER_BYTES:
+                raise KafkaError(ErrorCode.INVALID_RECORD, _NO_BATCH)
+            kind = records[_ATTRIBUTES_POSITION]
+            if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
+                self._check_unusual(topic, kind)
+            info = partition.append(records, acks=self._acks, now_ms=self._now_ms)
+        except KafkaError as error:
+            self.failed = error
+            return _refused(data.index, error, partition)
+        response = PartitionProduceResponse(
+            index=data.index,
+            base_offset=info.first_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=info.log_start_offset,
+        )
+        if self._acks and not partition.is_acknowledged(info.last_offset, self._acks):
+            self.unacknowledged.append(Unacknowledged(partition, info.last_offset, response))
+        return response
+
+    def _check_unusual(self, topic: str, kind: int) -> None:
+        """Refuse what depends on more than the batch itself."""
+        header = self._context.header
+        if kind & TRANSACTIONAL_FLAG:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+        if kind & CODEC_MASK == Codec.ZSTD and header.api_version < FIRST_VERSION_WITH_ZSTD:
+            message = f"Produce requests with version {header.api_version} are not allowed to use ZStandard"
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+        if topic in INTERNAL_TOPICS and header.client_id != ADMIN_CLIENT:
+            message = f"Cannot append to internal topic {topic}"
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+_NO_BATCH = "a produced partition holds exactly one record batch"
+# Where the log has looked at the batch, Kafka tells its start with the refusal, that clients may see what expired.
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def _refused(
+    index: int, error: KafkaError, partition: HostedPartition | None = None
+) -> PartitionProduceResponse:
+    start = -1
+    if partition is not None and error.code not in _WITHOUT_LOG_START:
+        start = partition.log.log_start_offset
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_start_offset=start,
+        error_message=error.message,
+    )
+
+
+def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
+    """Tell those who came to the wrong broker where to go."""
+    image = context.node.metadata
+    leaders = []
+    for topic in response.responses:
+        name = topic.name
+        if topic.topic_id != NO_UUID:
+            known = image.topics_by_id.get(topic.topic_id)
+            name = known.name if known is not None else ""
+        for partition in topic.partition_responses:
+            if partition.error_code in LEADERSHIP_ERRORS:
+                partition.current_leader = leader_of(image, name, partition.index)
+                if partition.current_leader is not None:
+                    leaders.append(partition.current_leader)
+    response.node_endpoints = endpoints_of(image, context.listener, leaders)
+
+
+async def _when_acknowledged(
+    response: ProduceResponse, waiting: list[Unacknowledged], acks: int, timeout_ms: int
+) -> ProduceResponse:
+    """Wait until every append counts, or is known not to."""
+    futures = [each.partition.acknowledgement(each.last_offset, acks) for each in waiting]
+    await asyncio.wait(futures, timeout=max(timeout_ms, 0) / 1000)
+    for each, future in zip(waiting, futures, strict=True):
+        error: BaseException | None = None
+        if not future.done():
+            future.cancel()
+            error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        else:
+            error = future.exception()
+        if isinstance(error, KafkaError):
+            each.response.error_code = error.code
+            each.response.error_message = error.message
+            each.response.base_offset = -1
+    return response

@@ -1,0 +1,329 @@
+"""Shell: what one Fetch request gets, at the moment: found in the logs, read, put into a response.
+
+Rules of this file:
+- Finding (`find`) is cheap and touches no data: it may be done again when a parked request is completed, and then looks
+  at everything anew, as topics and leaders may have changed meanwhile.
+- Budgets as in Kafka (KIP-74): at most `max_bytes` in all and `partition_max_bytes` of each partition, but the first
+  partition that has anything gives one whole batch at least, so that a large one cannot stop its reader.
+- Records leave as the buffers that they were read into. What would wait for the disk is read in a thread, and what
+  lies in the lake alone is read there; all of a response's waits run side by side.
+- An error is one partition's; the others of the request do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
+
+from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.log.values import LogRead
+from broker.net.registry import RequestContext
+from broker.replica.hosted import READ_COMMITTED, HostedPartition
+from broker.replica.manager import ReplicaManager
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import FetchRequest, FetchResponse
+from kafka_ds.wire.messages.data import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchEpochEndOffset,
+    FetchPartition,
+    FetchPartitionData,
+    FetchTopic,
+)
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+CONSUMER = -1
+NO_EPOCH = -1
+NO_RECORDS = b""
+
+
+class Found:
+    """What there is for one partition of the request."""
+
+    __slots__ = ("cold_bytes", "data", "is_urgent", "look_again", "part", "partition", "wanted")
+
+    def __init__(self, wanted: FetchPartition, data: FetchPartitionData) -> None:
+        self.wanted = wanted
+        self.data = data
+        self.partition: HostedPartition | None = None
+        self.part: LogRead | None = None
+        # How much to read from the lake, or from parts of the disk that must be waited for; 0 where nothing.
+        self.cold_bytes = 0
+        # Finds the part in a thread, where the disk is needed even for that.
+        self.look_again: Callable[[], LogRead] | None = None
+        # Whether waiting for more would be wrong: an error, a divergence, more behind than fits.
+        self.is_urgent = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of records that are found."""
+        return self.part.size_bytes if self.part is not None else self.cold_bytes
+
+
+class Reading:
+    """One Fetch request being answered."""
+
+    def __init__(self, request: FetchRequest, context: RequestContext) -> None:
+        self._request = request
+        self._context = context
+        self._node = context.node
+        self._by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        self._is_committed = request.isolation_level == READ_COMMITTED
+        state = request.replica_state
+        self._replica_id = state.replica_id if state is not None else request.replica_id
+        self._max_bytes = max(min(request.max_bytes, self._node.config.fetch_max_bytes), 0)
+        self.min_bytes = min(request.min_bytes, self._max_bytes)
+        self._found: list[list[Found]] = []
+        self.size_bytes = 0
+        self.is_urgent = False
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def find(self) -> None:
+        """Look for what there is now."""
+        self.size_bytes = 0
+        self.is_urgent = False
+        self._found = [
+            [self._find(topic, wanted) for wanted in topic.partitions]
+            for topic in self._request.topics
+        ]
+
+    def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Found:
+        found = Found(wanted, _nothing(wanted.partition))
+        left = self._max_bytes - self.size_bytes
+        try:
+            partition = self._locate(topic, wanted)
+            partition.leader.check_epoch(wanted.current_leader_epoch)
+            found.partition = partition
+            if self._replica_id > CONSUMER:
+                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            self._look(partition, found, min(wanted.partition_max_bytes, left))
+        except KafkaError as error:
+            found.data = _nothing(wanted.partition, error.code)
+            found.is_urgent = True
+        self.size_bytes += found.size_bytes
+        self.is_urgent = self.is_urgent or found.is_urgent
+        return found
+
+    def _locate(self, topic: FetchTopic, wanted: FetchPartition) -> HostedPartition:
+        name = topic.topic
+        if self._by_id:
+            known = self._node.metadata.topics_by_id.get(topic.topic_id)
+            if known is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = known.name
+        replicas: ReplicaManager = self._node.replica_manager
+        return replicas.get(name, wanted.partition)
+
+    def _look(self, partition: HostedPartition, found: Found, max_bytes: int) -> None:
+        log, wanted, data = partition.log, found.wanted, found.data
+        offset = wanted.fetch_offset
+        data.high_watermark = partition.leader.high_watermark
+        data.last_stable_offset = partition.last_stable_offset()
+        data.log_start_offset = log.log_start_offset
+        bound = data.last_stable_offset if self._is_committed else data.high_watermark
+        if wanted.last_fetched_epoch > NO_EPOCH:
+            data.diverging_epoch = _divergence(partition, wanted)
+            if data.diverging_epoch is not None:
+                found.is_urgent = True
+                return
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if self._is_committed:
+            data.aborted_transactions = []
+        if offset >= bound:
+            return
+        is_first = not self.size_bytes
+        if offset < log.local_log_start_offset:
+            # The lake gives one batch at least, so it is asked only where there is room for one.
+            found.cold_bytes = max_bytes if max_bytes > 0 else int(is_first)
+            found.is_urgent = True
+            return
+        if max_bytes <= 0 and not is_first:
+            return
+        look = partial(
+            log.read,
+            offset,
+            max_bytes=max_bytes,
+            upper_bound_offset=bound,
+            min_one_batch=is_first,
+        )
+        try:
+            found.part = look(may_wait=False)
+        except BlockingIOError:
+            found.look_again, found.cold_bytes, found.is_urgent = look, max_bytes, True
+            return
+        # A part that ends before the bound has more behind it than fits or than one segment holds.
+        found.is_urgent = bool(found.part.slices) and found.part.upper_bound_offset < bound
+
+    def partitions(self) -> Iterator[HostedPartition]:
+        """The partitions that the request has an interest in."""
+        for topic in self._found:
+            for found in topic:
+                if found.partition is not None:
+                    yield found.partition
+
+    def bytes_beyond(self, partition: HostedPartition) -> int | None:
+        """What a partition of this request has by now; None where that is reason enough to answer."""
+        total = 0
+        for topic in self._found:
+            for found in topic:
+                if found.partition is not partition:
+                    continue
+                bound = partition.fetchable_end(self._request.isolation_level)
+                offset = found.wanted.fetch_offset
+                if offset >= bound:
+                    continue
+                if self.min_bytes <= 1:
+                    return None
+                try:
+                    part = partition.log.read(
+                        offset,
+                        max_bytes=found.wanted.partition_max_bytes,
+                        upper_bound_offset=bound,
+                        min_one_batch=True,
+                        may_wait=False,
+                    )
+                except (BlockingIOError, KafkaError):
+                    return None
+                if part.upper_bound_offset < bound:
+                    return None
+                total += part.size_bytes
+        return total
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
+        """The response with what was found; to be waited for where disk or lake must be."""
+        waits: list[Awaitable[None]] = []
+        for topic, wanted in zip(self._found, self._request.topics, strict=True):
+            for found in topic:
+                if found.part is not None:
+                    if not self._read_at_once(found):
+                        waits.append(self._read_in_thread(found, found.part))
+                elif found.look_again is not None:
+                    waits.append(self._read_in_thread(found, None))
+                elif found.cold_bytes:
+                    waits.append(self._read_lake(found, wanted))
+        return self._answer_later(waits) if waits else self._response()
+
+    async def _answer_later(self, waits: list[Awaitable[None]]) -> FetchResponse:
+        await asyncio.gather(*waits)
+        return self._response()
+
+    def _read_at_once(self, found: Found) -> bool:
+        """Read what was found, if that needs no waiting."""
+        partition, part = found.partition, found.part
+        assert partition is not None
+        assert part is not None
+        buffers: list[Any] = []
+        for piece in part.slices:
+            buffer = partition.log.pread(piece)
+            if buffer is None:
+                return False
+            buffers.append(buffer)
+        self._fill(found, part, buffers)
+        return True
+
+    async def _read_in_thread(self, found: Found, part: LogRead | None) -> None:
+        """Find and read beside the event loop what is not in memory."""
+        partition, look_again = found.partition, found.look_again
+        assert partition is not None
+        pread = partition.log.pread_blocking
+
+        def read() -> tuple[LogRead, list[Any]]:
+            where = part
+            if where is None:
+                assert look_again is not None
+                where = look_again()
+            return where, [pread(piece) for piece in where.slices]
+
+        try:
+            where, buffers = await asyncio.get_running_loop().run_in_executor(None, read)
+        except KafkaError as error:
+            found.data = _nothing(found.wanted.partition, error.code)
+        except OSError:
+            found.data = _nothing(found.wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            self._fill(found, where, buffers)
+
+    def _fill(self, found: Found, part: LogRead, buffers: list[Any]) -> None:
+        found.data.records = buffers
+        if self._is_committed and buffers and found.partition is not None:
+            aborted = found.partition.aborted_transactions(
+                found.wanted.fetch_offset, part.upper_bound_offset
+            )
+            found.data.aborted_transactions = [
+                AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                for each in aborted
+            ]
+
+    async def _read_lake(self, found: Found, topic: FetchTopic) -> None:
+        """Fill one partition from the tier; what goes wrong there is this partition's error alone."""
+        partition, tier = found.partition, self._node.tier
+        try:
+            if partition is None or tier is None:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            read = await tier.read(
+                partition.topic,
+                partition.topic_id,
+                partition.index,
+                found.wanted.fetch_offset,
+                max_bytes=found.cold_bytes,
+                isolation_level=self._request.isolation_level,
+            )
+        except KafkaError as error:
+            found.data = _nothing(found.wanted.partition, error.code)
+        else:
+            found.data.records = read.chunks
+
+    def _response(self) -> FetchResponse:
+        leaders = []
+        responses = []
+        for topic, wanted in zip(self._found, self._request.topics, strict=True):
+            for found in topic:
+                if found.data.error_code in LEADERSHIP_ERRORS:
+                    self._name_leader(found.data, wanted)
+                    if found.data.current_leader is not None:
+                        leaders.append(found.data.current_leader)
+            responses.append(
+                FetchableTopicResponse(
+                    topic=wanted.topic,
+                    topic_id=wanted.topic_id,
+                    partitions=[found.data for found in topic],
+                )
+            )
+        response = FetchResponse(responses=responses)
+        if leaders:
+            image = self._node.metadata
+            response.node_endpoints = endpoints_of(image, self._context.listener, leaders)
+        return response
+
+    def _name_leader(self, data: FetchPartitionData, topic: FetchTopic) -> None:
+        image = self._node.metadata
+        name = topic.topic
+        if self._by_id:
+            known = image.topics_by_id.get(topic.topic_id)
+            name = known.name if known is not None else ""
+        data.current_leader = leader_of(image, name, data.partition_index)
+
+
+def _nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
+    """An answer without records; the high watermark is not known, as with every error of Kafka's."""
+    return FetchPartitionData(
+        partition_index=index, error_code=code, high_watermark=-1, records=NO_RECORDS
+    )
+
+
+def _divergence(partition: HostedPartition, wanted: FetchPartition) -> FetchEpochEndOffset | None:
+    """Where the reader's log parts from this one, if it does (KIP-595)."""
+    epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if wanted.fetch_offset < partition.log.log_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return FetchEpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None

@@ -1,0 +1,31 @@
+"""Shell: waiting for a decision no longer than a client is willing to.
+
+Rules of this file: who stops waiting does not stop what is under way: a decision that is being written may still
+become durable, and Kafka's clients know that REQUEST_TIMED_OUT leaves that open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+Result = TypeVar("Result")
+
+
+async def within(timeout_ms: int, decision: Coroutine[Any, Any, Result]) -> Result:
+    """What the decision comes to; raises REQUEST_TIMED_OUT when it takes longer."""
+    task = asyncio.get_running_loop().create_task(decision)
+    done, _ = await asyncio.wait([task], timeout=max(timeout_ms, 0) / 1000)
+    if not done:
+        task.add_done_callback(_look_away)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
+    return task.result()
+
+
+def _look_away(task: asyncio.Task[Any]) -> None:
+    """Nobody waits any more: an error of it is nobody's."""
+    if not task.cancelled():
+        task.exception()
