@@ -1,7 +1,12 @@
 """Shell: one partition's log: append, read, roll, flush, retain.
 
-Rules of this file: only the event loop's thread changes a log. Reads return slices of files that
-stay open, so that they may be read anywhere later. Whatever waits for a disk goes to Background.
+Rules of this file:
+- Only the event loop's thread changes a log. The list of segments is replaced, never changed, and
+  files stay open for file.delete.delay.ms, so that a read may be finished in any thread.
+- Order of an append: check, stamp, write, and only then let anything in memory know. What fails
+  has changed nothing. If even cutting off a failed write fails, the log takes no more appends.
+- Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
+  The exception is flush.messages: who sets it wants no answer before the records are durable.
 """
 
 from __future__ import annotations
@@ -9,7 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
+from broker.log import lookup, names
+from broker.log.checkpoint import encode_epochs
 from broker.log.config import LogConfig
+from broker.log.durability import Durability
+from broker.log.epochs import LeaderEpochs
+from broker.log.files import replace, write_whole
+from broker.log.own_batches import OwnBatch, accept_own, accept_replica
+from broker.log.producers import Producers
+from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
+from broker.log.retention import Limits
+from broker.log.rolling import is_due, must_roll
+from broker.log.segment import Segment
+from broker.log.segments import Segments
+from broker.log.validation import check_client_batch
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -20,26 +38,42 @@ from broker.log.values import (
     TimestampOffset,
 )
 from broker.seams import Background, Clock, Disk
+from broker.system import InlineBackground
+from kafka_ds.wire.batch import BatchHeader, set_log_append_time, stamp
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NO_UUID = bytes(16)
 
 
 class Log:
-    """One partition's log. Offsets are contiguous, each segment is one file of batches."""
+    """One partition's log. Offsets ascend without gaps but those of compaction."""
 
-    topic: str
-    partition: int
-    topic_id: bytes
-    directory: str
-    config: LogConfig
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    highest_offset_in_remote_storage: int
-    on_roll: Callable[[Log], None] | None
-    on_flush: Callable[[Log, BaseException | None], None] | None
-    """Called in the event loop when a flush is done (`recovery_point` has moved) or has failed: an
-    append that flush.messages makes wait for the disk is acknowledged by this."""
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        disk: Disk,
+        clock: Clock,
+        background: Background,
+        loaded: LoadedLog,
+        identity: tuple[str, int, bytes],
+    ) -> None:
+        self.topic, self.partition, self.topic_id = identity
+        self.directory = directory
+        self.config = config
+        self.leader_epochs: LeaderEpochs = loaded.epochs
+        self.producers: Producers = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.high_watermark: int | None = None
+        self.highest_offset_in_remote_storage = -1
+        self.on_roll: Callable[[Log], None] | None = None
+        self._disk = disk
+        self._clock = clock
+        self._segments = Segments(disk, background, directory, loaded.segments)
+        self._active = self._segments.active
+        self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
+        self._is_closed = False
 
     @classmethod
     def open(
@@ -58,16 +92,44 @@ class Log:
         background: Background | None = None,
     ) -> Self:
         """Open or create the log in `directory` (the partition's own folder), recovering it."""
-        raise NotImplementedError
+        loaded = load(
+            disk,
+            directory,
+            config,
+            now_ms=clock.now_ms(),
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+        identity = (topic, partition, topic_id)
+        chosen = background or InlineBackground()
+        return cls(directory, config, disk, clock, chosen, loaded, identity)
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return names.folder_name(self.topic, self.partition)
 
     @property
     def local_log_start_offset(self) -> int:
         """The first offset that is on the local disk."""
-        raise NotImplementedError
+        return max(self.log_start_offset, self._segments.all[0].base_offset)
 
     @property
     def size_bytes(self) -> int:
-        raise NotImplementedError
+        return self._segments.size_bytes
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that takes the appends."""
+        return self._active.base_offset
+
+    @property
+    def unflushed_count(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    # -- appending ------------------------------------------------------------------------------
 
     def append(
         self,
@@ -77,84 +139,358 @@ class Log:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Check, stamp in place and write; raises KafkaError, after which nothing has changed."""
-        raise NotImplementedError
+        """Check, stamp in place and write; raises KafkaError, after which nothing has changed.
+
+        Unless flush.messages is set and the sync fails: then the log is out of order altogether.
+        """
+        if origin is not AppendOrigin.CLIENT:
+            return self._append_own(records, leader_epoch, now_ms, origin)
+        config = self.config
+        header = check_client_batch(records, config, now_ms)
+        size = len(records)
+        if size > config.segment_bytes:
+            raise _too_large_for_segment(size, config)
+        if header.producer_id >= 0:
+            earlier = self.producers.check(header, origin)
+            if earlier is not None:
+                time_ms = earlier.timestamp_ms if config.uses_log_append_time else -1
+                first, last = earlier.first_offset, earlier.last_offset
+                return AppendInfo(first, last, time_ms, self.log_start_offset, True, 1, size)
+        first_offset = self.log_end_offset
+        time_ms = -1
+        if config.uses_log_append_time:
+            header = set_log_append_time(records, 0, header, now_ms)
+            time_ms = now_ms
+        stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
+        header = BatchHeader(first_offset, header[1], leader_epoch, *header[3:])
+        self._write(records, (header,), now_ms)
+        if header.producer_id >= 0:
+            self.producers.update(header)
+        end_offset = self.log_end_offset
+        if end_offset - self.recovery_point >= config.flush_messages:
+            self.flush(wait=True)
+        return AppendInfo(
+            first_offset, end_offset - 1, time_ms, self.log_start_offset, False, 1, size
+        )
+
+    def _append_own(
+        self, records: memoryview, leader_epoch: int, now_ms: int, origin: AppendOrigin
+    ) -> AppendInfo:
+        """Append batches that a leader (their offsets stay) or this broker made."""
+        if records.readonly:
+            records = memoryview(bytearray(records))
+        config, end_offset = self.config, self.log_end_offset
+        time_ms = -1
+        if origin is AppendOrigin.REPLICATION:
+            batches = accept_replica(records, next_offset=end_offset)
+        else:
+            if len(records) > config.segment_bytes:
+                raise _too_large_for_segment(len(records), config)
+            batches = accept_own(
+                records,
+                self.producers,
+                config,
+                next_offset=end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+            )
+            time_ms = now_ms if config.uses_log_append_time else -1
+        first_offset = end_offset
+        if batches:
+            first_offset = batches[0].header.base_offset
+            self._write(records, [batch.header for batch in batches], now_ms)
+            for batch in batches:
+                self._note_own_producer(batch)
+            if self.unflushed_count >= config.flush_messages:
+                self.flush(wait=True)
+        last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
+        count, size = len(batches), len(records)
+        return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, count, size)
+
+    def _note_own_producer(self, batch: OwnBatch) -> None:
+        header, marker = batch
+        if header.producer_id < 0:
+            return
+        if marker is None:
+            self.producers.update(header)
+            return
+        completed = self.producers.end_transaction(
+            header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
+        )
+        if completed is None or not completed.aborted:
+            return
+        stable = self.producers.last_stable_offset_after(completed)
+        try:
+            self._active.aborted.append(AbortedTransaction(*completed[:3], stable))
+        except OSError as error:
+            # The marker is in the log and its index entry is not: only recovery mends that.
+            self._durability.fail(error)
+
+    def _write(
+        self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
+    ) -> None:
+        if self._durability.storage_error is not None:
+            self._durability.check()
+        last = headers[-1]
+        last_offset = last.base_offset + last.last_offset_delta
+        segment = self._active
+        try:
+            if must_roll(
+                segment,
+                self.config,
+                self.name,
+                size=len(records),
+                timestamp_ms=last.max_timestamp,
+                last_offset=last_offset,
+                now_ms=now_ms,
+            ):
+                segment = self._roll(headers[0].base_offset)
+            segment.write(records)
+        except OSError as error:
+            if segment.is_damaged:
+                self._durability.fail(error)
+            raise self._durability.unavailable(error) from error
+        for header in headers:
+            segment.note(header)
+            if header.leader_epoch > self.leader_epochs.latest_epoch:
+                self.assign_leader_epoch(header.leader_epoch, header.base_offset)
+        self.log_end_offset = last_offset + 1
+
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """Say that a leader's epoch begins there; a new leader does so before it appends."""
+        if self.leader_epochs.assign(epoch, start_offset):
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+        try:
+            replace(self._disk, path, encode_epochs(self.leader_epochs.entries), durable=False)
+        except OSError as error:
+            self._durability.fail(error)
+
+    # -- reading --------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, *, max_bytes: int, upper_bound_offset: int, min_one_batch: bool
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one_batch: bool,
+        may_wait: bool = True,
     ) -> LogRead:
         """Find the whole batches from the one that holds `offset` up to the bound.
 
-        Raises OFFSET_OUT_OF_RANGE outside [local_log_start_offset, log_end_offset].
+        Raises OFFSET_OUT_OF_RANGE outside [local_log_start_offset, log_end_offset], and, unless
+        it may wait, BlockingIOError where the disk is needed to find the batch: ask in a thread.
         """
-        raise NotImplementedError
+        segments = self._segments.all
+        end_offset = self.log_end_offset
+        first_offset = max(self.log_start_offset, segments[0].base_offset)
+        if not first_offset <= offset <= end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name}: offset {offset} is not in [{first_offset}, {end_offset}]",
+            )
+        bound = min(upper_bound_offset, end_offset)
+        if offset >= bound:
+            return LogRead((), 0, offset)
+        if offset < segments[-1].base_offset:
+            self._segments.note_use(segments[lookup.segment_index(segments, offset)])
+        return lookup.read(
+            segments,
+            offset,
+            max_bytes=max_bytes,
+            bound=bound,
+            min_one_batch=min_one_batch,
+            may_wait=may_wait,
+        )
 
     def pread(self, part: FileSlice) -> bytes | bytearray | None:
         """The bytes of a slice, or None where reading them would wait for the disk."""
-        raise NotImplementedError
+        return part.file.read_now(part.size_bytes, part.position)
 
     def pread_blocking(self, part: FileSlice) -> bytes:
         """The bytes of a slice; for a thread."""
-        raise NotImplementedError
+        return part.file.read(part.size_bytes, part.position)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction is decided, and its marker below the high watermark."""
-        raise NotImplementedError
+        return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start_offset, end_offset)."""
-        raise NotImplementedError
+        return lookup.aborted(self._segments.all, start_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time, in the local segments."""
-        raise NotImplementedError
+        return lookup.first_at_or_after(
+            self._segments.all, timestamp_ms, self.local_log_start_offset
+        )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The record of the greatest timestamp (ListOffsets -3), in the local segments."""
-        raise NotImplementedError
+        """The first record of the greatest timestamp (ListOffsets -3), in the local segments."""
+        return lookup.latest(self._segments.all)
 
-    def assign_leader_epoch(self, epoch: int) -> None:
-        """Say that this epoch's leader writes from the log's end on (OffsetForLeaderEpoch)."""
-        raise NotImplementedError
-
-    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int) -> None:
-        """Drop every local segment and go on at `offset`: what lies below is in the lake alone.
-
-        `log_start_offset` is the lake's (at most `offset`). The files go as deleted segments do.
-        """
-        raise NotImplementedError
+    # -- rolling --------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Close the active segment and begin one at the log's end."""
-        raise NotImplementedError
+        """Close the active segment and begin one at the log's end; an empty one stays."""
+        if self._active.size_bytes:
+            try:
+                self._roll(self.log_end_offset)
+            except OSError as error:
+                raise self._durability.unavailable(error) from error
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Roll if segment.ms has passed."""
-        raise NotImplementedError
+        """Roll if segment.ms has passed since the active segment was begun."""
+        if self._is_closed or not is_due(self._active, self.config, self.name, now_ms):
+            return False
+        self.roll()
+        return True
 
-    def closed_segments(self) -> list[SegmentView]:
-        """The local segments that take no more appends, oldest first."""
-        raise NotImplementedError
+    def _roll(self, base_offset: int) -> Segment:
+        """Begin a segment at `base_offset`, the end of the log or (for a follower) beyond it."""
+        if self._active.size_bytes:
+            self._take_snapshot(base_offset)
+        new = self._segments.begin(base_offset, self.config, self._clock.now_ms())
+        self._active = new
+        self.flush(base_offset)
+        if self.on_roll is not None:
+            self.on_roll(self)
+        return new
+
+    def _take_snapshot(self, offset: int) -> None:
+        name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
+        write_whole(self._disk, f"{self.directory}/{name}", self.producers.encode_snapshot())
+
+    # -- durability -----------------------------------------------------------------------------
+
+    @property
+    def recovery_point(self) -> int:
+        """Below it everything is durable."""
+        return self._durability.recovery_point
+
+    @property
+    def storage_error(self) -> OSError | None:
+        """What has put this log out of order, if anything did."""
+        return self._durability.storage_error
+
+    def flush(self, up_to: int | None = None, *, wait: bool = False) -> None:
+        """Make everything below `up_to` (default: the end) durable; in Background unless waiting."""
+        target = self.log_end_offset if up_to is None else up_to
+        if target > self.recovery_point and self.storage_error is None:
+            work = self._segments.syncing(self.recovery_point, target)
+            self._durability.sync(work, target, self._clock.now_ms(), wait=wait)
+
+    # -- what may go ----------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> None:
-        """Tell what is committed: nothing above is deleted, decided transactions settle."""
-        raise NotImplementedError
-
-    def advance_log_start_offset(self, offset: int) -> None:
-        """Move the log's beginning (DeleteRecords, or the tier's retention); never backwards."""
-        raise NotImplementedError
+        """Tell what is committed; nothing above is deleted. Until told, all is taken for it."""
+        self.high_watermark = high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows; returns the base offsets that went."""
-        raise NotImplementedError
+        committed = self.log_end_offset if self.high_watermark is None else self.high_watermark
+        limits = Limits(self.log_start_offset, committed, self.highest_offset_in_remote_storage)
+        count = self._segments.count_deletable(self.config, limits, now_ms)
+        if not count:
+            return []
+        if count == len(self._segments.all):
+            self.roll()  # There is always an active segment.
+        gone = self._segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
+        if not self.config.remote_storage_enable:
+            self._move_start(self._segments.all[0].base_offset)
+        return gone
 
-    def flush(self, up_to: int | None = None) -> None:
-        """Make everything below `up_to` (default: the end) durable, in Background."""
-        raise NotImplementedError
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Move the log's beginning (DeleteRecords, or the tier's retention); never backwards.
+
+        Segments below it go with the next retention run.
+        """
+        committed = self.log_end_offset if self.high_watermark is None else self.high_watermark
+        if offset > committed:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {offset} is above {committed}"
+            )
+        self._move_start(offset)
+
+    def _move_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self.producers.forget_transactions_below(offset)
+        if self.leader_epochs.truncate_from_start(offset):
+            self._write_epochs()
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off what diverges from the leader's log: all from this offset on."""
+        if offset >= self.log_end_offset:
+            return
+        due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+        self._segments.truncate_to(offset, due_ms)
+        self._restart_at_end()
+
+    def restart_at(self, offset: int) -> None:
+        """Drop all that is local and go on at an offset: where the lake ends beyond this log."""
+        self._segments.discard_all(offset, self.config, self._clock.now_ms())
+        remove_snapshots(self._disk, self.directory, lambda _offset: True)
+        if not self.config.remote_storage_enable:
+            self.log_start_offset = offset
+        self._restart_at_end()
+
+    def _restart_at_end(self) -> None:
+        self._active = self._segments.active
+        self.log_end_offset = end = self._active.next_offset
+        self.log_start_offset = min(self.log_start_offset, end)
+        self._durability.lower_to(end)
+        if self.high_watermark is not None:
+            self.high_watermark = min(self.high_watermark, end)
+        if self.leader_epochs.truncate_from_end(end):
+            self._write_epochs()
+        # A snapshot of what is cut off must not be taken for one of what is written there later.
+        remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
+        self.producers = load_producers(
+            self._disk, self.directory, self._segments.all, end_offset=end, scanned_from=None
+        )
+
+    def closed_segments(self, from_offset: int = 0) -> list[SegmentView]:
+        """The local segments that take no more appends and end above an offset, oldest first."""
+        return self._segments.views(self.leader_epochs, from_offset)
 
     def update_config(self, config: LogConfig) -> None:
-        raise NotImplementedError
+        self.config = config
+        for segment in self._segments.all:
+            segment.index_interval_bytes = config.index_interval_bytes
 
-    def close(self) -> None:
-        """Flush and close; the next open may skip recovery if the manager says so."""
-        raise NotImplementedError
+    def tick(self, now_ms: int) -> None:
+        """Do what is due by time, but for retention: flush, forget producers, unlink."""
+        self._segments.trash.purge(now_ms)
+        if self.storage_error is not None:
+            return
+        if self.unflushed_count and now_ms - self._durability.last_sync_ms >= self.config.flush_ms:
+            self.flush()
+
+    def close(self) -> bool:
+        """Make everything durable and close the files; whether that went well."""
+        if self._is_closed:
+            return self.storage_error is None
+        try:
+            if self.storage_error is None:
+                self._active.become_inactive()
+                self._take_snapshot(self.log_end_offset)
+                self.flush(wait=True)
+        except (OSError, KafkaError):
+            return False
+        finally:
+            self._is_closed = True
+            self._durability.close()
+            self._segments.close()
+        return self.storage_error is None
+
+
+def _too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"{size} bytes in one append, segment.bytes is {config.segment_bytes}",
+    )

@@ -90,4 +90,4 @@ class SegmentView:
     aborted: tuple[AbortedTransaction, ...]
     """Every aborted transaction with records in the segment, wherever its marker is."""
     producer_snapshot: bytes | None
-    """The producers at `next_offset`, in Kafka's snapshot format."""
+    """The producers at `next_offset`, in Kafka's snapshot format; a foreign log may not have it."""

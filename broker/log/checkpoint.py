@@ -1,0 +1,131 @@
+"""Pure: Kafka's small text files: offset and epoch checkpoints, partition.metadata, meta.properties.
+
+Rules of this file: what is written is byte for byte what Kafka writes; what is read may be empty
+(Kafka creates these files before it fills them) but is otherwise complete, or it is corrupt: a
+file cut short must never be taken for a shorter list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+VERSION = 0
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class CorruptCheckpoint(Exception):
+    """A file of ours or Kafka's that does not hold what its name promises."""
+
+
+def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """(topic, partition) → offset, as in recovery-point-offset-checkpoint."""
+    return _encode(f"{topic} {part} {offset}" for (topic, part), offset in offsets.items())
+
+
+def decode_offsets(data: bytes) -> dict[tuple[str, int], int]:
+    try:
+        return {
+            (topic, int(part)): int(offset)
+            for topic, part, offset in (line.split(" ") for line in _lines(data))
+        }
+    except ValueError as error:
+        raise CorruptCheckpoint(f"an offset checkpoint: {error}") from error
+
+
+def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """(leader epoch, start offset), as in leader-epoch-checkpoint."""
+    return _encode(f"{epoch} {start}" for epoch, start in entries)
+
+
+def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    try:
+        return [
+            (int(epoch), int(start)) for epoch, start in (line.split(" ") for line in _lines(data))
+        ]
+    except ValueError as error:
+        raise CorruptCheckpoint(f"leader-epoch-checkpoint: {error}") from error
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: {VERSION}\ntopic_id: {uuid_text(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    fields = dict(line.split(": ", 1) for line in _text(data).splitlines() if ": " in line)
+    try:
+        if int(fields["version"]) != VERSION:
+            raise ValueError(f"version {fields['version']}")
+        return uuid_from_text(fields["topic_id"].strip())
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpoint(f"partition.metadata: {error}") from error
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode_clean_shutdown(data: bytes) -> int:
+    """The broker epoch, or -1: the file's being there is what counts (older ones are empty)."""
+    try:
+        return int(json.loads(data)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def encode_meta_properties(
+    *, node_id: int, cluster_id: str, directory_id: bytes, date: str
+) -> bytes:
+    """`date` as Java writes it in the comment on top of a properties file."""
+    lines = (
+        "#",
+        f"#{date}",
+        f"node.id={node_id}",
+        f"directory.id={uuid_text(directory_id)}",
+        "version=1",
+        f"cluster.id={cluster_id}",
+    )
+    return "".join(line + "\n" for line in lines).encode("latin-1")
+
+
+def decode_meta_properties(data: bytes) -> dict[str, str]:
+    properties = {}
+    for line in data.decode("latin-1").splitlines():
+        key, separator, value = line.strip().partition("=")
+        if separator and not key.startswith(("#", "!")):
+            properties[key.strip()] = value.strip()
+    return properties
+
+
+def java_date(moment: tuple[int, int, int, int, int, int, int]) -> str:
+    """Year, month, day, hour, minute, second, weekday (UTC) as java.util.Date prints them."""
+    year, month, day, hour, minute, second, weekday = moment
+    clock = f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"{_DAYS[weekday]} {_MONTHS[month - 1]} {day:02d} {clock} UTC {year}"
+
+
+def _encode(lines: Iterable[str]) -> bytes:
+    body = list(lines)
+    return "".join(f"{line}\n" for line in (VERSION, len(body), *body)).encode()
+
+
+def _lines(data: bytes) -> list[str]:
+    lines = _text(data).splitlines()
+    if not lines:
+        return []
+    if len(lines) < 2 or int(lines[0]) != VERSION:
+        raise ValueError(f"version {lines[0]!r}")
+    entries = [line for line in lines[2:] if line]
+    if int(lines[1]) != len(entries):
+        raise ValueError(f"{len(entries)} entries where {lines[1]} are announced")
+    return entries
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint("a checkpoint is no text") from error

@@ -1,0 +1,67 @@
+"""Shell: how far a log is durable, and whether its disk still does what it is told.
+
+Rules of this file: the recovery point moves when a sync has returned, never when one is asked for.
+After a sync that failed nothing is certain any more (the kernel may have dropped the pages and
+forgotten that it did), so the log takes no further appends until it has been opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.seams import Background
+from broker.system import InlineBackground
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+
+class Durability:
+    """One log's recovery point and its first failure."""
+
+    def __init__(self, name: str, background: Background, recovery_point: int, now_ms: int) -> None:
+        self.recovery_point = recovery_point
+        self.storage_error: OSError | None = None
+        self.last_sync_ms = now_ms
+        self._name = name
+        self._background = background
+        self._is_closed = False
+
+    def sync(self, work: Callable[[], None], target: int, now_ms: int, *, wait: bool) -> None:
+        """Do the work, in Background unless waiting, and move the recovery point to `target`."""
+        self.last_sync_ms = now_ms
+
+        def done(error: BaseException | None) -> None:
+            if self._is_closed:
+                return
+            if isinstance(error, OSError):
+                self.fail(error)
+            elif error is not None:
+                raise error
+            else:
+                self.recovery_point = max(self.recovery_point, target)
+
+        if wait:
+            InlineBackground().submit(work, done)
+            self.check()
+        else:
+            self._background.submit(work, done)
+
+    def lower_to(self, end_offset: int) -> None:
+        """The log has been cut: what is to come has not been synced."""
+        self.recovery_point = min(self.recovery_point, end_offset)
+
+    def fail(self, error: OSError) -> None:
+        """The files may not be what memory says."""
+        if self.storage_error is None:
+            self.storage_error = error
+
+    def check(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR once something has failed."""
+        if self.storage_error is not None:
+            raise self.unavailable(self.storage_error) from self.storage_error
+
+    def unavailable(self, error: OSError) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
+
+    def close(self) -> None:
+        """What comes back from Background later concerns nobody."""
+        self._is_closed = True

@@ -1,0 +1,59 @@
+"""Shell: whole small files, written so that a crash leaves the old one or the new one.
+
+Rules of this file: a replacement goes to a temporary file that is renamed; what has to survive
+the loss of power is synced before the rename, and the folder after it.
+"""
+
+from __future__ import annotations
+
+from broker.log.names import TEMPORARY
+from broker.seams import Disk
+
+
+def write_whole(disk: Disk, path: str, data: bytes) -> None:
+    """Write a file from its beginning; one that checks itself may be torn by a crash."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        written = 0
+        while written < len(data):
+            written += file.write(data[written:], written)
+    finally:
+        file.close()
+
+
+def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
+    """Put a file in the place of another in one step."""
+    temporary = path + TEMPORARY
+    write_whole(disk, temporary, data)
+    if durable:
+        sync_file(disk, temporary)
+    disk.rename(temporary, path)
+    if durable:
+        disk.sync_directory(path.rpartition("/")[0] or ".")
+
+
+def sync_file(disk: Disk, path: str) -> None:
+    """Make a file durable that may have been deleted in the meantime."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def unlink_if_there(disk: Disk, path: str) -> None:
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def read_or_none(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read_file(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,92 @@
+"""Pure: how Kafka names the files and folders of a log.
+
+Rules of this file: a segment's files share its base offset in 20 digits; a suffix after the kind
+says that the file is on its way in (`.cleaned`, `.swap`) or out (`.deleted`); a folder on its way
+out is renamed to `<topic>-<partition>.<32 hex digits>-delete`, so that its name is free at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+PRODUCER_SNAPSHOT = ".snapshot"
+SEGMENT_KINDS = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+TEMPORARY = ".tmp"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+DELETE_FOLDER = "-delete"
+FUTURE_FOLDER = "-future"
+FOLDER_NAME_MAX = 255
+
+# Kafka's own metadata log lies among the topics of its data directory; it is none.
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class SegmentFile(NamedTuple):
+    """The parts of a file name such as 00000000000000000042.index.deleted."""
+
+    offset: int
+    kind: str
+    suffix: str
+
+
+class PartitionFolder(NamedTuple):
+    """The parts of a folder name such as orders-3 or orders-3.<id>-delete."""
+
+    topic: str
+    partition: int
+    suffix: str
+
+
+def file_name(offset: int, kind: str) -> str:
+    return f"{offset:020d}{kind}"
+
+
+def parse_file_name(name: str) -> SegmentFile | None:
+    """None for what is no file of a segment."""
+    digits, dot, rest = name.partition(".")
+    if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return None
+    kind, more, suffix = rest.partition(".")
+    if dot + kind not in SEGMENT_KINDS and dot + kind != PRODUCER_SNAPSHOT:
+        return None
+    return SegmentFile(int(digits), dot + kind, more + suffix)
+
+
+def folder_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def deleted_folder_name(topic: str, partition: int, unique: bytes) -> str:
+    """The name under which a deleted partition waits; a long topic name is cut, as Kafka does."""
+    ending = f".{unique.hex()}{DELETE_FOLDER}"
+    return folder_name(topic, partition)[: FOLDER_NAME_MAX - len(ending)] + ending
+
+
+def parse_folder_name(name: str) -> PartitionFolder | None:
+    """None for what is no folder of a partition. Of a cut name the partition is -1."""
+    suffix = ""
+    for ending in (DELETE_FOLDER, FUTURE_FOLDER):
+        if name.endswith(ending) and "." in name:
+            suffix = ending
+            name = name[: name.rindex(".")]
+    topic, dash, partition = name.rpartition("-")
+    if dash and topic and partition.isascii() and partition.isdigit():
+        return PartitionFolder(topic, int(partition), suffix)
+    return PartitionFolder(name, -1, suffix) if suffix else None

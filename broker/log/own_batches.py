@@ -1,0 +1,110 @@
+"""Pure: batches that no producer sent: a leader's, or this broker's own.
+
+Rules of this file: a follower takes what its leader wrote, offsets and epochs included, and only
+refuses damage and offsets that go back; what this broker writes (markers, group and transaction
+records) gets its place here, and is held to the rules of epochs like a producer's.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from broker.log.config import LogConfig
+from broker.log.producers import Producers
+from broker.log.validation import check_own_batch
+from broker.log.values import AppendOrigin
+from kafka_ds.wire.batch import (
+    BatchHeader,
+    ControlType,
+    CorruptRecord,
+    control_type,
+    read_records,
+    set_log_append_time,
+    stamp,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+class Marker(NamedTuple):
+    """What a control batch says of its producer's transaction."""
+
+    aborted: bool
+    coordinator_epoch: int
+
+
+class OwnBatch(NamedTuple):
+    """A batch as it will be in the log."""
+
+    header: BatchHeader
+    marker: Marker | None
+
+
+def read_marker(batch: bytes | memoryview, header: BatchHeader) -> Marker:
+    """The marker in a control batch; raises CorruptRecord where there is none."""
+    records = read_records(batch, 0, header)
+    if not records:
+        raise CorruptRecord("a control batch without a record")
+    kind = control_type(records[0])
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        raise CorruptRecord(f"control type {kind}")
+    value = records[0].value
+    if value is None or len(value) < _MARKER_VALUE.size:
+        raise CorruptRecord("a marker without its coordinator epoch")
+    return Marker(kind == ControlType.ABORT, _MARKER_VALUE.unpack_from(value)[1])
+
+
+def accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
+    """A leader's batches as they are; raises CORRUPT_MESSAGE."""
+    accepted: list[OwnBatch] = []
+    position = 0
+    while position < len(records):
+        header = check_own_batch(records, position)
+        if header.base_offset < next_offset:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"offset {header.base_offset} at the end {next_offset}"
+            )
+        accepted.append(OwnBatch(header, _marker_of(records, position, header)))
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+    return accepted
+
+
+def accept_own(
+    records: memoryview,
+    producers: Producers,
+    config: LogConfig,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+) -> list[OwnBatch]:
+    """This broker's batches, stamped with their offsets and epoch; raises KafkaError."""
+    accepted: list[OwnBatch] = []
+    position = 0
+    while position < len(records):
+        header = check_own_batch(records, position, limit_bytes=config.max_message_bytes)
+        if config.uses_log_append_time:
+            header = set_log_append_time(records, position, header, now_ms)
+        stamp(records, position, base_offset=next_offset, leader_epoch=leader_epoch)
+        header = header._replace(base_offset=next_offset, leader_epoch=leader_epoch)
+        marker = _marker_of(records, position, header)
+        if marker is not None:
+            producers.check_marker(header, marker.coordinator_epoch)
+        elif header.producer_id >= 0:
+            producers.check(header, AppendOrigin.COORDINATOR)
+        accepted.append(OwnBatch(header, marker))
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+    return accepted
+
+
+def _marker_of(records: memoryview, position: int, header: BatchHeader) -> Marker | None:
+    if not header.is_control or header.producer_id < 0:
+        return None
+    try:
+        return read_marker(records[position : position + header.size_in_bytes], header)
+    except CorruptRecord as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a control batch: {error}") from error

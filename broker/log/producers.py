@@ -1,0 +1,317 @@
+"""Pure: what a log knows of its producers: idempotence and transactions (KIP-98, KIP-360).
+
+Rules of this file:
+- `check` decides and changes nothing; `update` records what has been written and refuses nothing.
+  So a write that fails in between leaves the state as the log is.
+- The last five batches of a producer's epoch are remembered: a batch that equals one of them is a
+  duplicate, whose first answer is given again. Sequences go on with 0 after 2^31 - 1.
+- A producer that the log has never seen (or forgot: expired, or its records deleted) may begin
+  with any sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
+- A snapshot is Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from broker.log.values import AppendOrigin
+from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from kafka_ds.wire.crc import crc32c
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+BATCHES_REMEMBERED = 5
+SEQUENCE_MASK = 0x7FFF_FFFF
+NO_OFFSET = -1
+
+SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_CHECKED_FROM = 6  # after the version and the checksum
+
+
+class CorruptSnapshot(Exception):
+    """A producer snapshot whose length, version or checksum is wrong."""
+
+
+class ProducerBatch(NamedTuple):
+    """A batch as it is remembered: enough to know it again, and to repeat its answer."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        if self.last_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MASK
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker is in the log at `last_offset`."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Producer:
+    """One producer id's state in one log."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "transaction_start")
+
+    def __init__(self) -> None:
+        self.epoch = NO_PRODUCER_EPOCH
+        self.batches: deque[ProducerBatch] = deque(maxlen=BATCHES_REMEMBERED)
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = NO_TIMESTAMP
+        self.transaction_start = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def enter_epoch(self, epoch: int) -> None:
+        """A new epoch begins with nothing to compare with."""
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+    def duplicate_of(self, header: BatchHeader) -> ProducerBatch | None:
+        if header.producer_epoch != self.epoch:
+            return None
+        last = header.last_sequence
+        for batch in self.batches:
+            if batch.last_sequence == last and batch.first_sequence == header.base_sequence:
+                return batch
+        return None
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """All of it as one value, for comparing states."""
+        return (
+            self.epoch,
+            tuple(self.batches),
+            self.coordinator_epoch,
+            self.last_timestamp_ms,
+            self.transaction_start,
+        )
+
+
+class Producers:
+    """The producers of one log, and its transactions that are open or not yet committed."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._ongoing: dict[int, int] = {}  # first offset → producer id, ascending
+        self._settling: dict[int, int] = {}  # first offset → marker offset, above the watermark
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    # -- idempotence ----------------------------------------------------------------------------
+
+    def check(self, header: BatchHeader, origin: AppendOrigin) -> ProducerBatch | None:
+        """The earlier batch that this one repeats, or None; raises where it may not be written."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = producer.duplicate_of(header)
+            if duplicate is not None:
+                return duplicate
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {header.producer_epoch} of producer {header.producer_id} is older than "
+                f"{producer.epoch}",
+            )
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(producer, header)
+        if producer.transaction_start != NO_OFFSET and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open in this partition",
+            )
+        return None
+
+    @staticmethod
+    def _check_sequence(producer: Producer, header: BatchHeader) -> None:
+        if producer.epoch == NO_PRODUCER_EPOCH:
+            return
+        sequence = header.base_sequence
+        if header.producer_epoch != producer.epoch:
+            if sequence == 0:
+                return
+            expected = 0
+        else:
+            last = producer.last_sequence
+            expected = (last + 1) & SEQUENCE_MASK
+            # After a marker alone the epoch is known and no sequence is: it begins with 0.
+            if sequence == expected:
+                return
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+            f"{sequence}, expected is {expected}",
+        )
+
+    def update(self, header: BatchHeader) -> None:
+        """Record a data batch that is in the log; its offsets are those of the log."""
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer()
+        if header.producer_epoch != producer.epoch:
+            producer.enter_epoch(header.producer_epoch)
+        delta = header.last_offset_delta
+        producer.batches.append(
+            ProducerBatch(
+                header.last_sequence, header.base_offset + delta, delta, header.max_timestamp
+            )
+        )
+        producer.last_timestamp_ms = header.max_timestamp
+        if header.is_transactional and producer.transaction_start == NO_OFFSET:
+            producer.transaction_start = header.base_offset
+            self._ongoing[header.base_offset] = producer_id
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """Raises where a fenced coordinator or producer epoch would end a transaction."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {header.producer_epoch}, the producer is at {producer.epoch}",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch}",
+            )
+
+    def end_transaction(
+        self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
+    ) -> CompletedTransaction | None:
+        """Record a marker that is in the log; None if it ended nothing."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = Producer()
+        first_offset = producer.transaction_start
+        producer.enter_epoch(header.producer_epoch)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_timestamp_ms = header.max_timestamp
+        producer.transaction_start = NO_OFFSET
+        if first_offset == NO_OFFSET:
+            return None
+        self._ongoing.pop(first_offset, None)
+        self._settling[first_offset] = header.base_offset
+        return CompletedTransaction(header.producer_id, first_offset, header.base_offset, aborted)
+
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset that this completion leads to (kept in the aborted index)."""
+        return next(iter(self._ongoing), completed.last_offset + 1)
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
+        """Where the first transaction begins that is open, or whose end is not committed."""
+        if not self._ongoing and not self._settling:
+            return high_watermark
+        for first, last in list(self._settling.items()):
+            if last < high_watermark:
+                del self._settling[first]
+        unstable = min(
+            min(self._settling, default=high_watermark), next(iter(self._ongoing), high_watermark)
+        )
+        return min(high_watermark, max(unstable, log_start_offset))
+
+    # -- forgetting -----------------------------------------------------------------------------
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget who has been silent for long and has no transaction open; returns how many."""
+        silent = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start == NO_OFFSET
+            and now_ms - producer.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in silent:
+            del self._producers[producer_id]
+        return len(silent)
+
+    def forget_transactions_below(self, log_start_offset: int) -> None:
+        """Transactions that ended below the log's start hold nothing back any more."""
+        self._settling = {
+            first: last for first, last in self._settling.items() if last >= log_start_offset
+        }
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def fingerprint(self) -> dict[int, tuple[object, ...]]:
+        return {key: producer.fingerprint() for key, producer in self._producers.items()}
+
+    def encode_snapshot(self) -> bytes:
+        """All producers in Kafka's format."""
+        body = bytearray(_SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(self._producers)))
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else None
+            body += _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence if last else NO_SEQUENCE,
+                last.last_offset if last else NO_OFFSET,
+                last.offset_delta if last else 0,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+        checksum = crc32c(memoryview(body)[_CHECKED_FROM:])
+        _SNAPSHOT_HEAD.pack_into(body, 0, SNAPSHOT_VERSION, checksum, len(self._producers))
+        return bytes(body)
+
+    @classmethod
+    def decode_snapshot(cls, data: bytes) -> Producers:
+        """The producers of a snapshot; raises CorruptSnapshot for anything else."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise CorruptSnapshot("cut short")
+        version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise CorruptSnapshot(f"version {version}")
+        if checksum != crc32c(memoryview(data)[_CHECKED_FROM:]):
+            raise CorruptSnapshot("checksum")
+        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
+        producers = cls()
+        entries = _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
+        producers._restore(entries)
+        return producers
+
+    def _restore(self, entries: Iterable[tuple[int, ...]]) -> None:
+        ongoing = {}
+        for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start in entries:
+            producer = self._producers[producer_id] = Producer()
+            producer.epoch = epoch
+            if offset >= 0:
+                producer.batches.append(ProducerBatch(sequence, offset, delta, timestamp))
+            producer.last_timestamp_ms = timestamp
+            producer.coordinator_epoch = coordinator
+            producer.transaction_start = start
+            if start >= 0:
+                ongoing[start] = producer_id
+        self._ongoing = dict(sorted(ongoing.items()))

@@ -1,0 +1,351 @@
+"""Shell: from the files of a folder to a log that may be appended to.
+
+Rules of this file:
+- After a clean stop nothing is scanned but the few batches behind the last index entry. After any
+  other stop every segment that reaches past the recovery point is read and its checksums verified;
+  what is below the recovery point was synced and is believed.
+- The log ends at the first thing that is wrong: a torn or foreign batch, offsets that do not
+  ascend, a segment that does not continue the one before. Everything behind it goes.
+- Indexes, epochs and producers are made anew from the batches wherever they are missing, cannot be
+  right, or belong to a part that was scanned. They are derived; the batches are the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.log import names
+from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
+from broker.log.config import LogConfig
+from broker.log.epochs import LeaderEpochs
+from broker.log.files import read_or_none, unlink_if_there
+from broker.log.index import RELATIVE_OFFSET_MAX
+from broker.log.own_batches import read_marker
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.scan import headers, valid_batches
+from broker.log.segment import Segment
+from broker.log.values import AbortedTransaction
+from broker.seams import Disk
+from kafka_ds.wire.batch import BatchHeader, CorruptRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """What was found. `recovery_point` is what was durable before, and still is there."""
+
+    segments: list[Segment]
+    producers: Producers
+    epochs: LeaderEpochs
+    log_start_offset: int
+    recovery_point: int
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments[-1].next_offset
+
+
+def load(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    clean_shutdown: bool,
+    recovery_point: int,
+    log_start_offset: int,
+) -> LoadedLog:
+    """Open the folder of a log, creating what is not there."""
+    disk.make_directory(directory)
+    finish_leftovers(disk, directory)
+    segments = _open_segments(disk, directory, config, now_ms)
+    epochs, epochs_known = _load_epochs(disk, directory)
+    scanned_from: int | None = None
+    if segments:
+        if clean_shutdown and not segments[-1].load_tail():
+            recovery_point = segments[-1].base_offset
+            clean_shutdown = False
+        if not clean_shutdown:
+            scanned_from = _recover(disk, segments, epochs, config, recovery_point)
+    if segments and segments[-1].next_offset < log_start_offset:
+        # The beginning was moved, and what was to follow it is lost: nothing is left.
+        remove_segments(disk, segments)
+        segments = []
+        epochs.clear()
+        epochs_known = True
+    if not segments:
+        segments = [new_segment(disk, directory, config, log_start_offset, now_ms)]
+    segments[-1].is_active = True
+    if not epochs_known:
+        _assign_epochs(epochs, segments)
+    end_offset = segments[-1].next_offset
+    start_offset = log_start_offset
+    if not config.remote_storage_enable:
+        start_offset = max(start_offset, segments[0].base_offset)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(start_offset)
+    producers = load_producers(
+        disk, directory, segments, end_offset=end_offset, scanned_from=scanned_from
+    )
+    producers.expire(now_ms, config.producer_id_expiration_ms)
+    useful = {segment.base_offset for segment in segments} | {end_offset}
+    remove_snapshots(disk, directory, lambda offset: offset not in useful)
+    return LoadedLog(
+        segments=segments,
+        producers=producers,
+        epochs=epochs,
+        log_start_offset=start_offset,
+        recovery_point=end_offset if clean_shutdown else min(recovery_point, end_offset),
+    )
+
+
+def new_segment(
+    disk: Disk, directory: str, config: LogConfig, base_offset: int, now_ms: int
+) -> Segment:
+    return Segment.create(
+        disk,
+        directory,
+        base_offset,
+        created_ms=now_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        preallocate_bytes=config.segment_bytes if config.preallocate else 0,
+    )
+
+
+# -- files that a crash may leave -----------------------------------------------------------------
+
+
+def finish_leftovers(disk: Disk, directory: str) -> None:
+    """End what was under way: deletions are completed, swaps too, all else is undone.
+
+    A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the
+    segments whose offsets it covers; a `.cleaned` one may be anything and goes.
+    """
+    files = {name: names.parse_file_name(name) for name in disk.list_names(directory)}
+    cleaned = [f.offset for f in files.values() if f and f.suffix == names.CLEANED]
+    for name, file in files.items():
+        doomed = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
+        if file and file.suffix == names.SWAP and cleaned and file.offset >= min(cleaned):
+            doomed = True  # Some of a split's parts are not swapped yet: the original stays.
+        if doomed:
+            unlink_if_there(disk, f"{directory}/{name}")
+    swaps = sorted(
+        f.offset
+        for name, f in files.items()
+        if f
+        and (f.kind, f.suffix) == (names.LOG, names.SWAP)
+        and disk.exists(f"{directory}/{name}")
+    )
+    for base_offset in swaps:
+        _finish_swap(disk, directory, base_offset)
+    logs = _offsets_of(disk, directory, names.LOG)
+    for name in disk.list_names(directory):
+        file = names.parse_file_name(name)
+        if file is None or file.kind == names.PRODUCER_SNAPSHOT:
+            continue
+        if file.suffix or file.offset not in logs:
+            unlink_if_there(disk, f"{directory}/{name}")
+
+
+def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
+    path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
+    end_offset = base_offset
+    file = disk.open(path + names.SWAP)
+    try:
+        for _, header in headers(file.read, 0, file.size()):
+            end_offset = header.next_offset
+    finally:
+        file.close()
+    for offset in _offsets_of(disk, directory, names.LOG):
+        if base_offset <= offset < end_offset:
+            _unlink_segment(disk, directory, offset)
+    for kind in names.SEGMENT_KINDS:
+        name = f"{directory}/{names.file_name(base_offset, kind)}"
+        if disk.exists(name + names.SWAP):
+            disk.rename(name + names.SWAP, name)
+
+
+def _offsets_of(disk: Disk, directory: str, kind: str) -> set[int]:
+    files = (names.parse_file_name(name) for name in disk.list_names(directory))
+    return {file.offset for file in files if file and file.kind == kind and not file.suffix}
+
+
+def _unlink_segment(disk: Disk, directory: str, base_offset: int) -> None:
+    for kind in names.SEGMENT_KINDS:
+        unlink_if_there(disk, f"{directory}/{names.file_name(base_offset, kind)}")
+
+
+def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
+    """Take segments from the disk at once, with the snapshots at their beginnings."""
+    for segment in segments:
+        segment.close()
+        _unlink_segment(disk, segment.directory, segment.base_offset)
+        unlink_if_there(disk, segment.file_path(names.PRODUCER_SNAPSHOT))
+
+
+# -- segments -------------------------------------------------------------------------------------
+
+
+def _open_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
+    listed = set(disk.list_names(directory))
+    bases = sorted(_offsets_of(disk, directory, names.LOG))
+    segments = [
+        Segment(
+            disk,
+            directory,
+            base,
+            created_ms=now_ms,
+            index_interval_bytes=config.index_interval_bytes,
+            size_bytes=disk.size(f"{directory}/{names.file_name(base, names.LOG)}"),
+            next_offset=following,
+            has_aborted=names.file_name(base, names.TRANSACTION_INDEX) in listed,
+        )
+        for base, following in zip(bases, [*bases[1:], None], strict=False)
+    ]
+    for segment in segments[:-1]:
+        kinds = (names.OFFSET_INDEX, names.TIME_INDEX)
+        if not all(names.file_name(segment.base_offset, kind) in listed for kind in kinds):
+            segment.load_indexes()
+            segment.drop_indexes()
+    return segments
+
+
+def _recover(
+    disk: Disk,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    recovery_point: int,
+) -> int | None:
+    """Scan what reaches past the recovery point; returns where that began."""
+    first = next(
+        (i for i, s in enumerate(segments[:-1]) if s.next_offset > recovery_point),
+        len(segments) - 1,
+    )
+    scanned_from = segments[first].base_offset
+    for index in range(first, len(segments)):
+        segment = segments[index]
+        whole = _recover_segment(segment, epochs)
+        rest = segments[index + 1 :]
+        if rest and segment.next_offset != rest[0].base_offset:
+            # Compaction leaves such gaps; without it, the end of this file never reached the disk.
+            gap = segment.next_offset < rest[0].base_offset
+            whole = whole and gap and config.is_compacted
+            segment.next_offset = rest[0].base_offset if whole else segment.next_offset
+        if rest and not whole:
+            remove_segments(disk, rest)
+            del segments[index + 1 :]
+            break
+    return scanned_from
+
+
+def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
+    """Cut a segment at its first bad batch and rebuild its indexes; whether nothing was cut."""
+    size = segment.file.size()
+    segment.reset()
+    segment.aborted.clear()
+    for _, header, _ in valid_batches(segment.file.read, 0, size):
+        if (
+            header.base_offset < segment.next_offset
+            or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        ):
+            break
+        segment.note(header)
+        if header.leader_epoch > epochs.latest_epoch:
+            epochs.assign(header.leader_epoch, header.base_offset)
+    if segment.size_bytes < size:
+        segment.file.truncate(segment.size_bytes)
+    segment.complete_indexes()
+    return segment.size_bytes == size
+
+
+# -- epochs ---------------------------------------------------------------------------------------
+
+
+def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, bool]:
+    """The epochs of the checkpoint, and whether there was a good one."""
+    data = read_or_none(disk, f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}")
+    try:
+        if data:
+            return LeaderEpochs(decode_epochs(data)), True
+    except (CorruptCheckpoint, AssertionError):
+        pass
+    return LeaderEpochs(), False
+
+
+def _assign_epochs(epochs: LeaderEpochs, segments: Sequence[Segment]) -> None:
+    epochs.clear()
+    for segment in segments:
+        for _, header in headers(segment.file.read, 0, segment.size_bytes):
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
+
+
+# -- producers ------------------------------------------------------------------------------------
+
+
+def load_producers(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    *,
+    end_offset: int,
+    scanned_from: int | None,
+) -> Producers:
+    """The producers at the end of the log: from the last good snapshot and the batches behind it.
+
+    The transaction indexes of the segments from `scanned_from` on are written on the way.
+    """
+    producers, position = Producers(), segments[0].base_offset
+    limit = end_offset if scanned_from is None else min(scanned_from, end_offset)
+    for offset in sorted(_offsets_of(disk, directory, names.PRODUCER_SNAPSHOT), reverse=True):
+        path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
+        if offset > limit:
+            continue
+        try:
+            producers, position = Producers.decode_snapshot(disk.read_file(path)), offset
+            break
+        except CorruptSnapshot:
+            disk.unlink(path)
+    for segment in segments:
+        if segment.next_offset <= position:
+            continue
+        is_scanned = scanned_from is not None and segment.base_offset >= scanned_from
+        start = segment.position_of(position)
+        for at, header in headers(segment.file.read, start, segment.size_bytes):
+            if header.producer_id < 0:
+                continue
+            if header.is_control:
+                _replay_marker(producers, segment, at, header, write=is_scanned)
+            else:
+                producers.update(header)
+    return producers
+
+
+def _replay_marker(
+    producers: Producers, segment: Segment, position: int, header: BatchHeader, *, write: bool
+) -> None:
+    batch = segment.file.read(header.size_in_bytes, position)
+    try:
+        marker = read_marker(batch, header)
+    except CorruptRecord:
+        return  # Its checksum held when it was written; no consumer understands it either.
+    completed = producers.end_transaction(
+        header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
+    )
+    if completed is not None and completed.aborted and write:
+        segment.aborted.append(
+            AbortedTransaction(
+                completed.producer_id,
+                completed.first_offset,
+                completed.last_offset,
+                producers.last_stable_offset_after(completed),
+            )
+        )
+
+
+def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:
+    """Remove the snapshots of offsets that the log never had, or has cut off, or needs no more."""
+    for offset in _offsets_of(disk, directory, names.PRODUCER_SNAPSHOT):
+        if is_stray(offset):
+            unlink_if_there(disk, f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}")

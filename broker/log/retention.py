@@ -1,0 +1,71 @@
+"""Pure: which of a log's oldest segments may go.
+
+Rules of this file:
+- Segments go from the oldest on, and the first that must stay keeps all behind it.
+- Nothing goes that is not committed, and on a tiered topic nothing that is not in the lake, unless
+  the log's beginning has been moved past it (KIP-405).
+- A segment goes for one of three reasons: it ends below the log's start; the log without it is
+  still as large as its limit; its newest record is older than its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from broker.log.config import LogConfig
+
+
+class Candidate(NamedTuple):
+    """A segment, oldest first; `newest_ms` may have to be looked up, so it is asked for."""
+
+    next_offset: int
+    size_bytes: int
+    newest_ms: Callable[[], int]
+
+
+class Limits(NamedTuple):
+    """How far a log may be deleted now."""
+
+    log_start_offset: int
+    high_watermark: int
+    highest_offset_in_remote_storage: int
+
+
+def count_deletable(
+    segments: Sequence[Candidate], config: LogConfig, limits: Limits, now_ms: int
+) -> int:
+    """How many of the oldest segments retention takes, the active one (the last) included."""
+    kept_bytes = sum(segment.size_bytes for segment in segments)
+    count = 0
+    for segment in segments:
+        is_last = count == len(segments) - 1
+        if is_last and segment.size_bytes == 0:
+            break  # An empty log is already as empty as it gets.
+        if not _is_free(segment, config, limits):
+            break
+        below_start = not is_last and segment.next_offset <= limits.log_start_offset
+        if not below_start and not _is_due(segment, config, kept_bytes, now_ms):
+            break
+        kept_bytes -= segment.size_bytes
+        count += 1
+    return count
+
+
+def _is_free(segment: Candidate, config: LogConfig, limits: Limits) -> bool:
+    if segment.next_offset > limits.high_watermark:
+        return False
+    if not config.remote_storage_enable or segment.next_offset <= limits.log_start_offset:
+        return True
+    return segment.next_offset - 1 <= limits.highest_offset_in_remote_storage
+
+
+def _is_due(segment: Candidate, config: LogConfig, kept_bytes: int, now_ms: int) -> bool:
+    # A compacted topic keeps its latest values for ever, unless it is tiered: then they are there.
+    if not config.deletes_old and not config.remote_storage_enable:
+        return False
+    limit_bytes = config.effective_local_retention_bytes
+    if limit_bytes >= 0 and kept_bytes - segment.size_bytes >= limit_bytes:
+        return True
+    limit_ms = config.effective_local_retention_ms
+    return limit_ms >= 0 and now_ms - segment.newest_ms() > limit_ms

@@ -1,0 +1,73 @@
+"""Shell: walking the batches of a segment file without its index.
+
+Rules of this file: nothing is believed that does not fit: a length beyond the file, a magic other
+than 2 or offsets that do not ascend end the walk, as a torn write or foreign bytes would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kafka_ds.wire.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
+
+ReadAt = Callable[[int, int], bytes | bytearray]
+"""(size, position) → bytes, fewer only at the end of the file."""
+
+LOOK_BYTES = 4096 + HEADER_BYTES
+WALK_BYTES = 64 << 10
+CHECK_BYTES = 1 << 20
+
+
+def headers(
+    read: ReadAt, start: int, end: int, *, chunk_bytes: int = WALK_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch in [start, end); the checksums are not looked at."""
+    position = start
+    while end - position >= HEADER_BYTES:
+        chunk = read(min(chunk_bytes, end - position), position)
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+            size = header.size_in_bytes
+            if not _fits(header, size, end - position):
+                return
+            yield position, header
+            at += size
+            position += size
+        if not at:
+            return  # The file is shorter than it should be.
+
+
+def valid_batches(read: ReadAt, start: int, end: int) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Position, header and bytes of each whole batch whose checksum holds, up to the first bad."""
+    position = start
+    while end - position >= HEADER_BYTES:
+        chunk = bytes(read(min(CHECK_BYTES, end - position), position))
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+            size = header.size_in_bytes
+            if not _fits(header, size, end - position):
+                return
+            if size > len(chunk) - at:
+                if at:
+                    break  # Read on from this batch.
+                chunk = bytes(read(size, position))
+                if len(chunk) < size:
+                    return
+            if not crc_is_valid(chunk, at, header):
+                return
+            yield position, header, chunk[at : at + size]
+            at += size
+            position += size
+        if not at:
+            return
+
+
+def _fits(header: BatchHeader, size: int, left: int) -> bool:
+    return (
+        header.magic == MAGIC
+        and HEADER_BYTES <= size <= left
+        and header.last_offset_delta >= 0
+        and header.base_offset >= 0
+    )

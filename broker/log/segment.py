@@ -1,0 +1,443 @@
+"""Shell: one segment of a log: its file of batches, and its indexes.
+
+Rules of this file:
+- A batch is written before anything in memory says that it is there; a write that fails is cut off
+  again, so that the file ends with a whole batch whenever a call returns.
+- Index entries are kept in memory and reach their files when the segment is flushed, rolled or
+  closed, never with a batch: after a crash what is past the recovery point is scanned anyway, and
+  its indexes are made anew.
+- Of a closed segment nothing is in memory until it is asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+
+from broker.log import names
+from broker.log.aborted import AbortedIndex
+from broker.log.files import sync_file
+from broker.log.index import (
+    OFFSET_ENTRY_BYTES,
+    RELATIVE_OFFSET_MAX,
+    TIME_ENTRY_BYTES,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
+)
+from broker.log.scan import LOOK_BYTES, ReadAt, headers
+from broker.seams import Disk, DiskFile, ReadableBuffer
+from kafka_ds.wire.batch import NO_TIMESTAMP, BatchHeader
+
+# Places of the last batches appended, kept so that reads at the tail need no index and no disk.
+TAIL_BATCHES_MAX = 512
+# Where reads were cut, by the offset that comes there: a sequential reader comes back for it.
+CUTS_MAX = 16
+
+
+class Segment:
+    """Batches from `base_offset` up to `next_offset`, in one file."""
+
+    __slots__ = (
+        "_cuts",
+        "_disk",
+        "_file",
+        "_offset_index",
+        "_tail",
+        "_time_index",
+        "_written",
+        "aborted",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "first_timestamp_ms",
+        "index_interval_bytes",
+        "is_active",
+        "is_damaged",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "next_offset",
+        "path",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        index_interval_bytes: int,
+        size_bytes: int = 0,
+        next_offset: int | None = None,
+        has_aborted: bool = False,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
+        self.created_ms = created_ms
+        self.index_interval_bytes = index_interval_bytes
+        self.size_bytes = size_bytes
+        self.next_offset = base_offset if next_offset is None else next_offset
+        self.is_active = False
+        self.is_damaged = False
+        self._file: DiskFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self.aborted = AbortedIndex(
+            disk, self.file_path(names.TRANSACTION_INDEX), exists=has_aborted
+        )
+        self._cuts: dict[int, int] = {}
+        # Last offsets and positions. Replaced when trimmed, never shortened: a thread may be reading.
+        self._tail = (array("q"), array("q"))
+        # How much of each index file is known to be what is in memory; else it is written anew.
+        self._written = {names.OFFSET_INDEX: 0, names.TIME_INDEX: 0}
+        self.bytes_since_index = 0
+        self.first_timestamp_ms: int | None = None
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        created_ms: int,
+        index_interval_bytes: int,
+        preallocate_bytes: int = 0,
+    ) -> Segment:
+        """A new, empty, active segment."""
+        segment = cls(
+            disk,
+            directory,
+            base_offset,
+            created_ms=created_ms,
+            index_interval_bytes=index_interval_bytes,
+        )
+        segment._file = disk.open(segment.path, create=True)
+        # A file of this name can only be a leftover that was not known to be a segment.
+        segment._file.truncate(0)
+        if preallocate_bytes:
+            segment._file.truncate(preallocate_bytes)
+        segment.is_active = True
+        segment._offset_index = OffsetIndex()
+        segment._time_index = TimeIndex()
+        return segment
+
+    @property
+    def file(self) -> DiskFile:
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    def file_path(self, kind: str) -> str:
+        return f"{self.directory}/{names.file_name(self.base_offset, kind)}"
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def write(self, records: ReadableBuffer) -> None:
+        """Write whole batches at the end. After an OSError the file is as it was, or damaged."""
+        file = self._file or self.file
+        position = self.size_bytes
+        size = len(records)
+        try:
+            written = file.write(records, position)
+            while written < size:  # A short write is a full disk: the next one says so.
+                more = file.write(memoryview(records)[written:], position + written)
+                if more <= 0:
+                    raise OSError(f"{self.path}: {size - written} bytes could not be written")
+                written += more
+        except OSError:
+            self.is_damaged = True
+            file.truncate(position)
+            self.is_damaged = False
+            raise
+
+    def note(self, header: BatchHeader) -> None:
+        """Take the batch that has been written at the end into account."""
+        position = self.size_bytes
+        size = header.batch_length + 12
+        last_offset = header.base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
+        if timestamp > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_index > self.index_interval_bytes:
+            self.add_index_entries(last_offset, position)
+            self.bytes_since_index = 0
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = timestamp
+        self.bytes_since_index += size
+        last_offsets, positions = self._tail
+        positions.append(position)
+        last_offsets.append(last_offset)
+        if len(last_offsets) > TAIL_BATCHES_MAX:
+            kept = TAIL_BATCHES_MAX // 2
+            self._tail = (last_offsets[-kept:], positions[-kept:])
+        self.next_offset = last_offset + 1
+        self.size_bytes = position + size
+
+    def add_index_entries(self, last_offset: int, position: int) -> None:
+        base_offset = self.base_offset
+        self.offset_index.append(last_offset - base_offset, position)
+        self.time_index.append_if_later(
+            self.max_timestamp_ms, self.max_timestamp_offset - base_offset
+        )
+
+    def is_full(self, last_offset: int, index_bytes_max: int) -> bool:
+        """Whether an index is full or an offset is too far from the base to be indexed."""
+        return (
+            self.offset_index.count >= index_bytes_max // OFFSET_ENTRY_BYTES
+            or self.time_index.count >= index_bytes_max // TIME_ENTRY_BYTES - 1
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def position_of(self, offset: int, read: ReadAt | None = None) -> int:
+        """Where the first batch begins that ends at or after an offset; the size if none does."""
+        if offset >= self.next_offset:
+            return self.size_bytes
+        if offset <= self.base_offset:
+            return 0
+        last_offsets, positions = self._tail
+        if last_offsets and offset > last_offsets[0]:
+            return positions[bisect_left(last_offsets, offset)]
+        known = self._cuts.get(offset)
+        if known is not None:
+            return known
+        start = self.offset_index.position_before(offset - self.base_offset)
+        walk = headers(read or self.file.read, start, self.size_bytes, chunk_bytes=LOOK_BYTES)
+        for position, header in walk:
+            if header.last_offset >= offset:
+                return position
+        return self.size_bytes
+
+    def cut(
+        self, start: int, limit: int, max_bytes: int, *, min_one_batch: bool, read: ReadAt
+    ) -> tuple[int, int]:
+        """The last batch boundary of [start, limit] within max_bytes, and an offset there.
+
+        No record before that boundary has this offset or a higher one.
+        """
+        entry = self.offset_index.entry_not_after(start + max_bytes)
+        if entry is not None and start < entry[1] <= limit:
+            end = entry[1]
+            for _, header in headers(read, end, self.size_bytes, chunk_bytes=LOOK_BYTES):
+                self._remember_cut(header.base_offset, end)
+                return end, header.base_offset
+            return end, self.base_offset + entry[0]
+        end, bound = start, self.base_offset
+        for position, header in headers(read, start, limit, chunk_bytes=LOOK_BYTES):
+            bound = header.base_offset
+            end = position
+            if position + header.size_in_bytes > start + max_bytes:
+                if position == start and min_one_batch:
+                    return start + header.size_in_bytes, header.next_offset
+                break
+        self._remember_cut(bound, end)
+        return end, bound
+
+    def _remember_cut(self, offset: int, position: int) -> None:
+        if len(self._cuts) >= CUTS_MAX:
+            for oldest in list(self._cuts)[:1]:
+                self._cuts.pop(oldest, None)
+        self._cuts[offset] = position
+
+    # -- indexes --------------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return self._offset_index or self.load_indexes()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return self._time_index or self.load_indexes()[1]
+
+    @property
+    def has_loaded_indexes(self) -> bool:
+        return self._offset_index is not None
+
+    def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Read both; what is missing or cannot be this segment's is made anew from the batches."""
+        try:
+            offsets = OffsetIndex.load(
+                self._disk.read_file(self.file_path(names.OFFSET_INDEX)),
+                log_bytes=self.size_bytes,
+            )
+            times = TimeIndex.load(
+                self._disk.read_file(self.file_path(names.TIME_INDEX)),
+                last_relative_offset=max(self.next_offset - 1 - self.base_offset, 0),
+            )
+        except (FileNotFoundError, CorruptIndex):
+            return self.rebuild_indexes()
+        self._offset_index, self._time_index = offsets, times
+        self._written[names.OFFSET_INDEX] = len(offsets.data)
+        self._written[names.TIME_INDEX] = len(times.data)
+        entry = times.last_entry
+        if entry is not None and entry[0] >= self.max_timestamp_ms:
+            self.max_timestamp_ms = entry[0]
+            self.max_timestamp_offset = self.base_offset + entry[1]
+        return offsets, times
+
+    def drop_indexes(self) -> None:
+        """Forget the indexes of a closed segment; they are in its files."""
+        assert not self.is_active
+        self._offset_index = self._time_index = None
+
+    def reset(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Forget all that `note` collected and begin new indexes; the file is as it was."""
+        self.size_bytes = 0
+        self.next_offset = self.base_offset
+        offsets, times = self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
+        self._written = {names.OFFSET_INDEX: 0, names.TIME_INDEX: 0}
+        self._forget_places()
+        self.bytes_since_index = 0
+        self.first_timestamp_ms = None
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        return offsets, times
+
+    def _forget_places(self) -> None:
+        self._cuts.clear()
+        self._tail = (array("q"), array("q"))
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Make the indexes of a closed or loaded segment anew from its headers."""
+        size, next_offset = self.size_bytes, self.next_offset
+        offsets, times = self.reset()
+        for _, header in headers(self.file.read, 0, size):
+            self.note(header)
+        self.size_bytes, self.next_offset = size, max(next_offset, self.next_offset)
+        self.complete_indexes()
+        return offsets, times
+
+    def load_tail(self) -> bool:
+        """Find the segment's end by its index and the batches behind; whether all of it is batches.
+
+        For a segment that was closed cleanly and is to be appended to again.
+        """
+        size = self.size_bytes
+        self.next_offset = self.base_offset + RELATIVE_OFFSET_MAX  # Not known yet.
+        self.load_indexes()
+        index = self.offset_index
+        start = index.entry(index.count - 1)[1] if index.count else 0
+        self.next_offset = self.base_offset
+        end = start
+        self.bytes_since_index = 0
+        for position, header in headers(self.file.read, start, size):
+            if header.max_timestamp > self.max_timestamp_ms:
+                self.max_timestamp_ms = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+            if position == 0:
+                self.first_timestamp_ms = header.max_timestamp
+            self.next_offset = header.next_offset
+            end = position + header.size_in_bytes
+        self.bytes_since_index = end - start
+        return end == size
+
+    def first_timestamp(self) -> int:
+        """The timestamp of the first batch, by which a roll by time is measured."""
+        if self.first_timestamp_ms is None:
+            for _, header in headers(self.file.read, 0, self.size_bytes, chunk_bytes=LOOK_BYTES):
+                self.first_timestamp_ms = header.max_timestamp
+                break
+        return NO_TIMESTAMP if self.first_timestamp_ms is None else self.first_timestamp_ms
+
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp in the segment, -1 where no record has one."""
+        if self._time_index is None and self.max_timestamp_ms == NO_TIMESTAMP:
+            # The last entry tells, so that retention need not read whole indexes.
+            entry = self._last_time_entry()
+            if entry is None:
+                self.load_indexes()
+            else:
+                self.max_timestamp_ms = entry[0]
+                self.max_timestamp_offset = self.base_offset + entry[1]
+        return self.max_timestamp_ms
+
+    def _last_time_entry(self) -> tuple[int, int] | None:
+        try:
+            file = self._disk.open(self.file_path(names.TIME_INDEX))
+        except FileNotFoundError:
+            return None
+        try:
+            size = file.size()
+            data = file.read(TIME_ENTRY_BYTES, max(size - TIME_ENTRY_BYTES, 0))
+        finally:
+            file.close()
+        if size % TIME_ENTRY_BYTES or not any(data):
+            return None
+        return TimeIndex(bytearray(data)).entry(0)
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is in memory."""
+        if self._offset_index is not None:
+            self._write_index(names.OFFSET_INDEX, self._offset_index.data)
+        if self._time_index is not None:
+            self._write_index(names.TIME_INDEX, self._time_index.data)
+
+    def _write_index(self, kind: str, data: bytearray) -> None:
+        written = self._written[kind]
+        self._written[kind] = 0
+        file = self._disk.open(self.file_path(kind), create=True)
+        try:
+            # Preallocated by Kafka, of a tail that is gone, or left by a write that failed.
+            if file.size() != written or written > len(data):
+                written = 0
+                file.truncate(0)
+            while written < len(data):
+                written += file.write(memoryview(data)[written:], written)
+        finally:
+            file.close()
+        self._written[kind] = written
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def complete_indexes(self) -> None:
+        """Add the last entry of the time index and bring both files up to date."""
+        self.time_index.append_if_later(
+            self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
+        )
+        self.write_indexes()
+
+    def become_inactive(self) -> None:
+        """No append comes any more, or none before the next start."""
+        self.complete_indexes()
+        if self.file.size() != self.size_bytes:  # Preallocated.
+            self.file.truncate(self.size_bytes)
+        self.is_active = False
+        self._tail = (array("q"), array("q"))
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off the batches that hold this offset or a later one."""
+        position = self.position_of(offset)
+        if position == self.size_bytes:
+            return
+        self.file.truncate(position)
+        self.size_bytes = position
+        self.offset_index.truncate(position)
+        self.time_index.truncate(offset - self.base_offset)
+        self._forget_places()
+        self.aborted.truncate(offset)
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.write_indexes()
+        whole = self.load_tail()
+        assert whole
+
+    def sync(self) -> None:
+        """Make all of the segment's files durable; for a thread."""
+        self.file.sync()
+        for kind in (names.OFFSET_INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX):
+            sync_file(self._disk, self.file_path(kind))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,157 @@
+"""Shell: the segments of a log, oldest first.
+
+Rules of this file: `all` is replaced and never changed, so that whoever took it reads on
+undisturbed; the files of what is no longer in it stay open for file.delete.delay.ms. The last
+segment is the active one: appends go there, and there is always one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.log import lookup, names
+from broker.log.config import LogConfig
+from broker.log.epochs import LeaderEpochs
+from broker.log.files import read_or_none, sync_file
+from broker.log.recovery import new_segment
+from broker.log.retention import Candidate, Limits, count_deletable
+from broker.log.segment import Segment
+from broker.log.trash import Trash
+from broker.log.values import SegmentView
+from broker.seams import Background, Disk
+
+# Closed segments whose indexes stay in memory for readers that lag.
+LOADED_INDEXES_MAX = 3
+
+
+class Segments:
+    """The segments of one log and what becomes of them."""
+
+    def __init__(
+        self, disk: Disk, background: Background, directory: str, segments: Sequence[Segment]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._loaded: list[Segment] = []
+        self.trash = Trash(disk, background)
+        self.all: tuple[Segment, ...] = tuple(segments)
+
+    @property
+    def active(self) -> Segment:
+        return self.all[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.all)
+
+    def begin(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        """Close the active segment (an empty one goes) and make a new one active."""
+        old, kept = self.active, self.all
+        if old.size_bytes:
+            old.complete_indexes()  # What may fail for want of space comes first.
+        new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        if old.size_bytes:
+            old.become_inactive()
+            old.next_offset = base_offset
+            self.note_use(old)
+        else:
+            kept = kept[:-1]
+            if old.base_offset != base_offset:
+                self.trash.discard([old], now_ms + config.file_delete_delay_ms)
+        self.all = (*kept, new)
+        return new
+
+    def note_use(self, segment: Segment) -> None:
+        """Keep the indexes of a few closed segments in memory, for readers that lag."""
+        if segment.is_active or segment in self._loaded:
+            return
+        self._loaded.append(segment)
+        if len(self._loaded) > LOADED_INDEXES_MAX:
+            self._loaded.pop(0).drop_indexes()
+
+    def count_deletable(self, config: LogConfig, limits: Limits, now_ms: int) -> int:
+        """How many of the oldest segments retention takes."""
+        candidates = [
+            Candidate(s.next_offset, s.size_bytes, partial(self._newest_ms, s)) for s in self.all
+        ]
+        return count_deletable(candidates, config, limits, now_ms)
+
+    def _newest_ms(self, segment: Segment) -> int:
+        """The time of the newest record; where records have none, when they were written."""
+        timestamp_ms = segment.largest_timestamp()
+        return timestamp_ms if timestamp_ms >= 0 else self._disk.modified_ms(segment.path)
+
+    def discard_oldest(self, count: int, due_ms: int) -> list[int]:
+        """Take the oldest segments away; returns their base offsets."""
+        gone, self.all = self.all[:count], self.all[count:]
+        assert self.all
+        self._loaded = [segment for segment in self._loaded if segment not in gone]
+        self.trash.discard(gone, due_ms)
+        return [segment.base_offset for segment in gone]
+
+    def discard_all(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
+        """Begin anew at an offset."""
+        gone, self.all = self.all, ()
+        self._loaded.clear()
+        self.trash.discard(gone, now_ms + config.file_delete_delay_ms)
+        new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        self.all = (new,)
+
+    def truncate_to(self, offset: int, due_ms: int) -> None:
+        """Cut off the batches that hold this offset or a later one; the first segment stays."""
+        kept = [s for s in self.all if s.base_offset < offset] or [self.all[0]]
+        gone = self.all[len(kept) :]
+        active = kept[-1]
+        active.is_active = True
+        active.truncate_to(offset)
+        self.all = tuple(kept)
+        self._loaded = [s for s in self._loaded if s in kept and s is not active]
+        self.trash.discard(gone, due_ms)
+
+    def views(self, epochs: LeaderEpochs, from_offset: int) -> list[SegmentView]:
+        """The closed segments that end above an offset, as tiering sees them."""
+        segments = self.all
+        views = []
+        for segment in segments[:-1]:
+            base_offset, next_offset = segment.base_offset, segment.next_offset
+            if next_offset <= from_offset:
+                continue
+            snapshot = names.file_name(next_offset, names.PRODUCER_SNAPSHOT)
+            view = SegmentView(
+                base_offset=base_offset,
+                next_offset=next_offset,
+                path=segment.path,
+                size_bytes=segment.size_bytes,
+                max_timestamp_ms=segment.largest_timestamp(),
+                leader_epochs=epochs.between(base_offset, next_offset),
+                aborted=tuple(lookup.aborted(segments, base_offset, next_offset)),
+                producer_snapshot=read_or_none(self._disk, f"{self._directory}/{snapshot}"),
+            )
+            views.append(view)
+        return views
+
+    def syncing(self, from_offset: int, to_offset: int) -> Callable[[], None]:
+        """What makes [from, to) durable with all that belongs to it; for a thread."""
+        segments = [
+            s for s in self.all if s.next_offset > from_offset and s.base_offset < to_offset
+        ]
+        for segment in segments:
+            _ = segment.file  # Opened here: its name may be gone when the thread comes to it.
+        snapshots = [segment.base_offset for segment in segments] + [to_offset]
+
+        def work() -> None:
+            for segment in segments:
+                segment.sync()
+            for offset in snapshots:
+                name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
+                sync_file(self._disk, f"{self._directory}/{name}")
+            sync_file(self._disk, f"{self._directory}/{names.LEADER_EPOCH_CHECKPOINT}")
+            self._disk.sync_directory(self._directory)
+
+        return work
+
+    def close(self) -> None:
+        self.trash.close()
+        for segment in self.all:
+            segment.close()

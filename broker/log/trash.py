@@ -1,0 +1,70 @@
+"""Shell: files that are out of use and wait for their last readers.
+
+Rules of this file: a file is renamed at once, so that no restart takes it for part of the log, and
+unlinked (which may take long for a big one) in Background when file.delete.delay.ms is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from broker.log import names
+from broker.log.files import unlink_if_there
+from broker.log.segment import Segment
+from broker.seams import Background, Disk
+
+
+class Trash:
+    """The deleted segments of one log."""
+
+    def __init__(self, disk: Disk, background: Background) -> None:
+        self._disk = disk
+        self._background = background
+        self._waiting: list[tuple[int, list[Segment], list[str]]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def discard(self, segments: Iterable[Segment], due_ms: int) -> None:
+        """Rename the files of segments; the segments may be read until then."""
+        listed = list(segments)
+        paths = []
+        for segment in listed:
+            # Readers that come later find the open file, not the name.
+            _ = segment.file
+            for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
+                path = segment.file_path(kind)
+                try:
+                    self._disk.rename(path, path + names.DELETED)
+                except FileNotFoundError:
+                    continue
+                paths.append(path + names.DELETED)
+        if listed:
+            self._waiting.append((due_ms, listed, paths))
+
+    def purge(self, now_ms: int) -> None:
+        """Unlink what is due."""
+        due = [entry for entry in self._waiting if entry[0] <= now_ms]
+        if not due:
+            return
+        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        for _, segments, paths in due:
+            for segment in segments:
+                segment.close()
+            self._background.submit(partial(self._unlink, paths), _ignore)
+
+    def close(self) -> None:
+        """Close the files; what is still there is unlinked at the next start."""
+        for _, segments, _ in self._waiting:
+            for segment in segments:
+                segment.close()
+        self._waiting.clear()
+
+    def _unlink(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            unlink_if_there(self._disk, path)
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """What cannot be unlinked now is unlinked at the next start."""

@@ -1,0 +1,174 @@
+"""Pure: what a producer's bytes must be before they may enter a log.
+
+Rules of this file:
+- One batch of magic 2, exactly (Produce 3 and later); the header and the checksum are looked at,
+  the records are not: what consumers would have to decode, the broker need not.
+- Headers are claims. Where a false claim would harm the log itself it is checked by the payload's
+  size: each record takes 7 bytes at least, so a count cannot burn offsets by the billion.
+- Time bounds are checked on the header's base and max timestamp. These bound all records from
+  above, so `message.timestamp.after.max.ms` is decided by them. From below they do not: only where
+  `message.timestamp.before.max.ms` is set are the records decoded, one by one.
+- Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
+"""
+
+from __future__ import annotations
+
+from broker.log.config import UNLIMITED, LogConfig
+from kafka_ds.wire.batch import (
+    CONTROL_FLAG,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Codec,
+    CorruptRecord,
+    crc_is_valid,
+    read_records,
+)
+from kafka_ds.wire.compression import decompress
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+LEGACY_BYTES_MIN = 14
+# A compressed batch that claims more records a byte than this is decompressed to be believed.
+RECORDS_PER_BYTE_BELIEVED = 64
+DOUBTED_BYTES_MAX = 16 << 20
+
+
+def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> BatchHeader:
+    """The header of the one batch that a producer sent; raises KafkaError."""
+    size = len(records)
+    if size < HEADER_BYTES:
+        raise _too_short(records)
+    header = BatchHeader._make(HEADER.unpack_from(records))
+    if header.magic != MAGIC or header.batch_length + LOG_OVERHEAD_BYTES != size:
+        raise _not_one_batch(header, size)
+    if header.base_offset:
+        raise _invalid(f"the base offset of a produced batch is 0, not {header.base_offset}")
+    if size > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}",
+        )
+    if not crc_is_valid(records, 0, header):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its checksum")
+    _check_claims(records, header)
+    _check_times(records, header, config, now_ms)
+    return header
+
+
+def check_own_batch(
+    records: memoryview, position: int, *, limit_bytes: int | None = None
+) -> BatchHeader:
+    """The header of a batch that a leader or this broker made; raises CORRUPT_MESSAGE."""
+    left = len(records) - position
+    if left < HEADER_BYTES:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch header is cut short")
+    header = BatchHeader._make(HEADER.unpack_from(records, position))
+    if (
+        header.magic != MAGIC
+        or not HEADER_BYTES <= header.batch_length + LOG_OVERHEAD_BYTES <= left
+        or header.last_offset_delta < 0
+        or not crc_is_valid(records, position, header)
+    ):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is not what its header says")
+    if limit_bytes is not None and header.size_in_bytes > limit_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.size_in_bytes} bytes, max.message.bytes is {limit_bytes}",
+        )
+    return header
+
+
+def _check_claims(records: memoryview, header: BatchHeader) -> None:
+    count = header.record_count
+    if count <= 0 or count != header.last_offset_delta + 1:
+        raise _invalid(f"{count} records with a last offset delta of {header.last_offset_delta}")
+    if header.attributes & CONTROL_FLAG:
+        raise _invalid("clients may not write control records")
+    if header.producer_id != NO_PRODUCER_ID:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise _invalid(
+                f"sequence {header.base_sequence} and epoch {header.producer_epoch} "
+                f"of producer {header.producer_id}"
+            )
+    elif header.attributes & TRANSACTIONAL_FLAG:
+        raise _invalid("a transactional batch without a producer id")
+    codec = header.codec
+    payload_bytes = len(records) - HEADER_BYTES
+    if codec == Codec.NONE:
+        if count * RECORD_BYTES_MIN > payload_bytes:
+            raise _invalid(f"{count} records in {payload_bytes} bytes")
+    elif codec > Codec.ZSTD:
+        raise _invalid(f"unknown compression {codec}")
+    elif count > payload_bytes * RECORDS_PER_BYTE_BELIEVED:
+        _check_doubtful_count(records, codec, count)
+
+
+def _check_doubtful_count(records: memoryview, codec: int, count: int) -> None:
+    try:
+        data = decompress(codec, records[HEADER_BYTES:], limit_bytes=DOUBTED_BYTES_MAX)
+    except CorruptRecord as error:
+        raise _invalid(f"{count} records claimed: {error}") from error
+    if count * RECORD_BYTES_MIN > len(data):
+        raise _invalid(f"{count} records in {len(data)} bytes")
+
+
+def _check_times(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
+        )
+    if config.uses_log_append_time:
+        return
+    latest = max(header.base_timestamp, header.max_timestamp)
+    after_max_ms = config.message_timestamp_after_max_ms
+    if latest - now_ms > after_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {latest} is more than {after_max_ms} ms after {now_ms}",
+        )
+    if config.message_timestamp_before_max_ms != UNLIMITED:
+        _check_not_too_old(records, header, now_ms - config.message_timestamp_before_max_ms)
+
+
+def _check_not_too_old(records: memoryview, header: BatchHeader, earliest_ms: int) -> None:
+    try:
+        timestamps = [record.timestamp for record in read_records(records, 0, header)]
+    except CorruptRecord as error:
+        raise _invalid(f"records that cannot be read: {error}") from error
+    oldest = min((t for t in timestamps if t != NO_TIMESTAMP), default=earliest_ms)
+    if oldest < earliest_ms:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is before {earliest_ms}")
+
+
+def _too_short(records: memoryview) -> KafkaError:
+    if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in (0, 1):
+        return _legacy(records[MAGIC_POSITION])
+    return _invalid(f"{len(records)} bytes are no batch")
+
+
+def _not_one_batch(header: BatchHeader, size: int) -> KafkaError:
+    if header.magic in (0, 1):
+        return _legacy(header.magic)
+    if header.magic != MAGIC or header.batch_length < LEGACY_BYTES_MIN:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"magic {header.magic}, length {header.batch_length}"
+        )
+    return _invalid(f"{size} bytes are not exactly one batch of {header.size_in_bytes} bytes")
+
+
+def _legacy(magic: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is not written (KIP-724)"
+    )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
