@@ -1,0 +1,435 @@
+"""The broker as a process: how it begins, how it ends, what it says when it cannot, and whom bad input hurts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.frame import decode_response, encode_request
+from kafka_ds.wire.messages import (
+    RESPONSES,
+    ApiVersionsRequest,
+    CreateTopicsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
+from kafka_ds.wire.messages.data import (
+    FetchPartition,
+    FetchTopic,
+    PartitionProduceData,
+    TopicProduceData,
+)
+from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.topics import CreatableTopic
+from kafka_ds.wire.types import message_info
+from tests.processes import BrokerProcess, running_broker
+
+READY_SECONDS_MAX = 15
+RECORDS_PER_BATCH = 10
+
+
+class Client:
+    """A client of the barest kind: what it sends are bytes, what it gets is decoded."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.correlation_id = 0
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def call(self, request: Any, version: int) -> Any:
+        """Sends a request and decodes its answer."""
+        self.correlation_id += 1
+        self.socket.sendall(encode_request(request, version, self.correlation_id, "test"))
+        return self.answer(request, version)
+
+    def answer(self, request: Any, version: int) -> Any:
+        """The next answer, which is the one to `request`."""
+        key = message_info(type(request)).key
+        assert key is not None
+        correlation_id, response = decode_response(RESPONSES[key], self.frame(), version)
+        assert correlation_id == self.correlation_id
+        return response
+
+    def frame(self) -> bytes:
+        """The bytes of the next answer."""
+        (size,) = struct.unpack(">i", self.read(4))
+        return self.read(size)
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def is_alive(self) -> bool:
+        """Whether the broker answers."""
+        return self.call(ApiVersionsRequest(), 0).error_code == 0
+
+    def is_closed(self) -> bool:
+        """Whether the broker closes the connection (within the time-out of the socket)."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def create(client: Client, topic: str) -> None:
+    wanted = CreatableTopic(
+        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    response = client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 5)
+    assert response.topics[0].error_code == ErrorCode.NONE, response
+
+
+def produce(client: Client, topic: str, count: int) -> int:
+    """Appends `count` batches; the offset after the last."""
+    base = 0
+    for _ in range(count):
+        now_ms = int(time.time() * 1000)
+        records = build_batch(
+            Record(offset=i, timestamp=now_ms, key=b"k", value=b"v" * 50)
+            for i in range(RECORDS_PER_BATCH)
+        )
+        data = PartitionProduceData(index=0, records=records)
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=5000,
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+        )
+        response = client.call(request, 9).responses[0].partition_responses[0]
+        assert response.error_code == ErrorCode.NONE, response
+        base = response.base_offset
+    return base + RECORDS_PER_BATCH
+
+
+def end_offset(client: Client, topic: str) -> int:
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+    )
+    offset: int = client.call(request, 4).topics[0].partitions[0].offset
+    return offset
+
+
+def fetch_request(topic: str, offset: int, max_wait_ms: int) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for the tests that do it no harm, which is what they show."""
+    with running_broker(
+        tmp_path_factory.mktemp("shared"), {"socket.request.max.bytes": 1_000_000}
+    ) as broker:
+        yield broker
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+
+# -- beginning and ending -------------------------------------------------------------------------------
+
+
+def test_embedded_defaults_ready_line_and_clean_stop(tmp_path: Path, free_port: int) -> None:
+    """No file and no service: data and lake are folders below the working directory."""
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "broker",
+            "--override",
+            f"listeners=PLAINTEXT://127.0.0.1:{free_port}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    with process:
+        assert process.stdout.readline() == f"ready 127.0.0.1:{free_port}\n"
+        with Client(f"127.0.0.1:{free_port}") as client:
+            assert client.is_alive()
+        assert (tmp_path / "data" / "log" / "meta.properties").exists()
+        assert (tmp_path / "data" / "lake" / "__cluster_metadata" / "_delta_log").is_dir()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == "", "one line on standard output"
+        assert "Traceback" not in process.stderr.read()
+    assert (tmp_path / "data" / "log" / ".kafka_cleanshutdown").exists()
+
+
+def test_sigint_stops_cleanly_too(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    assert broker.process is not None
+    broker.process.send_signal(signal.SIGINT)
+    assert broker.process.wait(20) == 0
+    assert (broker.data / ".kafka_cleanshutdown").exists()
+
+
+def test_what_was_acknowledged_is_there_after_a_clean_stop_and_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    with Client(broker.bootstrap) as client:
+        create(client, "t")
+        end = produce(client, "t", 5)
+    assert broker.stop() == 0
+    assert (broker.data / ".kafka_cleanshutdown").exists()
+    broker.start()
+    assert not (broker.data / ".kafka_cleanshutdown").exists()
+    with Client(broker.bootstrap) as client:
+        assert end_offset(client, "t") == end
+        end = produce(client, "t", 5)
+    assert broker.kill() == -signal.SIGKILL
+    log = next((broker.data / "t-0").glob("*.log"))
+    with log.open("ab") as file:  # a torn tail, as a crash in the middle of a write leaves it
+        file.write(b"\0" * 7 + struct.pack(">i", 500) + b"torn")
+    broker.start()
+    with Client(broker.bootstrap) as client:
+        deadline = time.monotonic() + 10
+        while end_offset(client, "t") != end:
+            assert time.monotonic() < deadline, "the log is not as it was"
+            time.sleep(0.05)
+        assert produce(client, "t", 1) == end + RECORDS_PER_BATCH
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_file.read_text()
+
+
+def test_a_parked_fetch_is_answered_when_the_broker_stops(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    with Client(broker.bootstrap) as client, Client(broker.bootstrap) as other:
+        create(other, "t")
+        request = fetch_request("t", 0, max_wait_ms=60_000)
+        client.correlation_id = 1
+        client.socket.sendall(encode_request(request, 11, 1, "test"))
+        assert other.is_alive()
+        begun = time.monotonic()
+        assert broker.stop() == 0
+        client.answer(request, 11)
+        assert client.is_closed() and other.is_closed()
+        assert time.monotonic() - begun < 10
+
+
+# -- mistakes -------------------------------------------------------------------------------------------
+
+
+def the_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What it says on standard error: one line, with status 1."""
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("kafka-ds: ")
+    return line.removeprefix("kafka-ds: ")
+
+
+def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("node.id=1\nlog.retention.ms=abc\n")
+    done = run("server.properties", cwd=tmp_path)
+    assert done.stderr == (
+        "kafka-ds: log.retention.ms=abc is not a whole number (server.properties line 2)\n"
+    )
+    assert done.returncode == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "server.properties"], "nothing was touched"
+    assert "did you mean lake.uri" in the_line(run("--override", "lake.url=x", cwd=tmp_path))
+    assert "no such file" in the_line(run("none.properties", cwd=tmp_path))
+
+
+def test_a_port_in_use_is_one_line_and_touches_nothing(
+    tmp_path: Path, shared: BrokerProcess
+) -> None:
+    listeners = f"listeners=PLAINTEXT://{shared.bootstrap}"
+    line = the_line(run("--override", listeners, cwd=tmp_path))
+    assert line == f"{listeners}: the port is in use"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    listen = ("--override", "listeners=PLAINTEXT://127.0.0.1:0")
+    line = the_line(run(*listen, "--override", "log.dirs=file/log", cwd=tmp_path))
+    assert "log.dirs=file/log" in line
+    line = the_line(run(*listen, "--override", "lake.uri=file/lake", cwd=tmp_path))
+    assert line.startswith("lake.uri=file/lake: ") or line.startswith("lake.uri: ")
+    line = the_line(run(*listen, "--override", "lake.uri=s3://bucket/lake", cwd=tmp_path))
+    assert line.startswith("lake.uri=s3://bucket/lake: ")
+
+
+def test_the_disk_of_another_broker_is_refused(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    in_use = BrokerProcess(tmp_path).command()
+    done = subprocess.run(in_use, capture_output=True, text=True, timeout=60)
+    assert "log.dirs" in the_line(done) and str(broker.data) in the_line(done)
+    assert broker.stop() == 0
+    broker.overrides["node.id"] = 2
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    assert "node.id=2" in the_line(done)
+    broker.overrides.update({"node.id": 1, "lake.uri": tmp_path / "other"})
+    assert BrokerProcess(tmp_path / "second", {"lake.uri": tmp_path / "other"}).start().stop() == 0
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    assert "cluster" in the_line(done)
+
+
+# -- bad input ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # a TLS client
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 1_000_001) + bytes(100),
+        struct.pack(">ihhih", 10, 9999, 0, 1, -1),
+        struct.pack(">ihhih", 10, 3, 99, 1, -1),
+        struct.pack(">ihhih", 10, 3, 1, 1, 2000),
+        struct.pack(">ihhih", 14, 3, 1, 1, -1) + struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 3) + b"abc",
+        bytes(range(256)),
+    ],
+    ids=[
+        "http", "tls", "negative", "zero", "huge", "above-max", "unknown-key", "unknown-version",
+        "long-client-id", "absurd-count", "short", "bytes",
+    ],
+)  # fmt: skip
+def test_garbage_hurts_nobody_else(shared: BrokerProcess, garbage: bytes) -> None:
+    with Client(shared.bootstrap) as good, Client(shared.bootstrap) as bad:
+        assert good.is_alive()
+        bad.socket.sendall(garbage)
+        assert bad.is_closed()
+        assert good.is_alive()
+    assert shared.running()
+    assert "Traceback" not in shared.log_file.read_text()
+
+
+def test_a_request_of_the_largest_size_is_read_and_one_byte_more_is_not(
+    shared: BrokerProcess,
+) -> None:
+    def padded(size: int) -> bytes:
+        head = struct.pack(">hhih", 18, 77, 5, -1)
+        return struct.pack(">i", size) + head + bytes(size - len(head))
+
+    with Client(shared.bootstrap) as client:
+        client.socket.sendall(padded(1_000_000))
+        assert client.frame()[:6] == struct.pack(">ih", 5, ErrorCode.UNSUPPORTED_VERSION)
+        client.socket.sendall(padded(1_000_001))
+        assert client.is_closed()
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
+    shared: BrokerProcess,
+) -> None:
+    with Client(shared.bootstrap) as client:
+        client.socket.sendall(struct.pack(">ihhih", 10, 18, 99, 7, -1))
+        expected = (7, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
+        assert struct.unpack(">ihihhh", client.frame()) == expected
+        assert client.is_alive(), "the client goes on with a version that is served"
+
+
+def test_half_closed_connections_get_their_answer(shared: BrokerProcess) -> None:
+    with Client(shared.bootstrap) as client:
+        client.correlation_id = 1
+        request = ApiVersionsRequest()
+        client.socket.sendall(encode_request(request, 0, 1, "test"))
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.answer(request, 0).error_code == 0
+        assert client.is_closed()
+
+
+def test_a_request_that_never_comes_whole_holds_up_nobody(shared: BrokerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        whole = encode_request(ApiVersionsRequest(), 0, 1, "test")
+        for length in range(1, len(whole)):
+            client = stack.enter_context(Client(shared.bootstrap))
+            client.socket.sendall(whole[:length])
+        good = stack.enter_context(Client(shared.bootstrap))
+        assert good.is_alive()
+
+
+def test_two_hundred_connections(shared: BrokerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(shared.bootstrap)) for _ in range(200)]
+        for client in clients:
+            assert client.is_alive()
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        for client in clients:
+            assert client.call(request, 9).brokers[0].node_id == 1
+
+
+# -- limits ---------------------------------------------------------------------------------------------
+
+
+def test_limits_of_connections_and_their_silence(tmp_path: Path) -> None:
+    overrides = {"max.connections.per.ip": 2, "connections.max.idle.ms": 800}
+    with (
+        running_broker(tmp_path, overrides) as broker,
+        Client(broker.bootstrap) as busy,
+        Client(broker.bootstrap) as silent,
+        Client(broker.bootstrap) as refused,
+    ):
+        assert refused.is_closed()
+        assert busy.is_alive() and silent.is_alive()
+        for _ in range(16):
+            time.sleep(0.1)
+            assert busy.is_alive()
+        assert silent.is_closed()
+        log = broker.log_file.read_text()
+        assert "max.connections.per.ip=2 are there" in log
+        assert "silent for connections.max.idle.ms=800" in log
+
+
+def test_metrics_are_on_their_port(tmp_path: Path, free_port: int) -> None:
+    with running_broker(tmp_path, {"metrics.port": free_port}) as broker:
+        with Client(broker.bootstrap) as client:
+            create(client, "t")
+            produce(client, "t", 3)
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        assert 'kafka_network_requestmetrics_requests_total{request="Produce"} 3\n' in text
+        assert 'kafka_log_log_logendoffset{topic="t",partition="0"} 30\n' in text
+        assert "kafka_server_replicamanager_partitioncount 1\n" in text
