@@ -183,6 +183,7 @@ class Attempt:
 
     def inspect(self, version: int, actions: Sequence[Action], now_ms: int) -> None:
         """Look at somebody else's version; raises Conflict when it ends the attempt."""
+        assert not self.is_ours(actions), "what is ours is not in between"
         if version in self.tried_versions:
             self.lost(version)
         operation = str(commit_info(actions).get("operation", ""))

@@ -191,8 +191,6 @@ class DeltaLog:
         """Make version 0; False where there is a table already, whoever made it."""
         if self.exists():
             return False
-        if self.store.size(self.table) is not None:
-            raise ForeignTable(f"{self.store.uri(self.table)} is a file, not a table")
         for entry in self.store.list(self.table):
             if not entry.path.rpartition("/")[2].startswith("."):
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")
@@ -230,7 +228,7 @@ class DeltaLog:
         if (unsettled := attempt.open_version) is not None:
             if self._won(attempt, unsettled):
                 return unsettled
-            version = min(version, unsettled)
+            version = unsettled + 1
         elif self._latest is None or self._latest < read_version or self._is_stale():
             self._relist()
             assert self._latest is not None and self._latest >= read_version, (
@@ -240,6 +238,7 @@ class DeltaLog:
             version = self._free_version(attempt, version)
             if self._won(attempt, version):
                 return version
+            version += 1
         raise Contended(f"{self.table}: lost {VERSIONS_TRIED_MAX} versions in a row", attempt)
 
     def _free_version(self, attempt: Attempt, version: int) -> int:
@@ -315,7 +314,11 @@ class DeltaLog:
     def _relist(self) -> int:
         """Find the newest version without knowing any: from the last checkpoint on, by listing."""
         began_ms = self.clock.boot_ms()
-        hint = self.last_checkpoint()
+        try:
+            hint = self.last_checkpoint()
+        except NotADirectoryError as error:
+            where = self.store.uri(self.table)
+            raise ForeignTable(f"{where} is a file, or lies below one") from error
         latest = self.listing(start=hint).latest if hint is not None else -1
         if latest < 0:
             latest = self.listing().latest

@@ -148,7 +148,8 @@ def _version_of(entry: Entry, folder: str) -> int:
         return version
     if (checkpoint := checkpoint_of(name)) is not None:
         return checkpoint.version
-    return version_of_commit(f"{name.removesuffix('.crc')}.json") or -1
+    checksum = version_of_commit(f"{name.removesuffix('.crc')}.json")
+    return -1 if checksum is None else checksum
 
 
 def vacuum(
@@ -183,11 +184,14 @@ def _orphans(log: DeltaLog, horizon_ms: int, live_residue: Collection[str] | Non
     snapshot = TableSnapshot(log)
     snapshot.read()
     alive = set(snapshot.files) | _removed_since(log, horizon_ms)
+    # An absolute path may name a file of this very folder in more than one way.
+    names = {path.rpartition("/")[2] for path in alive if not path.startswith(f"{log.table}/")}
     return [
         entry.path
         for entry in log.store.list(log.table)
         if entry.modified_ms < horizon_ms
         and entry.path not in alive
+        and entry.path.rpartition("/")[2] not in names
         and _may_go(entry.path.removeprefix(f"{log.table}/"), entry.path, live_residue)
     ]
 

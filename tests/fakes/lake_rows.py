@@ -1,0 +1,73 @@
+"""Rows for the table of a topic, and their files, without a broker."""
+
+import pyarrow as pa
+
+from kafka_ds.lake.intent import Intent, PartitionIntent
+from kafka_ds.lake.names import data_file
+from kafka_ds.lake.parquet import write_rows
+from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+
+TOPIC_ID = bytes(range(1, 17))
+START_MS = 1_600_000_000_000
+
+
+def batch_of(offsets, *, leader_epoch=0, value=b"value-%d", timestamp_ms=None):
+    """One row for each offset; its time is START_MS plus the offset in seconds."""
+    offsets = list(offsets)
+    rows = [
+        {
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+            "timestamp": (timestamp_ms or START_MS + offset * 1000) * 1000,
+            "timestamp_type": 0,
+            "timestamp_ms": None,
+            "key": b"key-%d" % offset if offset % 3 else None,
+            "value": value % offset if b"%" in value else value,
+            "headers": [("carrier", b"UA"), ("carrier", None)] if offset % 2 else None,
+            "headers_raw": None,
+            "batch": {
+                "base_offset": offsets[0],
+                "last_offset": offsets[-1],
+                "producer_id": 7,
+                "producer_epoch": 0,
+                "base_sequence": 0,
+                "attributes": 0,
+                "max_timestamp": START_MS,
+            },
+        }
+        for offset in offsets
+    ]
+    for row in rows:
+        if row["headers"]:
+            row["headers"] = [{"key": key, "value": value} for key, value in row["headers"]]
+    return pa.RecordBatch.from_pylist(rows, TOPIC_FILE_SCHEMA)
+
+
+def write_file(table, partition, batches, *, attempt="a"):
+    """A file of a topic's table: where it lies, and its add action."""
+    batches = list(batches)
+    start = batches[0].column("offset")[0].as_py()
+    path = f"{table.folder}/{data_file(partition, start, attempt)}"
+    written = write_rows(table.log.store, path, batches)
+    return written, written.add(table.folder, partition, now_ms=table.log.clock.wall_ms())
+
+
+def copy_of(table, partition, start, end, *, leader_epoch=0, attempt="a", offsets=None):
+    """The intent of a copy of [start, end], with a row for each offset unless told otherwise."""
+    offsets = range(start, end + 1) if offsets is None else offsets
+    _, add = write_file(
+        table, partition, [batch_of(offsets, leader_epoch=leader_epoch)], attempt=attempt
+    )
+    return PartitionIntent(
+        partition=partition,
+        leader_epoch=leader_epoch,
+        start_offset=start,
+        end_offset=end,
+        adds=(add,),
+    )
+
+
+def commit(table, *parts, operation="COPY", topic_id=TOPIC_ID):
+    """Commit parts of a topic's table as the tier does."""
+    intent = Intent(operation=operation, topic_id=topic_id, partitions=parts)
+    return table.commit(intent, begun_ms=table.begin_ms())

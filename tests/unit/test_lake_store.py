@@ -1,0 +1,232 @@
+"""The folder as a store: exclusive, durable, whole or absent whatever step a writer dies at."""
+
+import builtins
+import os
+import threading
+
+import pytest
+
+from kafka_ds.lake import store as store_module
+from kafka_ds.lake.store import (
+    LocalStore,
+    NotWritten,
+    StoreNotExclusive,
+    UnsupportedStore,
+    open_store,
+    probe,
+)
+from tests.fakes.lake_store import MemoryStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path))
+
+
+class Died(BaseException):
+    """The process is dead: nothing that it would still do happens."""
+
+
+class DyingOs:
+    """The os module and open(), until the step numbered `dies_at`; from there on nothing is done."""
+
+    def __init__(self, dies_at):
+        self.dies_at = dies_at
+        self.steps = []
+
+    def __getattr__(self, name):
+        real = getattr(os, name)
+        if name not in ("link", "unlink", "fsync", "replace", "mkdir", "open"):
+            return real
+        return self.step(name, real)
+
+    def step(self, name, real):
+        def call(*args, **kwargs):
+            if len(self.steps) >= self.dies_at:
+                raise Died
+            self.steps.append(name)
+            return real(*args, **kwargs)
+
+        return call
+
+
+@pytest.fixture
+def dies_at(monkeypatch):
+    def arm(step):
+        dying = DyingOs(step)
+        monkeypatch.setattr(store_module, "os", dying)
+        monkeypatch.setattr(
+            store_module, "open", dying.step("create", builtins.open), raising=False
+        )
+        return dying
+
+    yield arm
+    monkeypatch.undo()
+
+
+def steps_of(dies_at, action):
+    dying = dies_at(1000)
+    action()
+    return dying.steps
+
+
+def test_put_if_absent_syncs_before_it_links_and_the_folder_after(store, dies_at):
+    steps = steps_of(dies_at, lambda: store.put_if_absent("a", b"1"))
+    assert steps == ["create", "fsync", "link", "unlink", "open", "fsync"]
+
+
+def test_a_new_folder_is_made_durable_in_the_one_above(store, dies_at):
+    steps = steps_of(dies_at, lambda: store.put_if_absent("a/b/c", b"1"))
+    assert steps[:6] == ["mkdir", "open", "fsync", "mkdir", "open", "fsync"]
+    assert store.read("a/b/c") == b"1"
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_writer_that_dies_at_any_step_leaves_all_or_nothing(tmp_path, store, dies_at, step):
+    dies_at(step)
+    with pytest.raises(Died):
+        store.put_if_absent("log/1.json" if step < 0 else "1.json", b"whole")
+    after = LocalStore(str(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "os", os)
+        patch.setattr(store_module, "open", builtins.open, raising=False)
+        linked = after.size("1.json") is not None
+        assert linked == (step > 2)
+        if linked:
+            assert after.read("1.json") == b"whole"
+        assert after.put_if_absent("1.json", b"other") == (not linked)
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_replacement_is_the_old_or_the_new(tmp_path, store, dies_at, step):
+    LocalStore(str(tmp_path)).put_durable("hint", b"old")
+    dies_at(step)
+    with pytest.raises(Died):
+        store.put_durable("hint", b"new")
+    with open(tmp_path / "hint", "rb") as file:
+        assert file.read() == (b"new" if step > 2 else b"old")
+
+
+def test_what_fails_before_the_link_certainly_was_not_written(store, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    with pytest.raises(NotWritten, match=r"a/1\.json: No space left"):
+        store.put_if_absent("a/1.json", b"x")
+    monkeypatch.undo()
+    assert store.list("") == ()
+
+
+def test_what_fails_after_the_link_may_have_been_written(store, monkeypatch):
+    monkeypatch.setattr(store_module, "_sync_folder", lambda folder: (_ for _ in ()).throw(OSError))
+    with pytest.raises(OSError) as caught:
+        store.put_if_absent("1.json", b"x")
+    assert not isinstance(caught.value, NotWritten)
+    assert store.read("1.json") == b"x"
+
+
+def test_files_are_listed_by_path_at_any_depth(store):
+    for path in ("t/b/2", "t/a", "t/b/1", "u/c"):
+        store.put_durable(path, b"12")
+    assert [entry.path for entry in store.list("t")] == ["t/a", "t/b/1", "t/b/2"]
+    assert [entry.path for entry in store.list("t", start_after="t/b/1")] == ["t/b/2"]
+    assert [entry.path for entry in store.list("")] == ["t/a", "t/b/1", "t/b/2", "u/c"]
+    assert store.list("nothing") == ()
+    assert store.folders("") == ("t", "u")
+    assert store.folders("nothing") == ()
+    assert {entry.size for entry in store.list("")} == {2}
+
+
+def test_reading(store):
+    store.put_durable("a", b"0123456789")
+    assert store.read_range("a", 3, 4) == b"3456"
+    assert store.read_range("a", 8, 100) == b"89"
+    assert store.size("a") == 10
+    assert store.size("b") is None
+    assert store.size("a/b") is None
+    with pytest.raises(FileNotFoundError):
+        store.read("b")
+    store.delete("a")
+    store.delete("a")
+    assert store.size("a") is None
+
+
+def test_a_file_written_in_pieces_appears_when_it_is_whole(store):
+    with store.create("part/a") as file:
+        file.write(b"1")
+        assert store.size("part/a") is None
+        file.write(b"2")
+    assert store.read("part/a") == b"12"
+    with pytest.raises(RuntimeError), store.create("part/b") as file:
+        file.write(b"1")
+        raise RuntimeError
+    assert [entry.path for entry in store.list("part")] == ["part/a"]
+
+
+def test_folders_that_were_removed_are_made_again(store, tmp_path):
+    store.put_durable("t/a", b"1")
+    (tmp_path / "t" / "a").unlink()
+    (tmp_path / "t").rmdir()
+    store.put_durable("t/a", b"2")
+    assert store.read("t/a") == b"2"
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])
+def test_nothing_is_written_outside(store, path):
+    with pytest.raises(AssertionError):
+        store.put_durable(path, b"x")
+
+
+def test_addresses(tmp_path):
+    assert open_store(str(tmp_path)).uri("a") == f"{tmp_path}/a"
+    assert open_store(f"file://{tmp_path}").uri("a") == f"{tmp_path}/a"
+    with pytest.raises(UnsupportedStore, match="lake.uri=s3://bucket/x: only folders"):
+        open_store("s3://bucket/x")
+    with pytest.raises(UnsupportedStore, match="lake.uri is empty"):
+        open_store("")
+
+
+def test_the_probe_passes_a_folder_and_leaves_nothing(store):
+    probe(store)
+    assert store.list("") == ()
+
+
+class RacyStore(MemoryStore):
+    """Looks first and writes then, as a store does that has no conditional put: serially it is right."""
+
+    def __init__(self):
+        super().__init__()
+        self.looked = threading.Barrier(2)
+
+    def put_if_absent(self, path, data):
+        won = path not in self.objects
+        if won:
+            try:
+                self.looked.wait(timeout=0.2)
+            except threading.BrokenBarrierError:
+                self.looked.reset()
+            self._store(path, data)
+        return won
+
+
+class DeafStore(MemoryStore):
+    """Takes every write for a win."""
+
+    def put_if_absent(self, path, data):
+        self._store(path, data)
+        return True
+
+
+@pytest.mark.parametrize("kind", [RacyStore, DeafStore])
+def test_a_store_that_lets_two_win_is_refused(kind):
+    store = kind()
+    with pytest.raises(StoreNotExclusive, match=r"memory:/: of 8 writers"):
+        probe(store)
+    assert store.objects == {}
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError):
+        probe(LocalStore(str(tmp_path / "file")))
