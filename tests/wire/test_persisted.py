@@ -1,0 +1,188 @@
+"""What lies in `__consumer_offsets`, compared with the definitions in Apache Kafka's jar and with its own classes."""
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kafka_ds.wire.compile import decode, encode
+from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.persisted import (
+    RECORD_TYPES,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    LegacyOffsetCommitKey,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from kafka_ds.wire.plan import plan
+from kafka_ds.wire.types import message_info, uuid_text
+from spark_conf.jars import java_command
+from tests.wire.random_messages import random_message
+from tests.wire.test_facts import Comparison, kafka_range
+
+CLASSES = [
+    LegacyOffsetCommitKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+]
+VERSIONED = [
+    (cls, version)
+    for cls in CLASSES
+    for version in range(message_info(cls).versions.first, message_info(cls).versions.last + 1)
+]
+
+
+def definition(jars: Path, name: str) -> dict[str, Any]:
+    jar = next(jars.glob("kafka-group-coordinator-[0-9]*.jar"))
+    with zipfile.ZipFile(jar) as archive:
+        text = archive.read(f"common/message/{name}.json").decode()
+    parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
+    return parsed
+
+
+@pytest.mark.jars
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
+    theirs = definition(kafka_jars, cls.__name__)
+    info = message_info(cls)
+    assert info.versions == kafka_range(theirs["validVersions"])
+    assert info.flexible == kafka_range(theirs["flexibleVersions"])
+    for version in range(info.versions.first, info.versions.last + 1):
+        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+
+
+@pytest.mark.jars
+def test_the_types_of_records_have_kafkas_numbers(kafka_jars: Path) -> None:
+    for number, types in RECORD_TYPES.items():
+        assert definition(kafka_jars, types.key.__name__)["apiKey"] == number
+        assert definition(kafka_jars, types.value.__name__)["apiKey"] == max(number, 1)
+
+
+@pytest.mark.parametrize(("cls", "version"), VERSIONED, ids=str)
+def test_every_version_comes_back(cls: type, version: int) -> None:
+    random = Random(cls.__name__)
+    for _ in range(20):
+        message = random_message(cls, version, random)
+        assert decode(cls, encode(message, version), version) == message
+
+
+def test_a_key_begins_with_its_type_and_a_value_with_its_version() -> None:
+    key = OffsetCommitKey(group="g", topic="t", partition=7)
+    assert encode_key(key) == bytes.fromhex("0001 0001 67 0001 74 00000007")
+    assert decode_key(encode_key(key)) == key
+    value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
+    data = encode_value(value, 3)
+    assert data == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
+    assert decode_value(key, data) == value
+    group = GroupMetadataKey(group="g")
+    assert encode_key(group) == bytes.fromhex("0002 0001 67")
+
+
+def test_a_key_of_the_oldest_type_is_read_as_one_of_today() -> None:
+    old = encode_key(LegacyOffsetCommitKey(group="g", topic="t", partition=7))
+    assert old[:2] == b"\x00\x00"
+    assert decode_key(old) == OffsetCommitKey(group="g", topic="t", partition=7)
+
+
+def test_a_type_that_is_not_ours_is_left_alone() -> None:
+    assert decode_key(bytes.fromhex("0003 0001 67")) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01\x00", b"\x00\x02\x00\x01gg"])
+def test_a_broken_key_is_an_error(data: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_key(data)
+
+
+def test_a_value_of_a_later_version_is_refused() -> None:
+    key = GroupMetadataKey(group="g")
+    with pytest.raises(MalformedFrame, match="GroupMetadataValue 5"):
+        decode_value(key, b"\x00\x05rest")
+
+
+KAFKAS_READER = """
+import java.nio.ByteBuffer;
+import java.util.HexFormat;
+import org.apache.kafka.coordinator.group.GroupCoordinatorRecordSerde;
+
+public class Reads {
+    public static void main(String[] words) {
+        var serde = new GroupCoordinatorRecordSerde();
+        for (int i = 0; i < words.length; i += 2) {
+            var key = ByteBuffer.wrap(HexFormat.of().parseHex(words[i]));
+            var value = ByteBuffer.wrap(HexFormat.of().parseHex(words[i + 1]));
+            var record = serde.deserialize(key, value);
+            System.out.println(record.key() + " " + record.value());
+            var again = serde.serializeValue(record);
+            System.out.println(HexFormat.of().formatHex(serde.serializeKey(record))
+                + " " + HexFormat.of().formatHex(again));
+        }
+    }
+}
+"""
+
+
+@pytest.mark.jars
+def test_kafkas_own_classes_read_what_we_write_and_write_it_again(
+    kafka_jars: Path, tmp_path: Path
+) -> None:
+    offset_key = OffsetCommitKey(group="gruppe-ä", topic="t", partition=7)
+    topic_id = bytes(range(1, 17))
+    offset = OffsetCommitValue(
+        offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=topic_id
+    )
+    expiring = OffsetCommitValue(offset=5, metadata="", commit_timestamp=9, expire_timestamp=11)
+    group_key = GroupMetadataKey(group="g")
+    member = MemberMetadata(
+        member_id="a-1",
+        group_instance_id="a",
+        client_id="a",
+        client_host="/127.0.0.1",
+        rebalance_timeout=300,
+        session_timeout=200,
+        subscription=b"\x00sub",
+        assignment=b"ass",
+    )
+    group = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=3,
+        protocol="range",
+        leader="a-1",
+        current_state_timestamp=77,
+        members=[member],
+    )
+    empty = GroupMetadataValue(
+        protocol_type="", generation=0, protocol=None, leader=None, members=[]
+    )
+    records = [
+        (encode_key(offset_key), encode_value(offset, 4)),
+        (encode_key(offset_key), encode_value(offset, 3)),
+        (encode_key(offset_key), encode_value(expiring, 1)),
+        (encode_key(group_key), encode_value(group, 3)),
+        (encode_key(group_key), encode_value(group, 4)),
+        (encode_key(group_key), encode_value(empty, 3)),
+    ]
+    source = tmp_path / "Reads.java"
+    source.write_text(KAFKAS_READER)
+    words = [data.hex() for record in records for data in record]
+    command = [java_command(), "-cp", f"{kafka_jars}/*", str(source), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "offset=5" in lines[0] and uuid_text(topic_id) in lines[0]
+    assert "expireTimestamp=11" in lines[4]
+    assert "groupInstanceId='a'" in lines[6]
+    assert lines[1::2] == [f"{key.hex()} {value.hex()}" for key, value in records]
