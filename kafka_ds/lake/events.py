@@ -60,10 +60,15 @@ class RemoteLogEvents:
             where = self._store.uri(self.log.table)
             raise ForeignTable(f"{where} holds a table that is not the tier's")
 
-    def append(self, events: Sequence[RemoteLogSegment]) -> list[RemoteLogSegment]:
-        """Make events durable, in this order, in one commit; as they are in the table."""
+    def append(
+        self, events: Sequence[RemoteLogSegment], *, info: Mapping[str, Any] | None = None
+    ) -> list[RemoteLogSegment]:
+        """Make events durable, in this order, in one commit; as they are in the table.
+
+        `info` goes into the commitInfo: what the writer wants to find there without reading rows.
+        """
         assert events, "events to append"
-        return self.resume(self.log.begin(_EventsChange(self.log, events)))
+        return self.resume(self.log.begin(_EventsChange(self.log, events, info or {})))
 
     def resume(self, attempt: Attempt) -> list[RemoteLogSegment]:
         """Go on with an append whose fate was unknown."""
@@ -109,9 +114,12 @@ class _EventsChange:
 
     operation = OPERATION
 
-    def __init__(self, log: DeltaLog, events: Sequence[RemoteLogSegment]) -> None:
+    def __init__(
+        self, log: DeltaLog, events: Sequence[RemoteLogSegment], info: Mapping[str, Any]
+    ) -> None:
         self._log = log
         self._events = list(events)
+        self._info = info
         self.paths: dict[int, str] = {}
         # Many may try a version that one of them wins.
         self._token = secrets.token_hex(8)
@@ -141,7 +149,7 @@ class _EventsChange:
         ]
 
     def info(self) -> Mapping[str, Any]:
-        return {"events": len(self._events)}
+        return {**self._info, "events": len(self._events)}
 
 
 def _order(event: RemoteLogSegment) -> tuple[int, int]:
