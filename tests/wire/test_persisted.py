@@ -1,5 +1,6 @@
 """What lies in `__consumer_offsets`, compared with the definitions in Apache Kafka's jar and with its own classes."""
 
+import base64
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.errors import MalformedFrame
 from kafka_ds.wire.messages.persisted import (
@@ -26,7 +28,7 @@ from kafka_ds.wire.messages.persisted import (
     encode_value,
 )
 from kafka_ds.wire.plan import plan
-from kafka_ds.wire.types import message_info, uuid_text
+from kafka_ds.wire.types import fields_of, is_struct, message_info, uuid_text
 from spark_conf.jars import java_command
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, kafka_range
@@ -113,37 +115,33 @@ def test_a_value_of_a_later_version_is_refused() -> None:
         decode_value(key, b"\x00\x05rest")
 
 
-KAFKAS_READER = """
-import java.nio.ByteBuffer;
-import java.util.HexFormat;
-import org.apache.kafka.coordinator.group.GroupCoordinatorRecordSerde;
-
-public class Reads {
-    public static void main(String[] words) {
-        var serde = new GroupCoordinatorRecordSerde();
-        for (int i = 0; i < words.length; i += 2) {
-            var key = ByteBuffer.wrap(HexFormat.of().parseHex(words[i]));
-            var value = ByteBuffer.wrap(HexFormat.of().parseHex(words[i + 1]));
-            var record = serde.deserialize(key, value);
-            System.out.println(record.key() + " " + record.value());
-            var again = serde.serializeValue(record);
-            System.out.println(HexFormat.of().formatHex(serde.serializeKey(record))
-                + " " + HexFormat.of().formatHex(again));
-        }
-    }
-}
-"""
+def as_kafka_shows(message: Any, version: int) -> Any:
+    """A message as Kafka's tools print it: names in camel case, bytes in base64, defaults of tagged fields left out."""
+    if isinstance(message, bytes):
+        return base64.b64encode(message).decode()
+    if isinstance(message, list):
+        return [as_kafka_shows(element, version) for element in message]
+    if not is_struct(type(message)):
+        return message
+    shown = {}
+    for field in fields_of(type(message)):
+        value = getattr(message, field.name)
+        if version not in field.versions or (field.tag is not None and value == field.default):
+            continue
+        first, *rest = field.name.split("_")
+        name = first + "".join(word.capitalize() for word in rest)
+        is_id = field.name == "topic_id"
+        shown[name] = uuid_text(value) if is_id else as_kafka_shows(value, version)
+    return shown
 
 
 @pytest.mark.jars
-def test_kafkas_own_classes_read_what_we_write_and_write_it_again(
-    kafka_jars: Path, tmp_path: Path
-) -> None:
+def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -> None:
     offset_key = OffsetCommitKey(group="gruppe-ä", topic="t", partition=7)
-    topic_id = bytes(range(1, 17))
     offset = OffsetCommitValue(
-        offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=topic_id
+        offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=bytes(range(1, 17))
     )
+    plain = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
     expiring = OffsetCommitValue(offset=5, metadata="", commit_timestamp=9, expire_timestamp=11)
     group_key = GroupMetadataKey(group="g")
     member = MemberMetadata(
@@ -167,22 +165,42 @@ def test_kafkas_own_classes_read_what_we_write_and_write_it_again(
     empty = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, members=[]
     )
-    records = [
-        (encode_key(offset_key), encode_value(offset, 4)),
-        (encode_key(offset_key), encode_value(offset, 3)),
-        (encode_key(offset_key), encode_value(expiring, 1)),
-        (encode_key(group_key), encode_value(group, 3)),
-        (encode_key(group_key), encode_value(group, 4)),
-        (encode_key(group_key), encode_value(empty, 3)),
+    records: list[tuple[Any, Any, int]] = [
+        (offset_key, offset, 4),
+        (offset_key, plain, 4),
+        (offset_key, plain, 3),
+        (offset_key, expiring, 1),
+        (offset_key, None, 0),
+        *((group_key, group, version) for version in range(5)),
+        (group_key, empty, 3),
+        (group_key, None, 0),
     ]
-    source = tmp_path / "Reads.java"
-    source.write_text(KAFKAS_READER)
-    words = [data.hex() for record in records for data in record]
-    command = [java_command(), "-cp", f"{kafka_jars}/*", str(source), *words]
+    batch = build_batch(
+        [
+            Record(i, 9, encode_key(key), None if value is None else encode_value(value, version))
+            for i, (key, value, version) in enumerate(records)
+        ]
+    )
+    log = tmp_path / "00000000000000000000.log"
+    log.write_bytes(batch)
+    tool = "org.apache.kafka.tools.DumpLogSegments"
+    command = [
+        java_command(),
+        "-cp",
+        f"{kafka_jars}/*",
+        tool,
+        "--offsets-decoder",
+        "--files",
+        str(log),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert "offset=5" in lines[0] and uuid_text(topic_id) in lines[0]
-    assert "expireTimestamp=11" in lines[4]
-    assert "groupInstanceId='a'" in lines[6]
-    assert lines[1::2] == [f"{key.hex()} {value.hex()}" for key, value in records]
+    lines = [line.partition(" key: ")[2] for line in done.stdout.splitlines() if " key: " in line]
+    for line, (key, value, version) in zip(lines, records, strict=True):
+        shown_key, _, shown_value = line.partition(" payload: ")
+        assert json.loads(shown_key)["data"] == as_kafka_shows(key, 0)
+        if value is None:
+            assert shown_value == "<DELETE>"
+        else:
+            body = {"version": str(version), "data": as_kafka_shows(value, version)}
+            assert json.loads(shown_value) == body
