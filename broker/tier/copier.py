@@ -204,7 +204,7 @@ class Copier:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
             log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)
-            each.fail(dropped, CONFLICT if committed.paused else FAILED)
+            each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
         ids = {one.segment.segment_id for one in committed.written}
         each.done = [one for one in each.written if one.segment.segment_id in ids]
 

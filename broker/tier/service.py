@@ -15,6 +15,7 @@ from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
 from broker.tier.settings import TierSettings
 from broker.tier.worker import Answer, Operation
+from kafka_ds.lake.store import open_store, probe
 from kafka_ds.wire.types import uuid_from_text
 
 Header = dict[str, Any]
@@ -24,9 +25,14 @@ class Service:
     """The worker's operations over the lake."""
 
     def __init__(self, settings: TierSettings, crash_points: CrashPoints) -> None:
-        self._storage = DeltaStorage.open(settings, crash_points)
-        self._metadata = DeltaMetadata.open(settings, crash_points)
-        self._materialiser = Materialiser.open(settings, crash_points, self._storage.delete_topic)
+        self._store = open_store(settings.lake_uri)
+        self._checked = False
+        self._touched: set[str] = set()
+        self._storage = DeltaStorage(self._store, settings, crash_points)
+        self._metadata = DeltaMetadata(self._store, settings, crash_points)
+        self._materialiser = Materialiser(
+            self._store, settings, crash_points, self._storage.delete_topic
+        )
         self._copier = Copier(
             self._storage,
             self._metadata,
@@ -52,10 +58,21 @@ class Service:
         }
 
     def _copy(self, request: Header) -> Answer:
-        answer = self._copier.copy(CopyRequest.of(request))
-        self._storage.maintain(topic["topic"] for topic in request["topics"])
+        self._check_store()
+        self._touched.update(each["topic"] for each in request["topics"])
+        return self._copier.copy(CopyRequest.of(request)).header(), ()
+
+    def afterwards(self) -> None:
+        """What keeps the tables fast; done when nothing else waits to be written."""
+        while self._touched:
+            self._storage.maintain(self._touched.pop())
         self._metadata.maintain()
-        return answer.header(), ()
+
+    def _check_store(self) -> None:
+        """Refuse a store that lets two writers win, before it is first written to."""
+        if not self._checked:
+            probe(self._store)
+            self._checked = True
 
     def _delete_topic(self, request: Header) -> Answer:
         self._storage.delete_topic(request["topic"], uuid_from_text(request["topic_id"]))

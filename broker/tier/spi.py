@@ -45,8 +45,8 @@ class Committed:
     """Those that are in the table."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Partitions whose ranges are not, with the reason."""
-    paused: bool = False
-    """Whether `dropped` is for good: the table is another's, or changed in a way not understood."""
+    final: frozenset[int] = frozenset()
+    """Those dropped for good: the table is another's, or changed in a way not understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

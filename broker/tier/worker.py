@@ -42,6 +42,7 @@ class Worker:
         *,
         writing: dict[str, Operation],
         reading: dict[str, Operation],
+        afterwards: Callable[[], None],
         reader_threads: int,
     ) -> None:
         self._channel = channel
@@ -52,6 +53,7 @@ class Worker:
             **dict.fromkeys(writing, self._writes),
             **dict.fromkeys(reading, self._reads),
         }
+        self._afterwards = afterwards
         self._reader_threads = reader_threads
 
     def run(self) -> None:
@@ -73,8 +75,17 @@ class Worker:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
             while True:
                 self._serve(source.get())
+                if source is self._writes and source.empty():
+                    self._look_after()
 
         threading.Thread(target=work, daemon=True).start()
+
+    def _look_after(self) -> None:
+        """Upkeep, whose failure is nobody's answer: it is tried again after the next write."""
+        try:
+            self._afterwards()
+        except Exception:
+            log.exception("upkeep of the tables failed")
 
     def _serve(self, request: Header) -> None:
         payload: Sequence[Buffer] = ()
@@ -84,7 +95,7 @@ class Worker:
             answer = {"error": OUT_OF_RANGE, "message": str(error)}
         except (StorageError, FateUnknownError, OSError) as error:
             answer = {"error": UNAVAILABLE, "message": str(error)}
-        except Exception as error:  # noqa: BLE001 - the root of a request: logged, answered, gone on
+        except Exception as error:
             log.exception("%s failed", request["op"])
             answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
         # Without a broker there is nobody to tell: the receiving thread ends the process.
@@ -112,6 +123,7 @@ def main(arguments: Sequence[str]) -> None:
         channel,
         writing=service.writing(),
         reading=service.reading(),
+        afterwards=service.afterwards,
         reader_threads=settings.remote_log_reader_threads,
     )
     # Nothing is flushed or cleaned up: whoever comes next expects a crash.

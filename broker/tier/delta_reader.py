@@ -1,0 +1,300 @@
+"""Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
+
+Rules of this file: files are found through the index of the followed snapshot, never by a remembered path; one
+that is gone when it is opened means that the snapshot is old: it is followed and the read begins again. Every
+offset up to the tiered end is accounted for by some batch, so that a consumer's position gets over gaps.
+read_committed needs the rows alone; read_uncommitted gets the residue in its place. What comes next is
+prepared before it is asked for, once a consumer is seen to read on. Any thread.
+"""
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.tier.delta_residue import ResidueFiles, ResiduePiece
+from broker.tier.delta_tables import TopicTables, tiered_end
+from broker.tier.pieces import Piece, PieceCache
+from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
+from kafka_ds.lake.convert import encode_batches
+from kafka_ds.lake.index import FileEntry
+from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import Store
+from kafka_ds.wire.batch import read_header
+
+# What is prepared for a consumer that reads on, and what at least for one that begins.
+AHEAD_BYTES = 4 * 1024 * 1024
+BEGIN_BYTES = 1024 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
+BATCH_BYTES_MIN = 16 * 1024
+PREFETCHES_MAX = 8
+TRIES_MAX = 3
+TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Whose offsets are read, and how."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    committed_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files to read from an offset on."""
+
+    files: tuple[FileEntry, ...]
+    reach: int
+    """Nothing but they hold offsets up to here, inclusive."""
+    cluster_end: int
+    """The last offset that they may hold themselves."""
+    tiered_end: int
+    log_start: int
+
+
+class ColdReader:
+    """Answers cold reads of all topics."""
+
+    def __init__(
+        self, store: Store, tables: TopicTables, reader: FileReader, *, cache_bytes: int
+    ) -> None:
+        self._tables = tables
+        self._reader = reader
+        self._residue = ResidueFiles(store)
+        self._cache = PieceCache(cache_bytes)
+        self._lock = threading.Lock()
+        self._preparing: OrderedDict[tuple[Hashable, int], threading.Event] = OrderedDict()
+        self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
+        self._prefetcher: threading.Thread | None = None
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        """Batches from `offset` on: one at least, then up to `max_bytes`."""
+        place = _Place(topic, topic_id, partition, committed_only)
+        found = self._files(place, offset)
+        piece, index = self._piece(place, offset, max_bytes)
+        batches, end = piece.take(index, max_bytes)
+        if end > len(piece.batches) // 2 and piece.next_offset <= found.tiered_end:
+            self._prepare_ahead(place, piece.next_offset)
+        return ColdRead(
+            chunks=batches,
+            next_offset=piece.next_offsets[end - 1],
+            tiered_end=found.tiered_end,
+            log_start_offset=found.log_start,
+        )
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone: keep nothing of it."""
+        with self._lock:
+            for place in self._cache.owners():
+                if isinstance(place, _Place) and place.topic == topic:
+                    self._cache.forget(place)
+        self._residue.forget(topic)
+
+    # -- pieces -----------------------------------------------------------------------------
+
+    def _piece(self, place: _Place, offset: int, max_bytes: int) -> tuple[Piece, int]:
+        """The piece with a batch that begins at `offset`, prepared if it is not there."""
+        key = (place, offset)
+        with self._lock:
+            known = self._cache.find(place, offset)
+            under_way = self._preparing.get(key)
+        if known is None and under_way is not None:
+            under_way.wait()
+            with self._lock:
+                known = self._cache.find(place, offset)
+        if known is not None:
+            return known
+        return self._prepare(place, offset, max(BEGIN_BYTES, max_bytes), max_bytes), 0
+
+    def _prepare(self, place: _Place, offset: int, size_bytes: int, max_bytes: int) -> Piece:
+        key = (place, offset)
+        done = threading.Event()
+        with self._lock:
+            self._preparing[key] = done
+        try:
+            piece = self._build(place, offset, min(size_bytes, AHEAD_BYTES), max_bytes)
+            with self._lock:
+                self._cache.put(place, piece)
+            return piece
+        finally:
+            with self._lock:
+                self._preparing.pop(key, None)
+            done.set()
+
+    def _prepare_ahead(self, place: _Place, offset: int) -> None:
+        with self._lock:
+            if self._cache.find(place, offset) or (place, offset) in self._preparing:
+                return
+            if self._prefetcher is None:
+                self._prefetcher = threading.Thread(target=self._prefetch, daemon=True)
+                self._prefetcher.start()
+        try:
+            self._ahead.put_nowait((place, offset))
+        except queue.Full:
+            return
+
+    def _prefetch(self) -> None:
+        while True:
+            place, offset = self._ahead.get()
+            with self._lock:
+                known = self._cache.find(place, offset) or (place, offset) in self._preparing
+            if known:
+                continue
+            try:
+                self._prepare(place, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
+            except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
+                # Whoever reads there is told; nobody has asked yet.
+                continue
+
+    def _build(self, place: _Place, offset: int, size_bytes: int, max_bytes: int) -> Piece:
+        """Read what follows an offset, and encode it again."""
+        table, last, found = self._read_rows(place, offset, size_bytes)
+        encoder = _Encoder(table, offset, min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes)))
+        if not place.committed_only:
+            for each in self._residue.between(
+                place.topic,
+                place.topic_id,
+                place.partition,
+                offset,
+                last,
+                tiered_end=found.tiered_end,
+            ):
+                encoder.rows_to(each.base_offset - 1)
+                encoder.put(each)
+        encoder.rows_to(last)
+        return Piece(offset, tuple(encoder.batches), tuple(encoder.next_offsets))
+
+    def _read_rows(
+        self, place: _Place, offset: int, size_bytes: int
+    ) -> tuple[pa.Table, int, _Files]:
+        """Rows from an offset on, the offset up to which they are all, and where they lie."""
+        failure: Exception | None = None
+        for _ in range(TRIES_MAX):
+            found = self._files(place, offset, fresh=failure is not None)
+            try:
+                table, complete_to = read_files(
+                    self._reader,
+                    found.files,
+                    start_offset=offset,
+                    end_offset=found.cluster_end,
+                    max_bytes=size_bytes,
+                )
+            except (FileNotFoundError, UnreadableFile) as error:
+                failure = error
+                continue
+            return table, found.reach if complete_to >= found.cluster_end else complete_to, found
+        raise StorageError(f"{place.topic}-{place.partition}: {failure}")
+
+    # -- the snapshot -----------------------------------------------------------------------
+
+    def _files(self, place: _Place, offset: int, *, fresh: bool = False) -> _Files:
+        """The files that hold the offset or the next one after it. Follows the table if need be."""
+        for now in (fresh, True):
+            with self._tables.get(place.topic).view(fresh=now) as snapshot:
+                end = tiered_end(snapshot, place.topic_id, place.partition)
+                if snapshot is not None and offset <= end:
+                    start = snapshot.log_start(place.partition) or 0
+                    if offset >= start:
+                        return _cluster(snapshot, place.partition, offset, end, start)
+        raise OffsetOutOfRange(
+            f"{place.topic}-{place.partition}: the lake holds offsets up to {end}, not {offset}"
+        )
+
+    # -- by time ----------------------------------------------------------------------------
+
+    def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        """The first record at or after a time: (timestamp_ms, offset, leader_epoch)."""
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, topic_id, partition)
+            if snapshot is None or end < 0:
+                return None
+            start = snapshot.log_start(partition) or 0
+            files = list(snapshot.index.find_timestamp(partition, timestamp_ms))
+        best: tuple[int, int, int] | None = None
+        for entry in files:
+            if best is not None and entry.min_offset > best[1]:
+                break
+            found = self._first_at(entry, timestamp_ms, start, end)
+            if found is not None and (best is None or found[1] < best[1]):
+                best = found
+        return best
+
+    def _first_at(
+        self, entry: FileEntry, timestamp_ms: int, start: int, end: int
+    ) -> tuple[int, int, int] | None:
+        try:
+            table, _ = self._reader.read(
+                entry.path, start_offset=start, end_offset=end, columns=TIME_COLUMNS
+            )
+        except (FileNotFoundError, UnreadableFile) as error:
+            raise StorageError(str(error)) from error
+        moments = pc.cast(pc.cast(table.column("timestamp"), pa.int64()), pa.int64())
+        moments = pc.coalesce(table.column("timestamp_ms"), pc.floor(pc.divide(moments, 1000)))
+        index = pc.index(pc.greater_equal(moments, timestamp_ms), True).as_py()
+        if index < 0:
+            return None
+        offset = table.column("offset")[index].as_py()
+        return (int(moments[index].as_py()), offset, table.column("leader_epoch")[index].as_py())
+
+
+class _Encoder:
+    """Rows of a table as batches, cut where something comes between."""
+
+    def __init__(self, table: pa.Table, first_offset: int, batch_bytes: int) -> None:
+        self._table = table
+        self._offsets = table.column("offset").to_numpy()
+        self._next = first_offset
+        self._batch_bytes = batch_bytes
+        self.batches: list[bytes] = []
+        self.next_offsets: list[int] = []
+
+    def rows_to(self, last: int) -> None:
+        """All rows up to that offset, and a span over the offsets that have none."""
+        if last < self._next:
+            return
+        low, high = self._offsets.searchsorted([self._next, last + 1])
+        made = encode_batches(
+            self._table.slice(low, high - low),
+            first_offset=self._next,
+            last_offset=last,
+            batch_bytes_max=self._batch_bytes,
+        )
+        self.batches += made
+        self.next_offsets += [read_header(each).next_offset for each in made]
+        self._next = last + 1
+
+    def put(self, piece: ResiduePiece) -> None:
+        """A batch as it is."""
+        self.batches.append(piece.data)
+        self._next = max(self._next, piece.last_offset + 1)
+        self.next_offsets.append(self._next)
+
+
+def _cluster(
+    snapshot: TopicSnapshot, partition: int, offset: int, end: int, log_start: int
+) -> _Files:
+    """The files around an offset, and where the next ones begin."""
+    files = snapshot.index.find_next(partition, offset)
+    cluster_end = min(end, max((each.max_offset for each in files), default=end))
+    following = snapshot.index.find_next(partition, cluster_end + 1)
+    reach = min([end, *(each.min_offset - 1 for each in following)]) if following else end
+    return _Files(tuple(files), max(reach, cluster_end), cluster_end, end, log_start)

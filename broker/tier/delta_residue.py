@@ -1,0 +1,160 @@
+"""Shell: the residue of a partition by offset: what never entered the table, found again for a reader of all.
+
+Rules of this file: a residue file holds what its range held below the last stable offset, which is the same whichever
+attempt wrote it: so any file that covers an offset will do, and a batch that two of them hold counts once.
+Files are listed when a reader asks beyond what was listed. A file of another incarnation of the topic is
+passed over. A batch that no client could read is given as an empty one, so that a position gets over it. Any thread.
+"""
+
+import logging
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from kafka_ds.lake.names import RESIDUE, topic_table
+from kafka_ds.lake.residue import BatchPlace, CorruptResidue, Residue
+from kafka_ds.lake.store import Store
+from kafka_ds.wire.batch import (
+    NO_LEADER_EPOCH,
+    CorruptRecord,
+    crc_is_valid,
+    empty_batch,
+    read_header,
+)
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX = 256
+# Attempts that lost leave files beside those that won: so many are looked through for one that covers.
+WALK_BACK_MAX = 32
+OFFSET_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ResiduePiece:
+    """One batch of the residue, as it is given to a client."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The residue files of a partition by start offset."""
+
+    starts: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    known_end: int = -1
+
+
+class ResidueFiles:
+    """All topics' residue files."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listings: dict[tuple[str, int], _Listing] = {}
+        self._open: OrderedDict[str, Residue | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def between(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int,
+        last_offset: int,
+        *,
+        tiered_end: int,
+    ) -> list[ResiduePiece]:
+        """The batches that hold offsets of [start_offset, last_offset], by offset."""
+        with self._lock:
+            listing = self._listing(topic, partition, last_offset, tiered_end)
+            found: dict[int, ResiduePiece] = {}
+            for residue in self._covering(listing, topic_id, start_offset, last_offset):
+                for place in residue.header.find(start_offset, last_offset):
+                    if place.base_offset not in found:
+                        found[place.base_offset] = _piece(residue, place)
+        return [found[base] for base in sorted(found)]
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        with self._lock:
+            for key in [key for key in self._listings if key[0] == topic]:
+                del self._listings[key]
+
+    def _listing(self, topic: str, partition: int, last_offset: int, tiered_end: int) -> _Listing:
+        key = (topic, partition)
+        known = self._listings.get(key)
+        if known is not None and last_offset <= known.known_end:
+            return known
+        made = _Listing(known_end=tiered_end)
+        folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
+        for entry in self._store.list(folder):
+            digits = entry.path.rpartition("/")[2][:OFFSET_DIGITS]
+            if digits.isdigit():
+                made.starts.append(int(digits))
+                made.paths.append(entry.path)
+        self._listings[key] = made
+        return made
+
+    def _covering(
+        self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
+    ) -> list[Residue]:
+        """The files of the range and, before it, back to one that holds its start."""
+        found = []
+        at = bisect_right(listing.starts, start_offset)
+        for path in listing.paths[at : bisect_right(listing.starts, last_offset)]:
+            residue = self._opened(path)
+            if residue is not None and residue.header.topic_id == topic_id:
+                found.append(residue)
+        for path in reversed(listing.paths[max(0, at - WALK_BACK_MAX) : at]):
+            residue = self._opened(path)
+            if residue is None or residue.header.topic_id != topic_id:
+                continue
+            if residue.header.end_offset >= start_offset:
+                found.append(residue)
+                break
+        return found
+
+    def _opened(self, path: str) -> Residue | None:
+        """A residue file with its header read; None for one that is gone or broken."""
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        residue = None
+        try:
+            size = self._store.size(path)
+            if size is not None:
+                residue = Residue(
+                    lambda start, length: self._store.read_range(path, start, length),
+                    name=path,
+                    size=size,
+                )
+        except (CorruptResidue, FileNotFoundError) as error:
+            log.warning("residue passed over: %s", error)
+        self._open[path] = residue
+        while len(self._open) > OPEN_FILES_MAX:
+            self._open.popitem(last=False)
+        return residue
+
+
+def _piece(residue: Residue, place: BatchPlace) -> ResiduePiece:
+    data = residue.batch(place)
+    if place.kind == "undecodable" and not _is_batch(data, place):
+        data = empty_batch(place.base_offset, place.last_offset, NO_LEADER_EPOCH)
+    return ResiduePiece(place.base_offset, place.last_offset, data)
+
+
+def _is_batch(data: bytes, place: BatchPlace) -> bool:
+    """Could a client take it for what it says it is?"""
+    try:
+        header = read_header(data)
+    except CorruptRecord:
+        return False
+    return (
+        header.size_in_bytes == len(data)
+        and (header.base_offset, header.last_offset) == (place.base_offset, place.last_offset)
+        and crc_is_valid(data, 0, header)
+    )

@@ -1,0 +1,433 @@
+"""Shell: remote storage as Delta tables: files written durably, then one commit for many partitions.
+
+Rules of this file: the table decides. A range is tiered when a commit of its table says so, and nothing else
+(no row elsewhere, no file's presence) makes it so. A commit carries the attempts that it makes visible, so
+that whoever comes after a crash knows which of them won. An attempt whose commit's fate is unknown is
+committed again with the same bytes before anything else happens to that table.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_reader import ColdReader
+from broker.tier.delta_tables import TopicTable, TopicTables, tiered_end
+from broker.tier.messages import CopyRange, TieredState
+from broker.tier.settings import TierSettings
+from broker.tier.source import RangeSource
+from broker.tier.spi import ColdRead, Committed, FateUnknownError, StorageError, Written
+from kafka_ds.lake.actions import Action, ours_of
+from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
+from kafka_ds.lake.intent import (
+    Intent,
+    LeaderEpochFenced,
+    PartitionIntent,
+    TableChanged,
+    TopicChange,
+    TopicIdChanged,
+)
+from kafka_ds.lake.log import DeltaLog, LogClock, SystemLogClock
+from kafka_ds.lake.maintenance import maintain
+from kafka_ds.lake.names import data_file, residue_file
+from kafka_ds.lake.parquet import FileReader, WrittenFile, write_rows
+from kafka_ds.lake.residue import ResidueHeader, encode_residue
+from kafka_ds.lake.states import RemoteLogSegment
+from kafka_ds.lake.store import Store, open_store
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "TIER"
+# Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
+FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
+TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a commit needs of a written range beside its segment."""
+
+    files: tuple[WrittenFile, ...]
+    begun_ms: int
+
+
+class RangesChange(TopicChange):
+    """An append of ranges whose commit says which attempts it makes visible."""
+
+    def __init__(
+        self, intent: Intent, view: Any, segments: Sequence[RemoteLogSegment], *, now_ms: int
+    ) -> None:
+        self._segments = segments
+        super().__init__(intent, view, now_ms=now_ms)
+
+    def info(self) -> Mapping[str, Any]:
+        left = {part.partition for part in self.partitions}
+        return {
+            **super().info(),
+            "segments": [_described(each) for each in self._segments if each.partition in left],
+        }
+
+
+class DeltaStorage:
+    """The tables of the topics under one lake."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        *,
+        clock: LogClock | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._crash_points = crash_points
+        self._clock = clock or SystemLogClock()
+        reader = FileReader(store)
+        self._tables = TopicTables(store, reader, self._clock)
+        self._cold = ColdReader(
+            store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes
+        )
+        self._unsettled: dict[str, Attempt] = {}
+        self._lost: set[bytes] = set()
+        """Attempts whose range is seen to be another's: their files may go."""
+
+    @classmethod
+    def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
+        """The storage that the settings name."""
+        return cls(open_store(settings.lake_uri), settings, crash_points)
+
+    def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            start = None
+            if snapshot is not None and snapshot.topic_id == topic_id:
+                start = snapshot.log_start(partition)
+            return TieredState(
+                topic_id=uuid_text(topic_id),
+                partition=partition,
+                tiered_end=tiered_end(snapshot, topic_id, partition),
+                log_start_offset=start or 0,
+            )
+
+    # -- copying ----------------------------------------------------------------------------
+
+    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
+        table = self._tables.get(segment.topic)
+        # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
+        table.claim(segment.topic_id)
+        begun_ms = self._clock.boot_ms()
+        origin = RangeSource(source)
+        try:
+            files = self._write_rows(table, segment, origin)
+            self._crash_points.at("after_parquet")
+            residue = self._write_residue(table, segment, source, origin)
+            self._crash_points.at("after_residue")
+        except OSError as error:
+            raise StorageError(f"{table.name}: {error}") from error
+        made = replace(
+            segment,
+            files=tuple(each.path.removeprefix(f"{table.name}/") for each in files),
+            residue=residue,
+            row_count=origin.row_count,
+            lake_bytes=sum(each.size for each in files),
+            max_timestamp_ms=origin.max_timestamp_ms,
+        )
+        return Written(segment=made, parts=_Parts(files=tuple(files), begun_ms=begun_ms))
+
+    def _write_rows(
+        self, table: TopicTable, segment: RemoteLogSegment, origin: RangeSource
+    ) -> list[WrittenFile]:
+        """Files of about `lake.file.bytes` each; none where the range has no row."""
+        attempt = uuid_text(segment.segment_id)
+        rows = _Peekable(origin.rows())
+        files: list[WrittenFile] = []
+        while (first := rows.peek()) is not None:
+            offset = first.column("offset")[0].as_py()
+            path = f"{table.name}/{data_file(segment.partition, offset, attempt)}"
+            written = write_rows(self._store, path, rows.up_to(self._settings.lake_file_bytes))
+            assert written is not None, "rows make a file"
+            files.append(written)
+        return files
+
+    def _write_residue(
+        self,
+        table: TopicTable,
+        segment: RemoteLogSegment,
+        source: CopyRange,
+        origin: RangeSource,
+    ) -> str:
+        name = residue_file(segment.partition, segment.start_offset, uuid_text(segment.segment_id))
+        header = ResidueHeader(
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            start_offset=segment.start_offset,
+            end_offset=segment.end_offset,
+            leader_epochs=segment.leader_epochs,
+            producer_snapshot=bytes.fromhex(source.producer_snapshot),
+        )
+        with self._store.create(f"{table.name}/{name}") as file:
+            for part in encode_residue(header, origin.residue):
+                file.write(part)
+        return name
+
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        table = self._tables.get(topic)
+        with table.lock:
+            self._settle(table)
+            for _ in range(TRIES_MAX):
+                try:
+                    return self._try(table, topic_id, ranges)
+                except VersionsGone as error:
+                    if not error.attempt.files_may_be_deleted:
+                        raise FateUnknownError(str(error)) from error
+        raise StorageError(f"{table.name}: its log was cleaned up under the commit")
+
+    def _try(self, table: TopicTable, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        now_ms = self._clock.wall_ms()
+        intent = Intent(
+            operation=OPERATION,
+            topic_id=topic_id,
+            partitions=tuple(self._intents(table, ranges, now_ms)),
+        )
+        segments = [each.segment for each in ranges]
+        with table.view(fresh=True) as snapshot:
+            if snapshot is None:
+                raise StorageError(f"{table.name} is gone")
+            try:
+                change = RangesChange(intent, snapshot, segments, now_ms=now_ms)
+            except Conflict as conflict:
+                return _all_dropped(ranges, conflict)
+            attempt = table.log.begin(change)
+            attempt.begun_ms = min(each.parts.begun_ms for each in ranges)
+            try:
+                table.log.commit(attempt, read_version=snapshot.version)
+            except Conflict as conflict:
+                return _all_dropped(ranges, conflict)
+            except FateUnknown as error:
+                self._unsettled[table.topic] = attempt
+                raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+            except VersionsGone:
+                raise
+            except CommitError as error:
+                raise StorageError(str(error)) from error
+        left = {part.partition for part in change.partitions}
+        return Committed(
+            written=tuple(each for each in ranges if each.segment.partition in left),
+            dropped={partition: str(conflict) for partition, conflict in change.out.items()},
+            final=frozenset(
+                partition
+                for partition, conflict in change.out.items()
+                if isinstance(conflict, FINAL_CONFLICTS)
+            ),
+        )
+
+    def _intents(
+        self, table: TopicTable, ranges: Sequence[Written], now_ms: int
+    ) -> Iterator[PartitionIntent]:
+        """One for each partition: its ranges follow each other."""
+        by_partition: dict[int, list[Written]] = {}
+        for each in ranges:
+            by_partition.setdefault(each.segment.partition, []).append(each)
+        for partition, parts in by_partition.items():
+            adds: list[Action] = [
+                file.add(table.name, partition, now_ms=now_ms)
+                for each in parts
+                for file in each.parts.files
+            ]
+            yield PartitionIntent(
+                partition=partition,
+                leader_epoch=parts[-1].segment.leader_epoch,
+                start_offset=parts[0].segment.start_offset,
+                end_offset=parts[-1].segment.end_offset,
+                adds=tuple(adds),
+            )
+
+    def _settle(self, table: TopicTable) -> None:
+        """Find out what became of a commit whose answer was lost."""
+        attempt = self._unsettled.get(table.topic)
+        if attempt is None:
+            return
+        try:
+            with table.view(fresh=True) as snapshot:
+                version = -1 if snapshot is None else snapshot.version
+            table.log.commit(attempt, read_version=version)
+        except FateUnknown as error:
+            raise FateUnknownError(f"fate still unknown: {error}") from error
+        except OSError as error:
+            raise FateUnknownError(f"fate still unknown: {error}") from error
+        except (Conflict, CommitError) as error:
+            log.warning("%s: a commit whose answer was lost is not there: %s", table.name, error)
+        del self._unsettled[table.topic]
+
+    # -- after a crash ----------------------------------------------------------------------
+
+    def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
+        table = self._tables.get(segment.topic)
+        with table.lock:
+            self._settle(table)
+            with table.view(fresh=True) as snapshot:
+                if tiered_end(snapshot, segment.topic_id, segment.partition) < segment.end_offset:
+                    return None
+                assert snapshot is not None
+                decided = self._decided(table, snapshot.version, segment)
+        if decided is None:
+            return None
+        for each in decided:
+            if each["id"] == uuid_text(segment.segment_id):
+                return _completed(segment, each)
+        self._lost.add(segment.segment_id)
+        return None
+
+    @staticmethod
+    def _decided(
+        table: TopicTable, version: int, segment: RemoteLogSegment
+    ) -> list[dict[str, Any]] | None:
+        """The attempts in the commit that made the segment's range visible; None if it is cleaned up."""
+        topic_id = uuid_text(segment.topic_id)
+        while version >= 0:
+            actions = table.log.read_version(version)
+            if actions is None:
+                return None
+            ours = ours_of(actions) or {}
+            if ours.get("topicId") == topic_id:
+                for part in ours.get("partitions", ()):
+                    if part["partition"] == segment.partition and (
+                        0 <= part["startOffset"] <= segment.end_offset <= part["endOffset"]
+                    ):
+                        found: list[dict[str, Any]] = ours.get("segments", [])
+                        return found
+            version -= 1
+        return None
+
+    def verify(self, segment: RemoteLogSegment) -> None:
+        table = self._tables.get(segment.topic)
+        residue = [segment.residue] if segment.residue else []
+        for name in (*segment.files, *residue):
+            if not self._store.size(f"{table.name}/{name}"):
+                raise StorageError(f"{table.name}/{name} is committed but not in the store")
+
+    def discard(self, segment: RemoteLogSegment) -> None:
+        if segment.segment_id not in self._lost:
+            return
+        table = self._tables.get(segment.topic)
+        attempt = uuid_text(segment.segment_id)
+        folders = (f"partition={segment.partition}", f"_residue/partition={segment.partition}")
+        for folder in folders:
+            for entry in self._store.list(f"{table.name}/{folder}"):
+                if attempt in entry.path:
+                    self._store.delete(entry.path)
+        self._lost.discard(segment.segment_id)
+
+    # -- the rest ---------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        return self._cold.read(
+            topic, topic_id, partition, offset, max_bytes=max_bytes, committed_only=committed_only
+        )
+
+    def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        return self._cold.offset_for_timestamp(topic, topic_id, partition, timestamp_ms)
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        table = self._tables.get(topic)
+        residue = self._store.list(f"{table.name}/_residue")
+        if table.delete(topic_id, now_ms=self._clock.wall_ms()):
+            log.info("deleted the rows of %s (%s)", topic, uuid_text(topic_id))
+            # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
+            for entry in residue:
+                self._store.delete(entry.path)
+        self._cold.forget(topic)
+
+    def maintain(self, topic: str) -> None:
+        table = self._tables.get(topic)
+        with table.lock, table.view(fresh=False) as snapshot:
+            if snapshot is None:
+                return
+            checkpoint = table.log.last_checkpoint() or 0
+            if snapshot.version - checkpoint < self._settings.lake_checkpoint_interval:
+                return
+        self._crash_points.at("before_checkpoint")
+        # A log of its own: readers follow the table meanwhile.
+        done = maintain(
+            DeltaLog(self._store, table.name, clock=self._clock),
+            now_ms=self._clock.wall_ms(),
+            interval=self._settings.lake_checkpoint_interval,
+        )
+        self._crash_points.at("after_checkpoint")
+        log.info(
+            "%s: checkpoint of version %s, %d log files cleaned up",
+            table.name,
+            done.checkpoint_version,
+            done.log_files_deleted,
+        )
+
+
+class _Peekable:
+    """Batches that can be looked at before they are taken."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._next: pa.RecordBatch | None = None
+
+    def peek(self) -> pa.RecordBatch | None:
+        while self._next is None or self._next.num_rows == 0:
+            self._next = next(self._batches, None)
+            if self._next is None:
+                return None
+        return self._next
+
+    def up_to(self, size_bytes: int) -> Iterable[pa.RecordBatch]:
+        """One batch at least, more while they are fewer bytes than that."""
+        taken = 0
+        while taken < size_bytes and (batch := self.peek()) is not None:
+            self._next = None
+            taken += batch.nbytes
+            yield batch
+
+
+def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:
+    dropped = {each.segment.partition: str(conflict) for each in ranges}
+    is_final = isinstance(conflict, FINAL_CONFLICTS)
+    return Committed(dropped=dropped, final=frozenset(dropped if is_final else ()))
+
+
+def _described(segment: RemoteLogSegment) -> dict[str, Any]:
+    """What of a segment is known only when its files are written."""
+    return {
+        "id": uuid_text(segment.segment_id),
+        "partition": segment.partition,
+        "startOffset": segment.start_offset,
+        "endOffset": segment.end_offset,
+        "files": list(segment.files),
+        "residue": segment.residue,
+        "rows": segment.row_count,
+        "lakeBytes": segment.lake_bytes,
+        "maxTimestamp": segment.max_timestamp_ms,
+    }
+
+
+def _completed(segment: RemoteLogSegment, described: Mapping[str, Any]) -> RemoteLogSegment:
+    assert uuid_from_text(described["id"]) == segment.segment_id
+    return replace(
+        segment,
+        files=tuple(described["files"]),
+        residue=described["residue"],
+        row_count=described["rows"],
+        lake_bytes=described["lakeBytes"],
+        max_timestamp_ms=described["maxTimestamp"],
+    )

@@ -1,0 +1,89 @@
+"""Pure: batches made ready for consumers that read on, kept up to a bound.
+
+Rules of this file: a piece is a run of batches that follow each other; it is found by the very offset at which
+a consumer goes on, which is where the batch before ended: no search, and a consumer that jumps starts a
+piece of its own. What was used least recently goes first. One thread at a time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches that span [first, following) together, with the offset that each of them reaches."""
+
+    first_offset: int
+    batches: tuple[bytes, ...]
+    next_offsets: tuple[int, ...]
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the piece."""
+        return self.next_offsets[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(map(len, self.batches))
+
+    def take(self, start: int, max_bytes: int) -> tuple[tuple[bytes, ...], int]:
+        """Batches from the one of that index on: one at least, then up to `max_bytes`; and where to go on."""
+        end, size = start + 1, len(self.batches[start])
+        while end < len(self.batches) and size + len(self.batches[end]) <= max_bytes:
+            size += len(self.batches[end])
+            end += 1
+        return self.batches[start:end], end
+
+
+class PieceCache:
+    """Pieces by (whose, offset)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: OrderedDict[tuple[Hashable, int], Piece] = OrderedDict()
+        self._starts: dict[tuple[Hashable, int], tuple[tuple[Hashable, int], int]] = {}
+        self.size_bytes = 0
+
+    def put(self, owner: Hashable, piece: Piece) -> None:
+        """Keep a piece; the oldest go while there is no room."""
+        key = (owner, piece.first_offset)
+        self._drop(key)
+        self._pieces[key] = piece
+        self.size_bytes += piece.size_bytes
+        for index, offset in enumerate(_starts(piece)):
+            self._starts[owner, offset] = (key, index)
+        while self.size_bytes > self._bytes_max and len(self._pieces) > 1:
+            self._drop(next(iter(self._pieces)))
+
+    def find(self, owner: Hashable, offset: int) -> tuple[Piece, int] | None:
+        """The piece with a batch that begins at this offset, and the batch's index."""
+        found = self._starts.get((owner, offset))
+        if found is None:
+            return None
+        key, index = found
+        self._pieces.move_to_end(key)
+        return self._pieces[key], index
+
+    def owners(self) -> set[Hashable]:
+        """Whose pieces there are."""
+        return {key[0] for key in self._pieces}
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop all pieces of an owner."""
+        for key in [key for key in self._pieces if key[0] == owner]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[Hashable, int]) -> None:
+        piece = self._pieces.pop(key, None)
+        if piece is None:
+            return
+        self.size_bytes -= piece.size_bytes
+        for offset in _starts(piece):
+            if self._starts.get((key[0], offset), (None, 0))[0] == key:
+                del self._starts[key[0], offset]
+
+
+def _starts(piece: Piece) -> Sequence[int]:
+    return (piece.first_offset, *piece.next_offsets[:-1])

@@ -1,0 +1,223 @@
+"""The copier over each remote storage: the Delta tables and files in a folder pass the same tests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.system import new_uuid
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.messages import CopyAnswer, CopyRequest
+from broker.tier.settings import TierSettings
+from broker.tier.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
+from kafka_ds.lake.states import RemoteLogSegmentState
+from kafka_ds.wire.batch import Record
+from tests.integration.tier_folder import FolderMetadata, FolderStorage
+from tests.integration.tier_segments import (
+    BASE_MS,
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    copy_range,
+    copy_request,
+    records,
+    segment,
+)
+
+COPY_POINTS = (
+    "after_started",
+    "before_commit",
+    "after_commit",
+    "after_verify",
+    "after_finished",
+)
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class RaisingCrashPoints(CrashPoints):
+    """Raises instead of killing the test."""
+
+    def at(self, point: str) -> None:
+        if point == self._point:
+            raise Crash(point)
+
+
+class Lake:
+    """One remote storage that outlives the copiers which use it."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.kind = kind
+        self.root = root
+        self.settings = TierSettings(lake_uri=str(root / "lake"), node_id=1)
+
+    def open(
+        self, crash_at: str = ""
+    ) -> tuple[Copier, RemoteStorageManager, RemoteLogMetadataManager]:
+        """What a freshly started worker has."""
+        points = RaisingCrashPoints(crash_at)
+        storage: RemoteStorageManager
+        metadata: RemoteLogMetadataManager
+        if self.kind == "folder":
+            storage = FolderStorage(self.root / "lake")
+            metadata = FolderMetadata(self.root / "lake")
+        else:
+            storage = DeltaStorage.open(self.settings, points)
+            metadata = DeltaMetadata.open(self.settings, points)
+        copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
+        return copier, storage, metadata
+
+    def copy(self, request: CopyRequest) -> CopyAnswer:
+        return self.open()[0].copy(request)
+
+    def records(
+        self, offset: int = 0, *, partition: int = 0, end: int | None = None
+    ) -> list[Record]:
+        """Everything from an offset on, read as a consumer does."""
+        storage = self.open()[1]
+        found: list[Record] = []
+        while True:
+            read = storage.read(
+                TOPIC, TOPIC_ID, partition, offset, max_bytes=4096, committed_only=False
+            )
+            assert read.chunks and read.next_offset > offset
+            found.extend(all_records(read.chunks))
+            offset = read.next_offset
+            if offset > read.tiered_end:
+                return found
+
+
+@pytest.fixture(params=["folder", "delta"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    yield Lake(request.param, tmp_path)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[int, int], Path]:
+    return lambda start, count: segment(tmp_path / f"{start:020d}.log", start, count)
+
+
+def test_copied_ranges_are_read_back(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    first, second = make(0, 50), make(50, 31)
+    answer = lake.copy(copy_request([copy_range(first, 0, 49), copy_range(second, 50, 80)]))
+    (outcome,) = answer.partitions
+    assert (outcome.outcome, outcome.tiered_end) == ("finished", 80)
+    assert (outcome.ranges, outcome.rows) == (2, 81)
+    assert lake.records() == records(0, 81)
+    assert lake.records(77)[-1] == records(80, 1)[0]
+    segments = lake.open()[2].list_segments(TOPIC_ID, 0)
+    assert [(each.start_offset, each.end_offset) for each in segments] == [(0, 49), (50, 80)]
+    assert {each.state for each in segments} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
+    assert [each.row_count for each in segments] == [50, 31]
+
+
+def test_partitions_are_apart(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    path = make(0, 10)
+    ranges = [copy_range(path, 0, 9, partition=each) for each in (0, 3)]
+    answer = lake.copy(copy_request(ranges))
+    assert [each.outcome for each in answer.partitions] == ["finished", "finished"]
+    assert lake.records(partition=3) == records(0, 10)
+    storage = lake.open()[1]
+    assert storage.state(TOPIC, TOPIC_ID, 1).tiered_end == -1
+    with pytest.raises(OffsetOutOfRange):
+        storage.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
+
+
+def test_offsets_outside_are_out_of_range(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    storage = lake.open()[1]
+    with pytest.raises(OffsetOutOfRange):
+        storage.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+    lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
+    storage.read(TOPIC, TOPIC_ID, 0, 9, max_bytes=1, committed_only=True)
+    with pytest.raises(OffsetOutOfRange):
+        storage.read(TOPIC, TOPIC_ID, 0, 10, max_bytes=1, committed_only=True)
+
+
+def test_a_repeated_copy_finds_what_the_first_one_did(
+    lake: Lake, make: Callable[[int, int], Path]
+) -> None:
+    request = copy_request([copy_range(make(0, 10), 0, 9)])
+    lake.copy(request)
+    (outcome,) = lake.copy(request).partitions
+    assert (outcome.outcome, outcome.tiered_end, outcome.ranges) == ("finished", 9, 0)
+    assert len(lake.open()[2].list_segments(TOPIC_ID, 0)) == 1
+
+
+def test_a_range_that_the_lake_holds_in_part_is_not_copied(
+    lake: Lake, make: Callable[[int, int], Path]
+) -> None:
+    lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
+    (outcome,) = lake.copy(copy_request([copy_range(make(7, 13), 7, 19)])).partitions
+    assert (outcome.outcome, outcome.tiered_end) == ("failed", 9)
+    assert lake.records() == records(0, 10)
+
+
+def test_a_segment_that_is_gone_fails_alone(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    gone = copy_range(Path("nowhere/x.log"), 0, 9, partition=1)
+    answer = lake.copy(copy_request([copy_range(make(0, 10), 0, 9), gone]))
+    by_partition = {each.partition: each for each in answer.partitions}
+    assert by_partition[0].outcome == "finished"
+    assert by_partition[1].outcome == "failed"
+    assert lake.records() == records(0, 10)
+
+
+@pytest.mark.parametrize("point", COPY_POINTS)
+def test_a_crash_at_any_step_neither_loses_nor_doubles(
+    lake: Lake, make: Callable[[int, int], Path], point: str
+) -> None:
+    first = copy_request([copy_range(make(0, 10), 0, 9)])
+    ranges = [copy_range(make(10, 20), 10, 29), copy_range(make(30, 5), 30, 34)]
+    lake.copy(first)
+    with pytest.raises(Crash):
+        lake.open(point)[0].copy(copy_request(ranges))
+    # Before anybody copies again, nothing is there twice.
+    assert lake.records() in (records(0, 10), records(0, 35))
+    (outcome,) = lake.copy(copy_request(ranges)).partitions
+    assert (outcome.outcome, outcome.tiered_end) == ("finished", 34)
+    assert lake.records() == records(0, 35)
+    metadata = lake.open()[2]
+    finished = [
+        (each.start_offset, each.end_offset, each.row_count)
+        for each in metadata.list_segments(TOPIC_ID, 0)
+        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    ]
+    assert finished == [(0, 9, 10), (10, 29, 20), (30, 34, 5)]
+    lake.copy(copy_request([copy_range(make(35, 5), 35, 39)]))
+    assert lake.records() == records(0, 40)
+    assert lake.open()[2].unfinished() == []
+
+
+def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    lake.copy(copy_request([copy_range(make(0, 50), 0, 49)]))
+    storage = lake.open()[1]
+    found = storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 17)
+    assert found == (BASE_MS + 17, 17, 3)
+    assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 50) is None
+    assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0) == (BASE_MS, 0, 3)
+
+
+def test_segments_are_found_by_epoch_and_offset(
+    lake: Lake, make: Callable[[int, int], Path]
+) -> None:
+    lake.copy(copy_request([copy_range(make(0, 10), 0, 9), copy_range(make(10, 5), 10, 14)]))
+    metadata = lake.open()[2]
+    found = metadata.segment(TOPIC_ID, 0, 3, 12)
+    assert found is not None and found.start_offset == 10
+    assert metadata.segment(TOPIC_ID, 0, 4, 12) is None
+    assert metadata.highest_offset_for_epoch(TOPIC_ID, 0, 3) == 14
+
+
+def test_a_deleted_topic_holds_nothing(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
+    storage = lake.open()[1]
+    storage.delete_topic(TOPIC, b"another topic id"[:16])
+    assert lake.records() == records(0, 10)
+    storage.delete_topic(TOPIC, TOPIC_ID)
+    storage.delete_topic(TOPIC, TOPIC_ID)
+    with pytest.raises(OffsetOutOfRange):
+        storage.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)

@@ -1,0 +1,220 @@
+"""A second remote storage: files in a folder. It keeps the protocols of `broker.tier.spi` honest."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from broker.tier.messages import CopyRange, TieredState
+from broker.tier.spi import ColdRead, Committed, OffsetOutOfRange, SourceGone, StorageError, Written
+from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
+from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.wire.types import uuid_text
+
+
+class FolderStorage:
+    """Segments as they are, one file each; a commit is one manifest that names several."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "files").mkdir(parents=True, exist_ok=True)
+        (root / "commits").mkdir(exist_ok=True)
+
+    def _committed(self, topic_id: bytes, partition: int) -> list[dict[str, Any]]:
+        found = []
+        for path in sorted((self.root / "commits").iterdir()):
+            for entry in json.loads(path.read_text()):
+                if (entry["topic_id"], entry["partition"]) == (topic_id.hex(), partition):
+                    found.append(entry)
+        return sorted(found, key=lambda entry: entry["start"])
+
+    def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        entries = self._committed(topic_id, partition)
+        return TieredState(
+            topic_id=uuid_text(topic_id),
+            partition=partition,
+            tiered_end=max((entry["end"] for entry in entries), default=-1),
+            log_start_offset=min((entry["start"] for entry in entries), default=0),
+        )
+
+    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
+        try:
+            with open(source.path, "rb") as file:
+                file.seek(source.position)
+                data = file.read(source.size_bytes)
+        except FileNotFoundError as error:
+            raise SourceGone(str(error)) from error
+        name = segment.segment_id.hex()
+        (self.root / "files" / name).write_bytes(data)
+        rows = sum(
+            header.record_count
+            for _, header in iterate_headers(data)
+            if segment.start_offset <= header.base_offset <= segment.end_offset
+        )
+        made = replace(segment, files=(name,), lake_bytes=len(data), row_count=rows)
+        return Written(segment=made)
+
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        dropped: dict[int, str] = {}
+        for each in ranges:
+            segment = each.segment
+            if self.state(topic, topic_id, segment.partition).tiered_end >= segment.start_offset:
+                dropped[segment.partition] = "the range is there"
+        written = tuple(each for each in ranges if each.segment.partition not in dropped)
+        manifest = [
+            {
+                "topic_id": topic_id.hex(),
+                "partition": each.segment.partition,
+                "start": each.segment.start_offset,
+                "end": each.segment.end_offset,
+                "file": each.segment.files[0],
+                "rows": each.segment.row_count,
+            }
+            for each in written
+        ]
+        number = len(list((self.root / "commits").iterdir()))
+        temporary = self.root / f"{number}.tmp"
+        temporary.write_text(json.dumps(manifest))
+        os.rename(temporary, self.root / "commits" / f"{number:08d}")
+        return Committed(written=written, dropped=dropped)
+
+    def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
+        name = segment.segment_id.hex()
+        for entry in self._committed(segment.topic_id, segment.partition):
+            if entry["file"] == name:
+                size = (self.root / "files" / name).stat().st_size
+                return replace(segment, files=(name,), lake_bytes=size, row_count=entry["rows"])
+        return None
+
+    def verify(self, segment: RemoteLogSegment) -> None:
+        for name in segment.files:
+            if not (self.root / "files" / name).exists():
+                raise StorageError(f"{name} is gone")
+
+    def discard(self, segment: RemoteLogSegment) -> None:
+        (self.root / "files" / segment.segment_id.hex()).unlink(missing_ok=True)
+
+    def _batches(self, topic_id: bytes, partition: int) -> Iterator[tuple[int, int, bytes]]:
+        for entry in self._committed(topic_id, partition):
+            data = (self.root / "files" / entry["file"]).read_bytes()
+            for position, header in iterate_headers(data):
+                if entry["start"] <= header.base_offset <= entry["end"]:
+                    yield (
+                        header.base_offset,
+                        header.next_offset,
+                        data[position : position + header.size_in_bytes],
+                    )
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        state = self.state(topic, topic_id, partition)
+        if not state.log_start_offset <= offset <= state.tiered_end:
+            raise OffsetOutOfRange(f"{offset} is not in the folder")
+        chunks: list[bytes] = []
+        following = offset
+        for _, next_offset, batch in self._batches(topic_id, partition):
+            if next_offset <= offset:
+                continue
+            if chunks and sum(map(len, chunks)) + len(batch) > max_bytes:
+                break
+            chunks.append(batch)
+            following = next_offset
+        return ColdRead(
+            chunks=tuple(chunks),
+            next_offset=following,
+            tiered_end=state.tiered_end,
+            log_start_offset=state.log_start_offset,
+        )
+
+    def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        for _, _, batch in self._batches(topic_id, partition):
+            for record in read_records(batch):
+                if record.timestamp >= timestamp_ms:
+                    epoch = next(iterate_headers(batch))[1].leader_epoch
+                    return (record.timestamp, record.offset, epoch)
+        return None
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        for path in list((self.root / "commits").iterdir()):
+            kept = [
+                each for each in json.loads(path.read_text()) if each["topic_id"] != topic_id.hex()
+            ]
+            path.write_text(json.dumps(kept))
+
+    def maintain(self, topic: str) -> None:
+        return
+
+
+class FolderMetadata:
+    """Events as lines of a file."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.path = root / "events"
+        self.path.touch()
+
+    def _append(self, kind: str, segments: Sequence[RemoteLogSegment]) -> None:
+        with self.path.open("a") as file:
+            for segment in segments:
+                fields = {
+                    name: value.hex() if isinstance(value, bytes) else value
+                    for name, value in asdict(segment).items()
+                }
+                file.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+    def _events(self, kind: str) -> Iterator[RemoteLogSegment]:
+        for line in self.path.read_text().splitlines():
+            fields = json.loads(line)
+            if fields.pop("kind") == kind:
+                for name in ("topic_id", "segment_id", "event_id"):
+                    fields[name] = bytes.fromhex(fields[name])
+                fields["state"] = RemoteLogSegmentState(fields["state"])
+                fields["leader_epochs"] = tuple(map(tuple, fields["leader_epochs"]))
+                fields["files"] = tuple(fields["files"])
+                yield RemoteLogSegment(**fields)
+
+    def add(self, segments: Sequence[RemoteLogSegment]) -> None:
+        self._append("event", segments)
+
+    def update(self, segments: Sequence[RemoteLogSegment]) -> None:
+        known = {(each.segment_id, each.state) for each in self._events("event")}
+        self._append("event", [e for e in segments if (e.segment_id, e.state) not in known])
+
+    def unfinished(self) -> list[RemoteLogSegment]:
+        started = {e.segment_id: e for e in self._events("event") if e.state == 0}
+        ended = {e.segment_id for e in self._events("event") if e.state != 0}
+        forgotten = {e.segment_id for e in self._events("given_up")}
+        return [each for key, each in started.items() if key not in ended | forgotten]
+
+    def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
+        self._append("given_up", segments)
+
+    def _cache(self, topic_id: bytes, partition: int) -> RemoteSegments:
+        key = (topic_id, partition)
+        return RemoteSegments(e for e in self._events("event") if (e.topic_id, e.partition) == key)
+
+    def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
+        return self._cache(topic_id, partition).list()
+
+    def segment(
+        self, topic_id: bytes, partition: int, epoch: int, offset: int
+    ) -> RemoteLogSegment | None:
+        return self._cache(topic_id, partition).segment(epoch, offset)
+
+    def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
+        return self._cache(topic_id, partition).highest_offset_for_epoch(epoch)
+
+    def maintain(self) -> None:
+        return
