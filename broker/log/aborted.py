@@ -7,7 +7,7 @@ something to say; most segments have none. Recovery begins it anew with the segm
 from __future__ import annotations
 
 from broker.log.files import read_or_none, unlink_if_there
-from broker.log.index import decode_aborted, encode_aborted
+from broker.log.index import ABORTED_ENTRY_BYTES, decode_aborted, encode_aborted
 from broker.log.values import AbortedTransaction
 from broker.seams import Disk
 
@@ -27,6 +27,12 @@ class AbortedIndex:
         if self._entries is None:
             self._entries = decode_aborted(read_or_none(self._disk, self.path) or b"")
         return self._entries
+
+    def has_whole_entries(self) -> bool:
+        """Whether the file may be believed; one that may not is made anew by a scan."""
+        if self._entries is not None:
+            return True
+        return self._disk.size(self.path) % ABORTED_ENTRY_BYTES == 0
 
     def append(self, transaction: AbortedTransaction) -> None:
         entries = [*self.entries, transaction]

@@ -13,6 +13,15 @@ from broker.seams import Background
 from broker.system import InlineBackground
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
+Then = Callable[[BaseException | None], None]
+
+
+def ignore(error: BaseException | None) -> None:
+    """Nobody waits for this sync."""
+
+
+Outcome = Callable[[BaseException | None], None]
+
 
 class Durability:
     """One log's recovery point and its first failure."""
@@ -25,7 +34,15 @@ class Durability:
         self._background = background
         self._is_closed = False
 
-    def sync(self, work: Callable[[], None], target: int, now_ms: int, *, wait: bool) -> None:
+    def sync(
+        self,
+        work: Callable[[], None],
+        target: int,
+        now_ms: int,
+        *,
+        wait: bool,
+        then: Then,
+    ) -> None:
         """Do the work, in Background unless waiting, and move the recovery point to `target`."""
         self.last_sync_ms = now_ms
 
@@ -38,6 +55,7 @@ class Durability:
                 raise error
             else:
                 self.recovery_point = max(self.recovery_point, target)
+            then(error)
 
         if wait:
             InlineBackground().submit(work, done)

@@ -6,7 +6,7 @@ Rules of this file:
 - Order of an append: check, stamp, write, and only then let anything in memory know. What fails
   has changed nothing. If even cutting off a failed write fails, the log takes no more appends.
 - Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
-  The exception is flush.messages: who sets it wants no answer before the records are durable.
+  Except for flush.messages, where an append itself waits (see `flushes_in_append`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Self
 from broker.log import lookup, names
 from broker.log.checkpoint import encode_epochs
 from broker.log.config import LogConfig
-from broker.log.durability import Durability
+from broker.log.durability import Durability, Then, ignore
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import replace, write_whole
-from broker.log.own_batches import OwnBatch, accept_own, accept_replica
+from broker.log.own_batches import accept_own, accept_replica, record_own
 from broker.log.producers import Producers
 from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
 from broker.log.retention import Limits
@@ -65,15 +65,17 @@ class Log:
         self.producers: Producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.high_watermark: int | None = None
+        self._high_watermark: int | None = None
         self.highest_offset_in_remote_storage = -1
         self.on_roll: Callable[[Log], None] | None = None
+        # Off where the caller sees to flush.messages itself, without making an event loop wait.
+        self.flushes_in_append = True
         self._disk = disk
         self._clock = clock
         self._segments = Segments(disk, background, directory, loaded.segments)
         self._active = self._segments.active
         self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
-        self._is_closed = False
+        self._is_closed = self._is_abandoned = False
 
     @classmethod
     def open(
@@ -101,9 +103,8 @@ class Log:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
         )
-        identity = (topic, partition, topic_id)
         chosen = background or InlineBackground()
-        return cls(directory, config, disk, clock, chosen, loaded, identity)
+        return cls(directory, config, disk, clock, chosen, loaded, (topic, partition, topic_id))
 
     # -- what it is -----------------------------------------------------------------------------
 
@@ -112,18 +113,18 @@ class Log:
         return names.folder_name(self.topic, self.partition)
 
     @property
-    def local_log_start_offset(self) -> int:
-        """The first offset that is on the local disk."""
-        return max(self.log_start_offset, self._segments.all[0].base_offset)
-
-    @property
     def size_bytes(self) -> int:
         return self._segments.size_bytes
 
     @property
-    def active_base_offset(self) -> int:
-        """Where the segment begins that takes the appends."""
-        return self._active.base_offset
+    def local_log_start_offset(self) -> int:
+        """The first offset that is on the local disk."""
+        return max(self.log_start_offset, self.first_base_offset)
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the oldest local segment begins."""
+        return self._segments.all[0].base_offset
 
     @property
     def unflushed_count(self) -> int:
@@ -167,7 +168,7 @@ class Log:
         if header.producer_id >= 0:
             self.producers.update(header)
         end_offset = self.log_end_offset
-        if end_offset - self.recovery_point >= config.flush_messages:
+        if end_offset - self.recovery_point >= config.flush_messages and self.flushes_in_append:
             self.flush(wait=True)
         return AppendInfo(
             first_offset, end_offset - 1, time_ms, self.log_start_offset, False, 1, size
@@ -200,31 +201,12 @@ class Log:
             first_offset = batches[0].header.base_offset
             self._write(records, [batch.header for batch in batches], now_ms)
             for batch in batches:
-                self._note_own_producer(batch)
-            if self.unflushed_count >= config.flush_messages:
+                self._note_aborted(record_own(batch, self.producers))
+            if self.unflushed_count >= config.flush_messages and self.flushes_in_append:
                 self.flush(wait=True)
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
-        count, size = len(batches), len(records)
-        return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, count, size)
-
-    def _note_own_producer(self, batch: OwnBatch) -> None:
-        header, marker = batch
-        if header.producer_id < 0:
-            return
-        if marker is None:
-            self.producers.update(header)
-            return
-        completed = self.producers.end_transaction(
-            header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
-        )
-        if completed is None or not completed.aborted:
-            return
-        stable = self.producers.last_stable_offset_after(completed)
-        try:
-            self._active.aborted.append(AbortedTransaction(*completed[:3], stable))
-        except OSError as error:
-            # The marker is in the log and its index entry is not: only recovery mends that.
-            self._durability.fail(error)
+        made = len(batches), len(records)
+        return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, *made)
 
     def _write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
@@ -255,6 +237,14 @@ class Log:
             if header.leader_epoch > self.leader_epochs.latest_epoch:
                 self.assign_leader_epoch(header.leader_epoch, header.base_offset)
         self.log_end_offset = last_offset + 1
+
+    def _note_aborted(self, aborted: AbortedTransaction | None) -> None:
+        if aborted is not None:
+            try:
+                self._active.aborted.append(aborted)
+            except OSError as error:
+                # The marker is in the log and its index entry is not: only recovery mends that.
+                self._durability.fail(error)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Say that a leader's epoch begins there; a new leader does so before it appends."""
@@ -344,10 +334,10 @@ class Log:
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll if segment.ms has passed since the active segment was begun."""
-        if self._is_closed or not is_due(self._active, self.config, self.name, now_ms):
-            return False
-        self.roll()
-        return True
+        due = not self._is_closed and is_due(self._active, self.config, self.name, now_ms)
+        if due:
+            self.roll()
+        return due
 
     def _roll(self, base_offset: int) -> Segment:
         """Begin a segment at `base_offset`, the end of the log or (for a follower) beyond it."""
@@ -376,23 +366,30 @@ class Log:
         """What has put this log out of order, if anything did."""
         return self._durability.storage_error
 
-    def flush(self, up_to: int | None = None, *, wait: bool = False) -> None:
-        """Make everything below `up_to` (default: the end) durable; in Background unless waiting."""
+    def flush(self, up_to: int | None = None, *, wait: bool = False, then: Then = ignore) -> None:
+        """Make all below `up_to` (default: the end) durable, in Background unless waiting; `then`
+        is told when it is, or why not."""
         target = self.log_end_offset if up_to is None else up_to
         if target > self.recovery_point and self.storage_error is None:
             work = self._segments.syncing(self.recovery_point, target)
-            self._durability.sync(work, target, self._clock.now_ms(), wait=wait)
+            self._durability.sync(work, target, self._clock.now_ms(), wait=wait, then=then)
+        else:
+            then(self.storage_error)
 
     # -- what may go ----------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> None:
         """Tell what is committed; nothing above is deleted. Until told, all is taken for it."""
-        self.high_watermark = high_watermark
+        self._high_watermark = high_watermark
+
+    @property
+    def _committed_offset(self) -> int:
+        return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows; returns the base offsets that went."""
-        committed = self.log_end_offset if self.high_watermark is None else self.high_watermark
-        limits = Limits(self.log_start_offset, committed, self.highest_offset_in_remote_storage)
+        tiered = self.highest_offset_in_remote_storage
+        limits = Limits(self.log_start_offset, self._committed_offset, tiered)
         count = self._segments.count_deletable(self.config, limits, now_ms)
         if not count:
             return []
@@ -408,11 +405,8 @@ class Log:
 
         Segments below it go with the next retention run.
         """
-        committed = self.log_end_offset if self.high_watermark is None else self.high_watermark
-        if offset > committed:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {offset} is above {committed}"
-            )
+        if offset > self._committed_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {offset} is not reached")
         self._move_start(offset)
 
     def _move_start(self, offset: int) -> None:
@@ -444,8 +438,8 @@ class Log:
         self.log_end_offset = end = self._active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self._durability.lower_to(end)
-        if self.high_watermark is not None:
-            self.high_watermark = min(self.high_watermark, end)
+        if self._high_watermark is not None:
+            self._high_watermark = min(self._high_watermark, end)
         if self.leader_epochs.truncate_from_end(end):
             self._write_epochs()
         # A snapshot of what is cut off must not be taken for one of what is written there later.
@@ -471,14 +465,20 @@ class Log:
         if self.unflushed_count and now_ms - self._durability.last_sync_ms >= self.config.flush_ms:
             self.flush()
 
+    def abandon(self) -> None:
+        """The log is deleted: nothing more is written, and readers keep the files until `close`."""
+        self._is_abandoned = True
+        self._durability.close()
+
     def close(self) -> bool:
         """Make everything durable and close the files; whether that went well."""
         if self._is_closed:
             return self.storage_error is None
         try:
-            if self.storage_error is None:
+            if self.storage_error is None and not self._is_abandoned:
                 self._active.become_inactive()
-                self._take_snapshot(self.log_end_offset)
+                if self.log_end_offset > self.first_base_offset:
+                    self._take_snapshot(self.log_end_offset)
                 self.flush(wait=True)
         except (OSError, KafkaError):
             return False

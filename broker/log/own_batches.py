@@ -13,7 +13,7 @@ from typing import NamedTuple
 from broker.log.config import LogConfig
 from broker.log.producers import Producers
 from broker.log.validation import check_own_batch
-from broker.log.values import AppendOrigin
+from broker.log.values import AbortedTransaction, AppendOrigin
 from kafka_ds.wire.batch import (
     BatchHeader,
     ControlType,
@@ -99,6 +99,19 @@ def accept_own(
         position += header.size_in_bytes
         next_offset = header.next_offset
     return accepted
+
+
+def record_own(batch: OwnBatch, producers: Producers) -> AbortedTransaction | None:
+    """Tell the producers of a batch that is in the log; an aborted transaction is to be indexed."""
+    header, marker = batch
+    if header.producer_id < 0:
+        return None
+    if marker is None:
+        producers.update(header)
+        return None
+    return producers.end_transaction(
+        header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
+    )
 
 
 def _marker_of(records: memoryview, position: int, header: BatchHeader) -> Marker | None:

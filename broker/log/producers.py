@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from broker.log.values import AppendOrigin
+from broker.log.values import AbortedTransaction, AppendOrigin
 from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -53,15 +53,6 @@ class ProducerBatch(NamedTuple):
     @property
     def first_offset(self) -> int:
         return self.last_offset - self.offset_delta
-
-
-class CompletedTransaction(NamedTuple):
-    """A transaction whose marker is in the log at `last_offset`."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    aborted: bool
 
 
 class Producer:
@@ -209,8 +200,8 @@ class Producers:
 
     def end_transaction(
         self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
-    ) -> CompletedTransaction | None:
-        """Record a marker that is in the log; None if it ended nothing."""
+    ) -> AbortedTransaction | None:
+        """Record a marker that is in the log; what the aborted index has to know, if anything."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = Producer()
@@ -220,14 +211,14 @@ class Producers:
         producer.last_timestamp_ms = header.max_timestamp
         producer.transaction_start = NO_OFFSET
         if first_offset == NO_OFFSET:
-            return None
+            return None  # A transaction that wrote nothing here.
+        marker_offset = header.base_offset
         self._ongoing.pop(first_offset, None)
-        self._settling[first_offset] = header.base_offset
-        return CompletedTransaction(header.producer_id, first_offset, header.base_offset, aborted)
-
-    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset that this completion leads to (kept in the aborted index)."""
-        return next(iter(self._ongoing), completed.last_offset + 1)
+        self._settling[first_offset] = marker_offset
+        if not aborted:
+            return None
+        stable_offset = next(iter(self._ongoing), marker_offset + 1)
+        return AbortedTransaction(header.producer_id, first_offset, marker_offset, stable_offset)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
         """Where the first transaction begins that is open, or whose end is not committed."""

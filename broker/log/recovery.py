@@ -21,11 +21,10 @@ from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
 from broker.log.index import RELATIVE_OFFSET_MAX
-from broker.log.own_batches import read_marker
+from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.scan import headers, valid_batches
 from broker.log.segment import Segment
-from broker.log.values import AbortedTransaction
 from broker.seams import Disk
 from kafka_ds.wire.batch import BatchHeader, CorruptRecord
 
@@ -62,8 +61,9 @@ def load(
     epochs, epochs_known = _load_epochs(disk, directory)
     scanned_from: int | None = None
     if segments:
-        if clean_shutdown and not segments[-1].load_tail():
-            recovery_point = segments[-1].base_offset
+        damaged = _first_damaged(disk, segments, look_at_end=clean_shutdown)
+        if damaged is not None:
+            recovery_point = min(recovery_point, damaged.base_offset)
             clean_shutdown = False
         if not clean_shutdown:
             scanned_from = _recover(disk, segments, epochs, config, recovery_point)
@@ -210,6 +210,14 @@ def _open_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -
     return segments
 
 
+def _first_damaged(disk: Disk, segments: Sequence[Segment], *, look_at_end: bool) -> Segment | None:
+    """The first segment that needs to be scanned whatever was promised."""
+    for segment in segments:
+        if not segment.aborted.has_whole_entries():
+            return segment
+    return segments[-1] if look_at_end and not segments[-1].load_tail() else None
+
+
 def _recover(
     disk: Disk,
     segments: list[Segment],
@@ -330,18 +338,9 @@ def _replay_marker(
         marker = read_marker(batch, header)
     except CorruptRecord:
         return  # Its checksum held when it was written; no consumer understands it either.
-    completed = producers.end_transaction(
-        header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
-    )
-    if completed is not None and completed.aborted and write:
-        segment.aborted.append(
-            AbortedTransaction(
-                completed.producer_id,
-                completed.first_offset,
-                completed.last_offset,
-                producers.last_stable_offset_after(completed),
-            )
-        )
+    aborted = record_own(OwnBatch(header, marker), producers)
+    if aborted is not None and write:
+        segment.aborted.append(aborted)
 
 
 def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:

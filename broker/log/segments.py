@@ -146,7 +146,8 @@ class Segments:
             for offset in snapshots:
                 name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
                 sync_file(self._disk, f"{self._directory}/{name}")
-            sync_file(self._disk, f"{self._directory}/{names.LEADER_EPOCH_CHECKPOINT}")
+            for name in (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA):
+                sync_file(self._disk, f"{self._directory}/{name}")
             self._disk.sync_directory(self._directory)
 
         return work

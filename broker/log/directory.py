@@ -1,0 +1,165 @@
+"""Shell: one log directory of a broker: whose it is, whether it was left cleanly, its checkpoints.
+
+Rules of this file:
+- A directory belongs to one broker of one cluster (meta.properties) and to one process (.lock); a
+  mistake in `log.dirs` must never mix two brokers' logs.
+- The clean-shutdown marker is taken away before anything is opened: a crash while opening is a
+  crash. It is written last, when all that it promises is durable (KAFKA-10471).
+- A checkpoint that cannot be read is as good as none: recovery then looks at more than it has to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from broker.log import names
+from broker.log.checkpoint import (
+    CorruptCheckpoint,
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offsets,
+    java_date,
+)
+from broker.log.files import read_or_none, replace, unlink_if_there
+from broker.seams import Disk
+from broker.system import new_uuid
+from kafka_ds.wire.types import uuid_from_text
+
+Offsets = Mapping[tuple[str, int], int]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class LogDirectoryError(OSError):
+    """A log directory that this broker must not use; the message names it."""
+
+
+class LogDirectory:
+    """A folder of partitions."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path.rstrip("/") or "/"
+        self.directory_id = bytes(16)
+        self.cluster_id: str | None = None
+        self.node_id: int | None = None
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self._release: Callable[[], None] | None = None
+        self._writing = threading.Lock()
+        self._asked = 0
+        self._written: dict[str, int] = {}
+
+    def __str__(self) -> str:
+        return self.path
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Create it, lock it and read whose it is."""
+        self._disk.make_directory(self.path)
+        try:
+            self._release = self._disk.lock(self.file(names.LOCK))
+        except BlockingIOError as error:
+            raise LogDirectoryError(f"{self.path} is in use by another broker") from error
+        data = read_or_none(self._disk, self.file(names.META_PROPERTIES))
+        if data is None:
+            return
+        properties = decode_meta_properties(data)
+        try:
+            node_id = properties.get("node.id", properties.get("broker.id"))
+            self.node_id = None if node_id is None else int(node_id)
+            self.cluster_id = properties.get("cluster.id")
+            if "directory.id" in properties:
+                self.directory_id = uuid_from_text(properties["directory.id"])
+        except ValueError as error:
+            raise LogDirectoryError(f"{self.file(names.META_PROPERTIES)}: {error}") from error
+
+    def claim(self, *, node_id: int, cluster_id: str, now_ms: int) -> None:
+        """Say whose it is, unless it says otherwise."""
+        path = self.file(names.META_PROPERTIES)
+        if self.node_id not in (None, node_id):
+            raise LogDirectoryError(f"{path} belongs to node.id={self.node_id}, not {node_id}")
+        if self.cluster_id not in (None, cluster_id):
+            raise LogDirectoryError(
+                f"{path} belongs to cluster {self.cluster_id}, not {cluster_id}"
+            )
+        if self.node_id is None or self.cluster_id is None or not any(self.directory_id):
+            self.directory_id = new_uuid()
+            moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+            date = java_date((*moment.timetuple()[:6], moment.weekday()))
+            properties = encode_meta_properties(
+                node_id=node_id, cluster_id=cluster_id, directory_id=self.directory_id, date=date
+            )
+            replace(self._disk, path, properties, durable=True)
+            self.node_id, self.cluster_id = node_id, cluster_id
+
+    def take_clean_marker(self) -> None:
+        """See whether the last broker stopped cleanly, and forget it."""
+        path = self.file(names.CLEAN_SHUTDOWN)
+        data = read_or_none(self._disk, path)
+        if data is not None:
+            self.was_clean = True
+            self.previous_broker_epoch = decode_clean_shutdown(data)
+            self._disk.unlink(path)
+            self._disk.sync_directory(self.path)
+
+    def partition_folders(self) -> list[tuple[str, names.PartitionFolder]]:
+        """The folders of partitions, deleted ones included, by name."""
+        found = []
+        for name in sorted(self._disk.list_names(self.path)):
+            folder = names.parse_folder_name(name)
+            if folder is not None and folder.topic != names.METADATA_TOPIC:
+                found.append((name, folder))
+        return found
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def read_checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return decode_offsets(read_or_none(self._disk, self.file(name)) or b"")
+        except CorruptCheckpoint as error:
+            _LOGGER.warning("%s is not used: %s", self.file(name), error)
+            return {}
+
+    def checkpoint(self, name: str, offsets: Offsets) -> Callable[[], None]:
+        """What writes a checkpoint durably; for a thread. The one that was asked for last wins."""
+        data = encode_offsets(offsets)
+        self._asked += 1
+        turn = self._asked
+
+        def work() -> None:
+            with self._writing:
+                if turn > self._written.get(name, 0):
+                    replace(self._disk, self.file(name), data, durable=True)
+                    self._written[name] = turn
+
+        return work
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Promise that nothing here needs a recovery."""
+        data = encode_clean_shutdown(broker_epoch)
+        replace(self._disk, self.file(names.CLEAN_SHUTDOWN), data, durable=True)
+
+    def release(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def remove_tree(self, name: str) -> None:
+        """Unlink a folder and its files; for a thread."""
+        path = self.file(name)
+        for file in self._disk.list_names(path):
+            unlink_if_there(self._disk, f"{path}/{file}")
+        self._disk.remove_directory(path)
