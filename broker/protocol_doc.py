@@ -21,8 +21,8 @@ registry. "From" is where the advertised range begins when that is lower than wh
 | --- | --- | --- | --- | --- |
 """
 TAIL = """
-A request in another version is answered with UNSUPPORTED_VERSION where the answer can be written; ApiVersions in an unknown version is
-answered in version 0, as clients expect. A request with an unknown key closes its connection.
+A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown version is
+answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with UNSUPPORTED_VERSION.
 """
 
 
@@ -44,7 +44,9 @@ def _range(lowest: int, highest: int) -> str:
 def _purpose(served: Served) -> str:
     module: ModuleType = sys.modules[served.handler.__module__]
     first = (module.__doc__ or "").strip().splitlines()[0]
-    return first.removeprefix("Pure:").removeprefix("Shell:").strip()
+    said = first.removeprefix("Pure:").removeprefix("Shell:").strip()
+    name_and_versions = f"{served.name} {served.lowest}-{served.highest}"
+    return said.removeprefix(name_and_versions).lstrip(" :,")
 
 
 if __name__ == "__main__":

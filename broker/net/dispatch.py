@@ -24,12 +24,17 @@ from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
 from kafka_ds.wire.messages import RESPONSES
+from kafka_ds.wire.messages.cluster import MetadataRequest
 from kafka_ds.wire.types import MISSING, fields_of
 
 if TYPE_CHECKING:
     from broker.node import Node
 
 log = logging.getLogger(__name__)
+
+# librdkafka leaves the count of "all topics" four bytes wide where a flexible Metadata request has one byte, so that
+# three bytes are left over. Kafka's parser never looks at what is left; ours does, but for this.
+SPARE_BYTES_MAX = {api_key_of(MetadataRequest): 3}
 
 # An encoded answer, or None where there is none to give.
 Answer: TypeAlias = list[Any] | None
@@ -82,7 +87,13 @@ class Dispatcher:
         counters.requests += 1
         if not served.lowest <= version <= served.highest:
             return self._refuse_version(served, counters, header, frame, position)
-        request: Any = decode(served.request, frame, version, position)
+        request: Any = decode(
+            served.request,
+            frame,
+            version,
+            position,
+            spare_bytes_max=SPARE_BYTES_MAX.get(served.api_key, 0),
+        )
         started = perf_counter()
         try:
             result = served.handler(

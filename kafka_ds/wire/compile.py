@@ -60,8 +60,10 @@ def source_of(cls: type, version: int) -> tuple[str, str]:
     return _reader_scope(cls, version)["source"], _writer_scope(cls, version)["source"]
 
 
-def decode(cls: type[M], buffer: Buffer, version: int, position: int = 0) -> M:
-    """The message that fills `buffer` from `position` to its end."""
+def decode(
+    cls: type[M], buffer: Buffer, version: int, position: int = 0, *, spare_bytes_max: int = 0
+) -> M:
+    """The message that fills `buffer` from `position` to its end, but for `spare_bytes_max` bytes."""
     read = reader(cls, version)
     view = memoryview(buffer)
     end = len(view)
@@ -69,7 +71,7 @@ def decode(cls: type[M], buffer: Buffer, version: int, position: int = 0) -> M:
         message, position = read(view, position, end)
     except (MalformedFrame, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedFrame(f"{cls.__name__} {version}: {error}") from error
-    if position != end:
+    if not 0 <= end - position <= spare_bytes_max:
         raise MalformedFrame(f"{cls.__name__} {version}: {end - position} bytes too many")
     result: M = message
     return result

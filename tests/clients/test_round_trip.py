@@ -1,5 +1,7 @@
 """What one client wrote, each client reads: bytes of key, value and headers, timestamp, order."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.clients.adaptors import PRODUCERS, READERS, Message
@@ -8,6 +10,13 @@ from tests.processes import BrokerProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BEGAN_MS = 1_700_000_000_000
+
+
+def sendable(client: str, message: Message) -> Message:
+    """kafka-python's producer refuses a header whose value is null, which the protocol knows."""
+    if client != "kafka-python":
+        return message
+    return replace(message, headers=[header for header in message.headers if header[1] is not None])
 
 
 def some_messages(count: int = 60) -> list[Message]:
@@ -33,7 +42,7 @@ def test_what_was_written_is_read_by_every_client(
     broker: BrokerProcess, topic: str, client: str, codec: str, idempotent: bool
 ) -> None:
     create_topic(broker.bootstrap, topic)
-    messages = some_messages()
+    messages = [sendable(client, message) for message in some_messages()]
     offsets = PRODUCERS[client](broker.bootstrap, topic, messages, codec, idempotent=idempotent)
     assert offsets == list(range(len(messages)))
     for name, read in READERS.items():
