@@ -143,6 +143,10 @@ class HostedPartition:
         waiting = Acknowledgement(last_offset, acks, asyncio.get_running_loop().create_future())
         self._acknowledgements.append(waiting)
         waiting.future.add_done_callback(lambda _: self._forget(waiting))
+        # It may have come to pass, or have become impossible, before anybody asked.
+        self._acknowledge()
+        if self._is_lost:
+            waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return waiting.future
 
     def _forget(self, waiting: Acknowledgement) -> None:

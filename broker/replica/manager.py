@@ -265,6 +265,10 @@ class ReplicaManager:
         except KafkaError as error:
             _LOGGER.warning("%s-%d waits for the lake: %s", log.topic, log.partition, error)
             return False
+        except Exception:
+            # A mistake of ours over there must not leave partitions without a leader here.
+            _LOGGER.exception("%s-%d waits for the lake", log.topic, log.partition)
+            return False
         if partition.is_lost:
             return False
         if end >= log.log_end_offset:

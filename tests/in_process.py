@@ -1,0 +1,193 @@
+"""A broker in the test's own process: every request goes through the real codec, dispatcher, handlers and logs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from broker.config import from_given
+from broker.net.dispatch import Waiting
+from broker.node import Node
+from broker.system import SystemClock, SystemDisk, SystemNetwork
+from kafka_ds.wire.batch import Codec, Record, build_batch, iterate_headers, read_records
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.frame import decode_response, encode_request
+from kafka_ds.wire.messages import (
+    RESPONSES,
+    CreateTopicsRequest,
+    FetchRequest,
+    ProduceRequest,
+)
+from kafka_ds.wire.messages.data import (
+    FetchPartition,
+    FetchPartitionData,
+    FetchTopic,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceData,
+)
+from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.wire.types import message_info
+
+LISTENER = "PLAINTEXT"
+NOW_MS = 1_700_000_000_000
+
+
+class InProcess:
+    """A started node and the means to ask it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def ask(self, request: Any, version: int, *, client_id: str = "test") -> Any:
+        """The decoded answer, or None where there is none; an exception is what would close the connection."""
+        waiting = self.begin(request, version, client_id=client_id)
+        if not isinstance(waiting, Waiting):
+            return waiting
+        dispatcher = self.node.server.dispatcher
+        try:
+            result, error = await waiting.result, None
+        except Exception as raised:
+            result, error = None, raised
+        return self._decoded(request, version, dispatcher.finish(waiting, result, error))
+
+    def begin(self, request: Any, version: int, *, client_id: str = "test") -> Any:
+        """The decoded answer where it is there at once, else what is waited for."""
+        frame = bytearray(encode_request(request, version, 7, client_id))
+        outcome = self.node.server.dispatcher.handle(memoryview(frame)[4:], "127.0.0.1", LISTENER)
+        if isinstance(outcome, Waiting):
+            return outcome
+        return self._decoded(request, version, outcome)
+
+    def _decoded(self, request: Any, version: int, parts: Any) -> Any:
+        if parts is None:
+            return None
+        key = message_info(type(request)).key
+        assert key is not None
+        whole = b"".join(parts)
+        assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+        correlation_id, response = decode_response(RESPONSES[key], memoryview(whole)[4:], version)
+        assert correlation_id == 7
+        return response
+
+    async def create(self, name: str, partitions: int = 1, **configs: object) -> bytes:
+        """Create a topic; settings with underscores for dots."""
+        wanted = [
+            CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+            for key, value in configs.items()
+        ]
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=wanted,
+        )
+        response = await self.ask(CreateTopicsRequest(topics=[topic]), 7)
+        assert response.topics[0].error_code == ErrorCode.NONE, response
+        topic_id: bytes = response.topics[0].topic_id
+        return topic_id
+
+    async def produce(
+        self, topic: str, batch: bytes, *, partition: int = 0, acks: int = -1, version: int = 9
+    ) -> PartitionProduceResponse:
+        """Append one batch; the partition's answer."""
+        response = await self.ask(produce_request(topic, batch, partition, acks=acks), version)
+        answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
+        return answer
+
+    async def fetch(
+        self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **options: Any
+    ) -> FetchPartitionData:
+        """Read one partition; its answer."""
+        response = await self.ask(fetch_request(topic, offset, partition, **options), version)
+        assert response.error_code == ErrorCode.NONE
+        data: FetchPartitionData = response.responses[0].partitions[0]
+        return data
+
+
+@contextlib.asynccontextmanager
+async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProcess]:
+    """A node without a tier, unless the settings (underscores for dots) say otherwise."""
+    given = {
+        "listeners": f"{LISTENER}://127.0.0.1:0",
+        "log.dirs": folder / "log",
+        "lake.uri": folder / "lake",
+        "remote.log.storage.system.enable": "false",
+    }
+    given |= {name.replace("_", "."): value for name, value in settings.items()}
+    config = from_given({name: (str(value), "test") for name, value in given.items()})
+    node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+    await node.start()
+    try:
+        yield InProcess(node)
+    finally:
+        await node.stop()
+
+
+def batch_of(
+    values: Iterable[bytes | None],
+    *,
+    timestamp: int = NOW_MS,
+    codec: int = Codec.NONE,
+    **header: Any,
+) -> bytes:
+    """One batch as a producer makes it: offsets from 0, timestamps ascending by one."""
+    records = [Record(i, timestamp + i, b"k", value) for i, value in enumerate(values)]
+    return build_batch(records, codec=codec, **header)
+
+
+def values_of(records: Any) -> list[bytes | None]:
+    """The values in a fetched run of batches."""
+    return [record.value for record in records_of(records)]
+
+
+def records_of(records: Any) -> list[Record]:
+    """The records in a fetched run of batches."""
+    return [
+        record
+        for position, header in iterate_headers(records)
+        for record in read_records(records, position, header)
+    ]
+
+
+def produce_request(
+    topic: str, batch: bytes | None, partition: int = 0, *, acks: int = -1, **fields: Any
+) -> ProduceRequest:
+    """A request with one batch."""
+    data = PartitionProduceData(index=partition, records=batch)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data], **fields)],
+    )
+
+
+def fetch_request(
+    topic: str,
+    offset: int,
+    partition: int = 0,
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    partition_max_bytes: int = 1 << 20,
+    topic_id: bytes = bytes(16),
+    more: Sequence[FetchPartition] = (),
+    partition_fields: dict[str, Any] | None = None,
+    **fields: Any,
+) -> FetchRequest:
+    """A request for one partition of one topic, and `more` of the same topic."""
+    wanted = FetchPartition(
+        partition=partition,
+        fetch_offset=offset,
+        partition_max_bytes=partition_max_bytes,
+        **(partition_fields or {}),
+    )
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted, *more])],
+        **fields,
+    )
