@@ -238,6 +238,8 @@ class Node:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, in lower case, with the file where it is known."""
-    words = (error.strerror or str(error)).lower()
+    """What is wrong, in the words of the system and with the file, or in our own."""
+    if error.strerror is None:
+        return str(error)
+    words = error.strerror.lower()
     return f"{error.filename}: {words}" if error.filename else words

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 Header = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
@@ -81,8 +81,7 @@ class ChannelProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
 
     def send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
         """Queue one frame; requests are small, so that nothing needs to wait for the socket."""
