@@ -35,6 +35,7 @@ _STATS_SCHEMA = pa.schema(
         pa.field("numRecords", pa.int64()),
         pa.field("minValues", _BOUNDS),
         pa.field("maxValues", _BOUNDS),
+        pa.field("nullCount", pa.struct([pa.field("timestamp", pa.int64())])),
     ]
 )
 
@@ -118,9 +119,10 @@ def _files(table: str, part: pq.ParquetFile) -> list[FileEntry]:
             max_offset=UNKNOWN if high is None else high,
             min_timestamp_ms=earliest,
             max_timestamp_ms=latest,
+            null_timestamps=UNKNOWN if nulls is None else nulls,
             modified_ms=modified,
         )
-        for path, pairs, size, modified, rows, low, high, earliest, latest in zip(
+        for path, pairs, size, modified, rows, low, high, earliest, latest, nulls in zip(
             columns["path"].to_pylist(),
             values,
             columns["size"].to_pylist(),
@@ -136,7 +138,7 @@ def _with_values(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_statistics(texts: pa.ChunkedArray) -> list[list[int | None]] | None:
-    """Rows, first and last offset, first and last time in milliseconds; None where a text is bad."""
+    """The columns of the statistics that an entry holds, in its order; None where a text is bad."""
     lines = [text.replace("\n", " ") if text else "{}" for text in texts.to_pylist()]
     try:
         parsed = pj.read_json(
@@ -154,6 +156,7 @@ def _parse_statistics(texts: pa.ChunkedArray) -> list[list[int | None]] | None:
             _child(high, "offset"),
             _milliseconds(_child(low, "timestamp")),
             _milliseconds(_child(high, "timestamp")),
+            _child(parsed.column("nullCount").combine_chunks(), "timestamp"),
         ]
     except pa.ArrowException:
         return None

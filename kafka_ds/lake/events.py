@@ -46,6 +46,7 @@ class RemoteLogEvents:
         self.log = DeltaLog(store, table, clock=clock)
         self._snapshot = TableSnapshot(self.log)
         self._followed = -1
+        self._seen_ms = 0
 
     def open(self) -> None:
         """Make the table where there is none; ForeignTable where the folder holds something else."""
@@ -86,6 +87,9 @@ class RemoteLogEvents:
         """The events since the last call, at first all of them, in their order."""
         if self._followed < 0:
             return self._read_all()
+        began_ms = self.log.clock.boot_ms()
+        if self.log.is_long_past(self._seen_ms):
+            return self._read_since()
         found: list[RemoteLogSegment] = []
         for version, actions in self.log.versions_after(self._followed):
             for action in actions:
@@ -94,13 +98,18 @@ class RemoteLogEvents:
                     path = resolve_path(self.log.table, add["path"])
                     found.extend(_events_of(_read(self._store, path)))
             self._followed = version
+        self._seen_ms = began_ms
         if not found and self.log.latest_version() > self._followed:
-            # The versions in between were cleaned up: what is new is in the files.
-            before = self._followed
-            return [each for each in self._read_all() if each.version > before]
+            return self._read_since()
         return sorted(found, key=_order)
 
+    def _read_since(self) -> list[RemoteLogSegment]:
+        """What is new, out of the files: the versions in between may have been cleaned up."""
+        before = self._followed
+        return [each for each in self._read_all() if each.version > before]
+
     def _read_all(self) -> list[RemoteLogSegment]:
+        self._seen_ms = self.log.clock.boot_ms()
         self._snapshot.read()
         found: list[RemoteLogSegment] = []
         for path in self._snapshot.files:

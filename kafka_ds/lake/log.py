@@ -230,7 +230,7 @@ class DeltaLog:
                 return unsettled
             version = unsettled + 1
         elif self._latest is None or self._latest < read_version or self._is_stale():
-            self._relist()
+            self.latest_version()
             assert self._latest is not None and self._latest >= read_version, (
                 "read ahead of the log"
             )
@@ -305,8 +305,12 @@ class DeltaLog:
             attempt.lost(version)
         raise VersionsGone(f"{self.table}: version {version} is long past", attempt)
 
+    def is_long_past(self, seen_ms: int) -> bool:
+        """Whether so much time has gone by since `seen_ms` that versions may have been cleaned up."""
+        return self.clock.boot_ms() - seen_ms > self.log_retention_ms // 4
+
     def _is_stale(self) -> bool:
-        return self.clock.boot_ms() - self._latest_ms > self.log_retention_ms // 4
+        return self.is_long_past(self._latest_ms)
 
     def _note(self, version: int, seen_ms: int) -> None:
         self._latest, self._latest_ms = version, seen_ms

@@ -18,8 +18,9 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -122,8 +123,7 @@ def write_rows(
         return None
     facts = _Facts()
     with store.create(path) as file:
-        # Closed here, not left to the writer: the store makes the file durable after the footer.
-        writer = pq.ParquetWriter(
+        with pq.ParquetWriter(
             pa.PythonFile(file, mode="w"),
             TOPIC_FILE_SCHEMA,
             compression="zstd",
@@ -131,11 +131,10 @@ def write_rows(
             use_dictionary=False,
             column_encoding=dict.fromkeys(COUNTING_COLUMNS, "DELTA_BINARY_PACKED"),
             write_statistics=list(STATISTICS_COLUMNS),
-        )
-        for table in (first, *groups):
-            facts.take(table)
-            writer.write_table(table, row_group_size=table.num_rows)
-        writer.close()
+        ) as writer:
+            for table in chain((first,), groups):
+                facts.take(table)
+                writer.write_table(table, row_group_size=table.num_rows)
         size = file.tell()
     return facts.written(path, size)
 
@@ -318,18 +317,7 @@ class FileReader:
             with self._open(entry.path, footer.metadata) as file:
                 extremes = pc.min_max(file.read(columns=["offset"]).column("offset")).as_py()
             low, high = extremes["min"], extremes["max"]
-        return FileEntry(
-            path=entry.path,
-            action_path=entry.action_path,
-            partition=entry.partition,
-            size=entry.size,
-            rows=rows,
-            min_offset=low,
-            max_offset=high,
-            min_timestamp_ms=entry.min_timestamp_ms,
-            max_timestamp_ms=entry.max_timestamp_ms,
-            modified_ms=entry.modified_ms,
-        )
+        return replace(entry, rows=rows, min_offset=low, max_offset=high)
 
     def _open(self, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
         local = self._store.local_path(path)

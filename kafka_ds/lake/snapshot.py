@@ -3,7 +3,8 @@
 Rules of this file:
 - Loaded from the newest complete checkpoint at or below the version, then version by version; a
   checkpoint that cannot be read is passed over for the one before.
-- Followed by reading the versions that came since: never by what a writer remembers of its own.
+- Followed by reading the versions that came since: never by what a writer remembers of its own. After a pause so
+  long that versions may have been cleaned up it is read anew: what lies in the gap may be a paused writer's.
 - Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (the
   footer is asked then), several commits' worth of files at once.
 """
@@ -50,6 +51,7 @@ class TableSnapshot:
         self.txns: dict[str, int] = {}
         self.files: dict[str, FileEntry] = {}
         """By path, relative to the lake or absolute: engines encode the same path differently."""
+        self._seen_ms = 0
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -66,6 +68,7 @@ class TableSnapshot:
 
     def read(self, version: int | None = None) -> None:
         """Read the table anew as of `version`, or of the newest."""
+        self._seen_ms = self.log.clock.boot_ms()
         for _ in range(LOADS_MAX):
             listing = self._listing(version)
             if listing.latest < 0:
@@ -80,8 +83,12 @@ class TableSnapshot:
 
     def refresh(self) -> bool:
         """Follow the log to its newest version; whether there was anything new."""
-        before = self.version
+        before, began_ms = self.version, self.log.clock.boot_ms()
+        if self.log.is_long_past(self._seen_ms):
+            self.read()
+            return self.version != before
         self._follow(None)
+        self._seen_ms = began_ms
         if self.version == before and self.log.latest_version() > before:
             self.read()
         return self.version != before

@@ -1,0 +1,241 @@
+"""Upkeep: checkpoints that are proven before anything goes, clean-up, vacuum."""
+
+import os
+
+import pytest
+
+from kafka_ds.lake import maintenance
+from kafka_ds.lake.actions import remove_action
+from kafka_ds.lake.attempt import FilesMayBeGone
+from kafka_ds.lake.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.maintenance import (
+    BadCheckpoint,
+    clean_log,
+    drop_torn_checkpoints,
+    maintain,
+    vacuum,
+    write_checkpoint,
+)
+from kafka_ds.lake.names import commit_file
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
+from tests.fakes.lake_rows import batch_of as rows
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path))
+
+
+@pytest.fixture
+def table(store):
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    for number in range(4):
+        commit(table, copy_of(table, 0, number * 10, number * 10 + 9, attempt=str(number)))
+    return table
+
+
+def now_ms():
+    return SystemLogClock().wall_ms()
+
+
+def grow_old(tmp_path, days, *, pattern="*"):
+    """Set back the times of all files that are there."""
+    for path in (tmp_path / "topics").rglob(pattern):
+        if path.is_file():
+            status = path.stat()
+            seconds = status.st_mtime - days * 86_400
+            os.utime(path, (seconds, seconds))
+
+
+def log_names(table):
+    return sorted(
+        entry.path.rpartition("/")[2]
+        for entry in table.log.store.list(f"{table.folder}/_delta_log")
+    )
+
+
+def test_a_checkpoint_is_written_when_it_is_due(table):
+    assert maintain(table.log, now_ms=now_ms(), interval=10).checkpoint_version is None
+    done = maintain(table.log, now_ms=now_ms(), interval=3)
+    assert (done.checkpoint_version, done.log_files_deleted) == (4, 0)
+    assert maintain(table.log, now_ms=now_ms(), interval=3).checkpoint_version is None
+    assert table.log.last_checkpoint() == 4
+
+
+def test_a_checkpoint_that_is_not_what_it_should_be_is_taken_away(table, monkeypatch):
+    monkeypatch.setattr(maintenance, "_holds", lambda *arguments: False)
+    with pytest.raises(BadCheckpoint, match="topics/orders: the checkpoint of version 4"):
+        write_checkpoint(table.log)
+    assert table.log.listing().checkpoints == {}
+    assert table.log.last_checkpoint() is None
+    assert TopicSnapshot.load(table.log.store, "orders").tiered_end(0) == 39
+
+
+def test_the_log_is_cleaned_below_a_checkpoint_that_is_old_itself(table, tmp_path):
+    write_checkpoint(table.log)
+    assert clean_log(table.log, now_ms=now_ms()) == 0
+    grow_old(tmp_path, 8)
+    commit(table, copy_of(table, 0, 40, 49))
+    assert clean_log(table.log, now_ms=now_ms(), keep_from=3) == 0
+    assert clean_log(table.log, now_ms=now_ms(), retention_ms=9 * DAY_MS) == 0
+    assert clean_log(table.log, now_ms=now_ms()) == 4
+    assert log_names(table) == [
+        "00000000000000000004.checkpoint.parquet",
+        "00000000000000000004.json",
+        "00000000000000000005.json",
+        "_last_checkpoint",
+    ]
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert (fresh.version, fresh.tiered_end(0), len(fresh.files)) == (5, 49, 5)
+
+
+def test_a_fresh_checkpoint_lets_nothing_go(table, tmp_path):
+    """States since the retention must stay readable: they need the commits before the checkpoint."""
+    grow_old(tmp_path, 8)
+    write_checkpoint(table.log)
+    assert clean_log(table.log, now_ms=now_ms()) == 0
+
+
+def test_nothing_goes_for_a_checkpoint_that_cannot_be_read(table, tmp_path):
+    write_checkpoint(table.log)
+    (path,) = table.log.listing().checkpoints[4]
+    table.log.store.put_durable(path, b"torn")
+    grow_old(tmp_path, 8)
+    with pytest.raises(ValueError):
+        clean_log(table.log, now_ms=now_ms(), retention_ms=8 * DAY_MS)
+    assert table.log.read_version(0) is not None
+
+
+def test_a_retention_below_a_week_is_a_week(table, tmp_path):
+    write_checkpoint(table.log)
+    grow_old(tmp_path, 6)
+    assert clean_log(table.log, now_ms=now_ms(), retention_ms=1) == 0
+
+
+def test_a_torn_checkpoint_is_dropped_where_the_log_goes_on_without(table):
+    write_checkpoint(table.log)
+    (path,) = table.log.listing().checkpoints[4]
+    good = table.log.store.read(path)
+    table.log.store.put_durable(path, good[:50])
+    assert drop_torn_checkpoints(table.log) == [4]
+    assert table.log.last_checkpoint() is None
+    write_checkpoint(table.log)
+    assert drop_torn_checkpoints(table.log) == []
+    table.log.store.put_durable(path, b"")
+    table.log.store.delete(table.log.path(commit_file(2)))
+    assert drop_torn_checkpoints(table.log) == [], "without version 2 it is all that there is"
+
+
+@pytest.fixture
+def littered(table, tmp_path):
+    """A table with an orphan, a torn temporary file, residue, a removed file; all eight days old."""
+    write_file(table, 0, [rows(range(100, 110))], attempt="orphan")
+    store = table.log.store
+    store.put_durable("topics/orders/partition=0/.x.parquet.0123.tmp", b"torn")
+    store.put_durable("topics/orders/_delta_log/.9.json.0123.tmp", b"torn")
+    for name in ("live", "dead"):
+        store.put_durable(f"topics/orders/_residue/partition=0/{name}.residue", b"x")
+    store.put_durable("topics/orders/_other/x", b"x")
+    grow_old(tmp_path, 8)
+    (entry,) = table.snapshot.find(0, 0, 9)
+    gone = remove_action(path=entry.action_path, partition_values={}, size=1, deleted_ms=now_ms())
+    log = table.log
+    attempt = log.begin(maintenance.PlainChange("EXPIRE", actions=[gone]))
+    log.commit(attempt, read_version=table.snapshot.version)
+    write_file(table, 0, [rows(range(200, 210))], attempt="young")
+    return table
+
+
+ORPHANS = [
+    "_delta_log/.9.json.0123.tmp",
+    "partition=0/.x.parquet.0123.tmp",
+    "partition=0/00000000000000000100-orphan.parquet",
+]
+
+
+def names(paths):
+    return sorted(path.removeprefix("topics/orders/") for path in paths)
+
+
+def test_a_vacuum_takes_old_orphans_alone(littered):
+    log = littered.log
+    before = log.latest_version()
+    assert names(vacuum(log, now_ms=now_ms(), dry_run=True)) == ORPHANS
+    assert log.latest_version() == before
+    assert names(vacuum(log, now_ms=now_ms())) == ORPHANS
+    left = names(entry.path for entry in log.store.list("topics/orders/partition=0"))
+    assert "partition=0/00000000000000000000-0.parquet" in left, "an older version needs it"
+    assert "partition=0/00000000000000000200-young.parquet" in left
+    assert log.read_version(before + 1)[0]["commitInfo"]["operation"] == "VACUUM START"
+    assert vacuum(log, now_ms=now_ms()) == []
+    assert log.latest_version() == before + 1
+
+
+def test_residue_goes_where_it_is_known_to_be_dead(littered):
+    live = {"topics/orders/_residue/partition=0/live.residue"}
+    found = vacuum(littered.log, now_ms=now_ms(), live_residue=live)
+    assert names(found) == sorted([*ORPHANS, "_residue/partition=0/dead.residue"])
+    assert littered.log.store.size("topics/orders/_other/x") == 1
+
+
+def test_what_older_versions_need_goes_after_the_horizon(littered, tmp_path):
+    grow_old(tmp_path, 8)
+    found = names(vacuum(littered.log, now_ms=now_ms()))
+    assert "partition=0/00000000000000000000-0.parquet" in found
+    fresh = TopicSnapshot.load(littered.log.store, "orders")
+    assert [each.min_offset for each in fresh.index.files(0)] == [10, 20, 30]
+    assert all(littered.log.store.size(path) for path in fresh.files)
+
+
+def test_a_horizon_below_a_day_is_refused(table):
+    with pytest.raises(ValueError, match="older_than_ms=1000"):
+        vacuum(table.log, now_ms=now_ms(), older_than_ms=1000)
+
+
+def test_a_writer_that_slept_through_a_vacuum_commits_no_file_that_may_be_gone(littered):
+    part = copy_of(littered, 0, 40, 49, attempt="slow")
+    begun_ms = littered.begin_ms() - 2 * 3_600_000
+    stale = TopicTable(littered.log.store, "orders")
+    stale.open(TOPIC_ID)
+    vacuum(littered.log, now_ms=now_ms())
+    refresh = stale.snapshot.refresh
+    stale.snapshot.refresh = lambda: False
+    with pytest.raises(FilesMayBeGone):
+        stale.commit(
+            maintenance_intent(part),
+            begun_ms=begun_ms,
+        )
+    stale.snapshot.refresh = refresh
+
+
+def maintenance_intent(part):
+    from kafka_ds.lake.intent import Intent
+
+    return Intent(operation="COPY", topic_id=TOPIC_ID, partitions=(part,))
+
+
+def test_a_file_named_by_an_absolute_path_is_alive(table, tmp_path):
+    write_file(table, 1, [rows(range(5))], attempt="abs")
+    path = tmp_path / "topics/orders/partition=1/00000000000000000000-abs.parquet"
+    add = {
+        "add": {
+            "path": str(path),
+            "partitionValues": {"partition": "1"},
+            "size": 1,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
+    }
+    log = DeltaLog(table.log.store, table.folder)
+    log.commit(
+        log.begin(maintenance.PlainChange("OTHER", actions=[add])),
+        read_version=log.latest_version(),
+    )
+    grow_old(tmp_path, 8)
+    assert vacuum(log, now_ms=now_ms()) == []

@@ -1,0 +1,72 @@
+"""Paths and application ids."""
+
+import pytest
+
+from kafka_ds.lake.names import (
+    AppIdKind,
+    CheckpointName,
+    app_id,
+    checkpoint_of,
+    commit_file,
+    data_file,
+    encode_path,
+    parse_app_id,
+    residue_file,
+    resolve_path,
+    topic_table,
+    version_of_commit,
+)
+
+DASHED = b"\xfb\xef\xbe" * 5 + b"\xff"  # In base64 it is dashes all over.
+
+
+def test_paths():
+    assert topic_table("orders.eu") == "topics/orders.eu"
+    assert data_file(3, 42, "abc") == "partition=3/00000000000000000042-abc.parquet"
+    assert residue_file(3, 42, "abc") == "_residue/partition=3/00000000000000000042-abc.residue"
+    assert commit_file(7) == "_delta_log/00000000000000000007.json"
+
+
+def test_names_in_a_log():
+    assert version_of_commit("00000000000000000007.json") == 7
+    for other in ("7.json", "00000000000000000007.json.tmp", "00000000000000000007.crc"):
+        assert version_of_commit(other) is None
+    assert checkpoint_of("00000000000000000007.checkpoint.parquet") == CheckpointName(version=7)
+    assert checkpoint_of(
+        "00000000000000000007.checkpoint.0000000002.0000000003.parquet"
+    ) == CheckpointName(version=7, part=2, parts=3)
+    assert checkpoint_of("00000000000000000007.json") is None
+
+
+@pytest.mark.parametrize("kind", list(AppIdKind))
+@pytest.mark.parametrize("topic_id", [bytes(range(16)), DASHED])
+def test_application_ids_are_read_back(kind, topic_id):
+    found = parse_app_id(app_id(topic_id, 12, kind))
+    assert (found.topic_id, found.partition, found.kind) == (topic_id, 12, kind)
+
+
+@pytest.mark.parametrize("text", ["", "spark-1", "A" * 22, "A" * 22 + "-x", "A" * 21 + "B-1"])
+def test_other_applications_ids_are_none_of_ours(text):
+    assert parse_app_id(text) is None
+
+
+@pytest.mark.parametrize(
+    ("spelled", "path"),
+    [
+        ("partition=0/a.parquet", "topics/t/partition=0/a.parquet"),
+        ("partition=0/a%20b%25.parquet", "topics/t/partition=0/a b%.parquet"),
+        ("/data/a.parquet", "/data/a.parquet"),
+        ("file:///data/a%20b.parquet", "/data/a b.parquet"),
+        ("file:/data/a.parquet", "/data/a.parquet"),
+        ("s3://bucket/a.parquet", "s3://bucket/a.parquet"),
+        ("a:b.parquet", "topics/t/a:b.parquet"),
+    ],
+)
+def test_paths_of_actions(spelled, path):
+    assert resolve_path("topics/t", spelled) == path
+
+
+def test_paths_are_encoded_as_they_are_resolved():
+    name = "partition=0/ä b%c#d?.parquet"
+    assert resolve_path("t", encode_path(name)) == f"t/{name}"
+    assert encode_path(data_file(0, 1, "a-_b")) == data_file(0, 1, "a-_b")
