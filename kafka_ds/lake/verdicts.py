@@ -56,13 +56,26 @@ def sound_batches(
     base = rows[:, decoding.BASE_OFFSET]
     delta = rows[:, decoding.LAST_OFFSET_DELTA]
     last = base + delta
-    sound = (rows[:, decoding.MAGIC] == MAGIC) & (delta >= 0) & (last >= base) & (base >= 0)
+    # A sum past the largest number wraps: such a batch would end before it begins.
+    sound = (rows[:, decoding.MAGIC] == MAGIC) & (delta >= 0) & (base >= 0) & (last + 1 > base)
     if within is not None:
         sound &= (base >= within[0]) & (last <= within[1])
     sound &= _checksums(data, rows) == rows[:, decoding.CRC]
-    # Each begins after all sound ones before it; one that does not moves nothing.
-    ends = np.maximum.accumulate(np.concatenate([[next_offset], np.where(sound, last + 1, 0)]))
-    return sound & (base >= ends[:-1]), int(ends[-1])
+    return _in_order(base, last, sound, next_offset)
+
+
+def _in_order(base: Rows, last: Rows, sound: Mask, next_offset: int) -> tuple[Mask, int]:
+    """Which sound batches begin after all of those before them; one that does not moves nothing."""
+    ends = np.concatenate([[next_offset], last[sound] + 1])
+    if (base[sound] >= ends[:-1]).all():
+        return sound, int(ends[-1])
+    ordered = sound.copy()
+    for index in np.flatnonzero(sound).tolist():
+        if base[index] >= next_offset:
+            next_offset = int(last[index]) + 1
+        else:
+            ordered[index] = False
+    return ordered, next_offset
 
 
 def judge(rows: Rows, sound: Mask, aborted: AbortedIndex) -> NDArray[np.int8]:

@@ -365,7 +365,7 @@ def control_type(record: Record) -> int:
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
     parts = [
         b"\x00",
-        varint(record.timestamp - base_timestamp),
+        varint(_wrap(record.timestamp - base_timestamp)),
         varint(record.offset - base_offset),
         *_encode_bytes(record.key),
         *_encode_bytes(record.value),
@@ -383,7 +383,7 @@ def _encode_bytes(data: bytes | None) -> tuple[bytes, bytes]:
 
 
 def varint(number: int) -> bytes:
-    """A zigzag varint, of up to 64 bits; what exceeds them wraps as in Java."""
+    """A zigzag varint of a number of up to 64 bits."""
     rest = (number << 1 ^ number >> 63) & _UINT64
     encoded = bytearray()
     while rest > 0x7F:
