@@ -84,7 +84,17 @@ class Node:
         loop = asyncio.get_running_loop()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.log_manager = self._open_logs()
-        self._wire(metadata_log)
+        try:
+            self._check_lake()
+            self._wire(metadata_log)
+            await self._begin()
+        except BaseException:
+            # What was clean stays clean: the next start shall not have to recover for this one's failure.
+            self.log_manager.close(self.log_manager.previous_broker_epoch)
+            raise
+        self.metrics.add_source(lambda: node_samples(self))
+
+    async def _begin(self) -> None:
         await self.controller.start(
             cluster_id=self.log_manager.cluster_id,
             incarnation_id=new_uuid(),
@@ -95,8 +105,7 @@ class Node:
         if self.tier is not None:
             await self.tier.start()
         await self.replica_manager.start()
-        self._ticking = loop.create_task(self._tick(), name="tick")
-        self.metrics.add_source(lambda: node_samples(self))
+        self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self._metrics_server.serve()
         await self.server.serve()
 
@@ -138,6 +147,15 @@ class Node:
             dirs = ",".join(config.log_dirs)
             raise ConfigError(f"log.dirs={dirs}: {_reason(error)}") from error
         return manager
+
+    def _check_lake(self) -> None:
+        """Refuses to take an empty lake for the cluster of logs that are there: they would be strays, and go."""
+        if self.metadata.cluster_id is None and any(True for _ in self.log_manager.logs()):
+            raise ConfigError(
+                f"lake.uri={self.config.lake_uri} holds no cluster, but "
+                f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
+                f"{self.log_manager.cluster_id}"
+            )
 
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)
@@ -216,6 +234,8 @@ class Node:
                     tick()
                 except OSError as error:
                     log.error("a disk does not do its part: %s", error)
+                except Exception:  # the root of a task: nobody else would hear of it
+                    log.exception("upkeep failed")
 
     def _tick_logs(self) -> None:
         self.log_manager.tick(self.clock.now_ms())

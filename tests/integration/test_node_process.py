@@ -314,6 +314,24 @@ def test_the_disk_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "cluster" in the_line(done)
 
 
+def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
+    """A mistyped lake.uri costs nothing: no log goes, and the next start finds everything clean."""
+    broker = BrokerProcess(tmp_path).start()
+    with Client(broker.bootstrap) as client:
+        create(client, "t")
+        end = produce(client, "t", 3)
+    assert broker.stop() == 0
+    mistyped = BrokerProcess(tmp_path, {"lake.uri": tmp_path / "laek"})
+    done = subprocess.run(mistyped.command(), capture_output=True, text=True, timeout=60)
+    line = the_line(done)
+    assert "laek holds no cluster" in line and str(broker.data) in line
+    assert (broker.data / ".kafka_cleanshutdown").exists()
+    broker.start()
+    with Client(broker.bootstrap) as client:
+        assert end_offset(client, "t") == end
+    assert broker.stop() == 0
+
+
 # -- bad input ------------------------------------------------------------------------------------------
 
 
