@@ -1,0 +1,77 @@
+"""One of several processes that commit to the same tables; prints what it won, one line each."""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from kafka_ds.lake.attempt import Conflict, PlainChange
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+
+PARTITIONS = 3
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def plain(store, name, count):
+    """Win `count` versions of a plain table."""
+    log = DeltaLog(store, "table")
+    version = log.latest_version()
+    for number in range(count):
+        change = PlainChange("RACE", info={"who": name, "number": number})
+        version = log.commit(log.begin(change), read_version=version)
+        say(version)
+
+
+def deltalake(store, name, count):
+    """Append `count` rows as delta-rs does, one a commit."""
+    from deltalake import write_deltalake
+
+    for number in range(count):
+        write_deltalake(store.uri("table"), pa.table({"a": [number]}), mode="append")
+        say("appended")
+
+
+def tier(store, name, goal):
+    """Copy ranges of several partitions until each reaches `goal`, as a tier of its own would."""
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    lots = random.Random(name)
+    tries = 0
+    while True:
+        snapshot = table.read()
+        ends = {each: snapshot.tiered_end(each) for each in range(PARTITIONS)}
+        behind = [each for each, end in ends.items() if end is None or end < goal]
+        if not behind:
+            return
+        parts = []
+        for each in lots.sample(behind, lots.randint(1, len(behind))):
+            start = 0 if ends[each] is None else ends[each] + 1
+            end = start + lots.randint(0, 9)
+            parts.append(copy_of(table, each, start, end, attempt=f"{name}{tries}"))
+        tries += 1
+        try:
+            done = commit(table, *parts)
+        except Conflict:
+            continue
+        say("won", done.version, len(parts) - len(done.out))
+
+
+def main():
+    folder, what, name, count = sys.argv[1:]
+    store = LocalStore(folder)
+    say("ready")
+    while not (Path(folder) / "go").exists():
+        time.sleep(0.005)
+    {"plain": plain, "deltalake": deltalake, "tier": tier}[what](store, name, int(count))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Others at work on a topic's table with delta-rs: what is read, and what is written, goes on being right."""
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from kafka_ds.lake.intent import TableChanged
+from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.parquet import read_files
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
+from kafka_ds.lake.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Two partitions with five files of 200 rows each, keys out of order."""
+    table = TopicTable(LocalStore(str(tmp_path)), "orders")
+    table.open(TOPIC_ID)
+    for number in range(5):
+        start = number * 200
+        commit(table, *(copy_of(table, each, start, start + 199) for each in (0, 1)))
+    return table
+
+
+def delta(table):
+    return DeltaTable(table.log.store.uri(table.folder))
+
+
+def offsets(table, partition=0, *, snapshot=None, max_bytes=1 << 62):
+    """All offsets of a partition as a reader gets them that reads on from where it came to."""
+    if snapshot is None:
+        snapshot = table.read()
+    found, at = [], 0
+    while files := snapshot.index.find_next(partition, at):
+        end = max(each.max_offset for each in files)
+        rows, complete = read_files(
+            snapshot.reader, files, start_offset=at, end_offset=end, max_bytes=max_bytes
+        )
+        assert rows.schema == TOPIC_FILE_SCHEMA
+        found += rows.column("offset").to_pylist()
+        at = complete + 1
+    return found
+
+
+def test_compaction(table):
+    delta(table).optimize.compact()
+    assert len(table.read().index.files(0)) == 1
+    assert offsets(table) == offsets(table, 1, max_bytes=1000) == list(range(1000))
+    (seen,) = table.snapshot.foreign_commits
+    assert (seen.operation, seen.erased_rows, seen.complaint) == ("OPTIMIZE", 0, None)
+    commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
+    assert offsets(table) == list(range(1010))
+
+
+def test_clustering_that_unsorts(table):
+    delta(table).optimize.z_order(["key"])
+    table.read()
+    rows = pa.concat_tables(
+        pa.parquet.read_table(table.log.store.uri(each.path), columns=["offset"])
+        for each in table.snapshot.index.files(0)
+    )
+    assert rows.column("offset").to_pylist() != list(range(1000)), "it is unsorted indeed"
+    assert offsets(table) == offsets(table, 1, max_bytes=1000) == list(range(1000))
+
+
+def test_erasing_one_key_while_we_go_on_writing(table):
+    stale = TopicTable(table.log.store, "orders")
+    stale.open(TOPIC_ID)
+    part = copy_of(stale, 0, 1000, 1009, attempt="ours")
+    delta(table).delete('"offset" = 500 OR "offset" BETWEEN 300 AND 309')
+    commit(stale, part)
+    expected = [each for each in range(1010) if each != 500 and not 300 <= each <= 309]
+    assert offsets(table) == expected
+    assert offsets(table, 1) == [each for each in expected if each < 1000]
+    (seen,) = table.snapshot.foreign_commits
+    assert (seen.erased_rows, seen.complaint) == (22, None)
+    assert len(table.snapshot.find(0, 305, 305)) == 1, "a gap lies inside of a file"
+    write_checkpoint(table.log)
+    assert offsets(table, snapshot=TopicSnapshot.load(table.log.store, "orders")) == expected
+
+
+def test_vacuum_and_time_travel(table):
+    delta(table).optimize.compact()
+    table.log.store.put_durable("topics/orders/_residue/partition=0/x.residue", b"kept")
+    gone = delta(table).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert len(gone) == 10
+    assert table.log.store.size("topics/orders/_residue/partition=0/x.residue") == 4
+    assert offsets(table) == list(range(1000))
+    commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
+    old = TopicSnapshot.load(table.log.store, "orders", 2)
+    assert old.tiered_end(0) == 399 and len(old.files) == 4
+
+
+def test_rows_that_somebody_inserts_are_noted(table):
+    rows = pa.Table.from_batches([batch_of(range(5000, 5003))])
+    rows = rows.add_column(0, TOPIC_SCHEMA.field(0), pa.array([0, 0, 0], pa.int32()))
+    write_deltalake(table.log.store.uri(table.folder), rows, mode="append")
+    assert table.read().tiered_end(0) == 999
+    (seen,) = table.snapshot.foreign_commits
+    assert seen.complaint == "partition 0: 3 rows came where 0 went"
+
+
+def test_a_column_that_somebody_adds(table):
+    delta(table).alter.add_columns([Field("note", PrimitiveType("string"))])
+    commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
+    assert offsets(table) == list(range(1010))
+    delta(table).delete('"offset" < 10')
+    assert offsets(table) == list(range(10, 1010))
+    found = DeltaTable(table.log.store.uri(table.folder)).schema().to_json()
+    assert "note" in found
+
+
+def test_a_feature_that_somebody_switches_on_pauses_the_topic(table):
+    from deltalake import TableFeatures
+
+    delta(table).alter.add_feature(
+        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    with pytest.raises(TableChanged, match="reader version 3"):
+        commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
+    assert offsets(table) == list(range(1000))
+
+
+def test_a_checkpoint_and_clean_up_by_others(table):
+    delta(table).create_checkpoint()
+    delta(table).cleanup_metadata()
+    commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert offsets(table, snapshot=fresh) == list(range(1010))
+    assert fresh.tiered_end(0) == 1009

@@ -1,0 +1,121 @@
+"""Several processes at one table: each version has one winner, each offset one row."""
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from kafka_ds.lake.actions import commit_info, ours_of
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID
+from tests.fakes.lake_store import new_log
+from tests.lake.racer import PARTITIONS
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path))
+
+
+def start(store, what, name, count):
+    command = [sys.executable, "-m", "tests.lake.racer", store.root, what, name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def racers(store, *entries):
+    """Start processes, wait until all are ready, and let them go at once."""
+    running = [start(store, *entry) for entry in entries]
+    try:
+        for each in running:
+            assert each.stdout.readline() == "ready\n"
+        store.put_durable("go", b"")
+        yield running
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+            each.stdout.close()
+
+
+def outputs(running):
+    found = [each.communicate(timeout=60)[0].split("\n")[:-1] for each in running]
+    assert [each.returncode for each in running] == [0] * len(running)
+    return found
+
+
+def test_each_version_is_won_once_beside_a_racing_delta_rs(store):
+    log = new_log(store)
+    entries = [("plain", "one", 80), ("plain", "two", 80), ("deltalake", "rs", 15)]
+    with racers(store, *entries) as running:
+        one, two, appended = outputs(running)
+    won = [int(each) for each in (*one, *two)]
+    assert len(won) == len(set(won)) == 160 and len(appended) == 15
+    versions = dict(log.versions_after(0))
+    assert list(versions) == list(range(1, 176))
+    ours = {version for version, actions in versions.items() if ours_of(actions)}
+    assert ours == set(won)
+    assert {
+        (ours_of(versions[each])["who"], ours_of(versions[each])["number"]) for each in ours
+    } == {(who, number) for who in ("one", "two") for number in range(80)}
+    theirs = [commit_info(versions[each])["operation"] for each in versions if each not in ours]
+    assert theirs == ["WRITE"] * 15
+    table = DeltaTable(store.uri("table"))
+    assert table.version() == 175 and len(table.file_uris()) == 15
+
+
+def assert_each_offset_once(store, goal):
+    """By our snapshot, and again by delta-rs alone."""
+    snapshot = TopicSnapshot.load(store, "orders")
+    table = DeltaTable(store.uri("topics/orders"))
+    for partition in range(PARTITIONS):
+        rows = []
+        for uri in (each for each in table.file_uris() if f"/partition={partition}/" in each):
+            rows.extend(pq.read_table(uri, columns=["offset"]).column("offset").to_pylist())
+        end = snapshot.tiered_end(partition)
+        if end is None:
+            assert rows == [] and goal < 0
+            continue
+        assert Counter(rows) == Counter(range(end + 1))
+        assert end >= goal
+        spans = [(each.min_offset, each.max_offset) for each in snapshot.index.files(partition)]
+        assert spans[0][0] == 0
+        assert all(
+            after[0] == before[1] + 1 for before, after in zip(spans, spans[1:], strict=False)
+        )
+
+
+def test_tiers_that_copy_the_same_ranges(store):
+    TopicTable(store, "orders").open(TOPIC_ID)
+    with racers(store, *(("tier", name, 150) for name in ("one", "two", "three"))) as running:
+        won = [each for output in outputs(running) for each in output]
+    versions = [int(each.split()[1]) for each in won]
+    assert len(versions) == len(set(versions))
+    assert_each_offset_once(store, 150)
+
+
+def test_tiers_that_are_killed_at_any_moment(store):
+    """The table is whole after each kill, and the next process goes on where it stands."""
+    lots = random.Random(4)
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    for round_number in range(4):
+        store.delete("go")
+        names = [f"{round_number}{each}" for each in ("one", "two")]
+        with racers(store, *(("tier", name, 100_000) for name in names)):
+            time.sleep(lots.uniform(0.05, 0.4))
+        assert_each_offset_once(store, -1)
+    before = table.read().tiered_end(0)
+    assert before is not None, "nothing was won in four rounds"
+    store.delete("go")
+    with racers(store, ("tier", "last", before + 20)) as running:
+        outputs(running)
+    assert_each_offset_once(store, before + 20)

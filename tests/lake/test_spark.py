@@ -1,0 +1,143 @@
+"""Spark with delta-spark at a topic's table: it reads our rows, and we read what it leaves."""
+
+import datetime as dt
+
+import pytest
+
+from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from spark_conf import jars
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.lake.odd_rows import ROWS, comparable, copy_rows
+from tests.lake.test_foreign import offsets
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("lake")
+        .config("spark.jars", ",".join(map(str, jars.fetch("delta").glob("*.jar"))))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def table(tmp_path):
+    table = TopicTable(LocalStore(str(tmp_path)), "orders")
+    table.open(TOPIC_ID)
+    return table
+
+
+def fill(table, count=4):
+    for number in range(count):
+        start = number * 200
+        commit(table, *(copy_of(table, each, start, start + 199) for each in (0, 1)))
+
+
+def uri(table):
+    return table.log.store.uri(table.folder)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_spark_reads_our_rows(spark, table, checkpoint):
+    copy_rows(table, 0, ROWS[:5], attempt="first")
+    if checkpoint:
+        write_checkpoint(table.log)
+    copy_rows(table, 0, ROWS[5:])
+    micros = "CASE WHEN timestamp IS NOT NULL THEN unix_micros(timestamp) END AS timestamp"
+    names = [each for each in ROWS[0] if each != "timestamp"]
+    frame = spark.read.format("delta").load(uri(table))
+    found = frame.selectExpr("partition", micros, *names).collect()
+    expected = [
+        {
+            **row,
+            "partition": 0,
+            "timestamp": row["timestamp"]
+            and (row["timestamp"] - EPOCH) // dt.timedelta(microseconds=1),
+        }
+        for row in ROWS
+    ]
+    assert comparable(row.asDict(recursive=True) for row in found) == comparable(expected)
+
+
+def test_spark_works_on_the_table_while_we_do(spark, table):
+    fill(table)
+    name = f"delta.`{uri(table)}`"
+    assert spark.sql(f"SELECT count(*) FROM {name} WHERE offset >= 790").first()[0] == 20
+    spark.sql(f"DELETE FROM {name} WHERE offset BETWEEN 100 AND 109")
+    commit(table, copy_of(table, 0, 800, 809, attempt="later"))
+    expected = [each for each in range(810) if not 100 <= each <= 109]
+    assert offsets(table) == expected
+    spark.sql(f"OPTIMIZE {name} ZORDER BY (key)")
+    assert offsets(table, max_bytes=1000) == expected
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (note STRING)")
+    commit(table, copy_of(table, 0, 810, 819, attempt="later"))
+    expected += range(810, 820)
+    assert offsets(table) == expected
+    spark.sql(f"DELETE FROM {name} WHERE key = CAST('key-7' AS BINARY)")
+    expected.remove(7)
+    assert offsets(table) == expected
+    spark.sql(f"VACUUM {name}")
+    assert [each.complaint for each in table.snapshot.foreign_commits] == [None, None, None]
+    assert sum(each.erased_rows for each in table.snapshot.foreign_commits) == 22
+    rows = spark.sql(f"SELECT offset FROM {name} WHERE partition = 0 ORDER BY offset").collect()
+    assert [row[0] for row in rows] == expected
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert offsets(table, snapshot=fresh) == expected and fresh.tiered_end(0) == 819
+
+
+def test_sparks_own_checkpoints_are_read(spark, table):
+    fill(table)
+    name = f"delta.`{uri(table)}`"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    spark.sql(f"DELETE FROM {name} WHERE offset < 10")
+    assert table.log.last_checkpoint() == 6
+    for version in range(6):
+        table.log.store.delete(table.log.path(f"_delta_log/{version:020d}.json"))
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert fresh.topic_id == TOPIC_ID and fresh.tiered_end(1) == 799
+    assert offsets(table, snapshot=fresh) == list(range(10, 800))
+
+
+def test_a_stream_of_sparks_follows_the_table(spark, table, tmp_path):
+    fill(table, 2)
+
+    def run():
+        frame = (
+            spark.readStream.format("delta").option("skipChangeCommits", "true").load(uri(table))
+        )
+        query = (
+            frame.select("partition", "offset")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        assert query.awaitTermination(120)
+        return spark.read.parquet(str(tmp_path / "out"))
+
+    assert run().count() == 800
+    write_checkpoint(table.log)
+    commit(table, copy_of(table, 0, 400, 409, attempt="later"))
+    rows = run()
+    assert rows.count() == rows.distinct().count() == 810
