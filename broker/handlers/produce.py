@@ -52,9 +52,8 @@ _ATTRIBUTES_POSITION = 22
 class Unacknowledged(NamedTuple):
     """An append that is written but may not be answered yet."""
 
-    partition: HostedPartition
-    last_offset: int
     response: PartitionProduceResponse
+    done: asyncio.Future[None]
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse | None:
@@ -107,7 +106,7 @@ def produce(
         if acks == 0:
             raise append.failed
     if append.unacknowledged:
-        return _when_acknowledged(response, append.unacknowledged, acks, request.timeout_ms)
+        return _when_acknowledged(response, append.unacknowledged, request.timeout_ms)
     return response if acks else None
 
 
@@ -148,7 +147,8 @@ class Appender:
             log_start_offset=info.log_start_offset,
         )
         if self._acks and not partition.is_acknowledged(info.last_offset, self._acks):
-            self.unacknowledged.append(Unacknowledged(partition, info.last_offset, response))
+            done = partition.acknowledgement(info.last_offset, self._acks)
+            self.unacknowledged.append(Unacknowledged(response, done))
         return response
 
     def _check_unusual(self, topic: str, kind: int) -> None:
@@ -211,20 +211,19 @@ def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
 
 
 async def _when_acknowledged(
-    response: ProduceResponse, waiting: list[Unacknowledged], acks: int, timeout_ms: int
+    response: ProduceResponse, waiting: list[Unacknowledged], timeout_ms: int
 ) -> ProduceResponse:
     """Wait until every append counts, or is known not to."""
-    futures = [each.partition.acknowledgement(each.last_offset, acks) for each in waiting]
-    await asyncio.wait(futures, timeout=max(timeout_ms, 0) / 1000)
-    for each, future in zip(waiting, futures, strict=True):
-        error: BaseException | None = None
-        if not future.done():
-            future.cancel()
-            error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    await asyncio.wait([each.done for each in waiting], timeout=max(timeout_ms, 0) / 1000)
+    for refused, done in waiting:
+        error: BaseException | None
+        if done.done():
+            error = done.exception()
         else:
-            error = future.exception()
+            done.cancel()
+            error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         if isinstance(error, KafkaError):
-            each.response.error_code = error.code
-            each.response.error_message = error.message
-            each.response.base_offset = -1
+            refused.error_code = error.code
+            refused.error_message = error.message
+            refused.base_offset = -1
     return response

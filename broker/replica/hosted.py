@@ -150,6 +150,8 @@ class HostedPartition:
         return waiting.future
 
     def _forget(self, waiting: Acknowledgement) -> None:
+        if not waiting.future.cancelled():
+            waiting.future.exception()  # Its producer may be gone: then nobody looks at it.
         if waiting in self._acknowledgements:
             self._acknowledgements.remove(waiting)
 

@@ -1,0 +1,558 @@
+"""Fetch through the real codec and log: bytes, budgets, bounds, epochs, sessions, waiting, the lake."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.values import AppendOrigin
+from broker.net.dispatch import Waiting
+from broker.tier.manager import TierRead
+from kafka_ds.wire.batch import ControlType, end_transaction_marker
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DeleteTopicsRequest, FetchRequest
+from kafka_ds.wire.messages.data import FetchPartition, FetchReplicaState, FetchTopic
+from kafka_ds.wire.messages.topics import DeleteTopicState
+from tests.in_process import (
+    NOW_MS,
+    InProcess,
+    batch_of,
+    fetch_request,
+    in_process,
+    values_of,
+)
+from tests.loops import in_loop
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@in_loop
+async def test_every_version_reads(tmp_path: Path, version: int) -> None:
+    async with in_process(tmp_path) as broker:
+        topic_id = await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        name = "t" if version < 13 else ""
+        response = await broker.ask(fetch_request(name, 0, topic_id=topic_id), version)
+        (topic,) = response.responses
+        assert (topic.topic or topic.topic_id) == (name or topic_id)
+        (data,) = topic.partitions
+        assert (data.error_code, data.high_watermark, data.last_stable_offset) == (0, 2, 2)
+        assert data.log_start_offset == (0 if version >= 5 else -1)
+        assert data.aborted_transactions is None
+        assert values_of(data.records) == [b"a", b"b"]
+        assert response.session_id == 0
+
+
+@in_loop
+async def test_the_whole_batch_comes_for_an_offset_in_its_middle(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        for _ in range(3):
+            await broker.produce("t", batch_of([b"a", b"b", b"c"]))
+        data = await broker.fetch("t", 4)
+        assert len(values_of(data.records)) == 6
+
+
+@in_loop
+async def test_budgets(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t", 3)
+        batch = batch_of([b"v" * 1000])
+        for partition in range(3):
+            for _ in range(3):
+                await broker.produce("t", batch, partition=partition)
+
+        async def counts(max_bytes: int, partition_max_bytes: int) -> list[int]:
+            wanted = [
+                FetchPartition(partition=i, fetch_offset=0, partition_max_bytes=partition_max_bytes)
+                for i in range(3)
+            ]
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=max_bytes,
+                topics=[FetchTopic(topic="t", partitions=wanted)],
+            )
+            response = await broker.ask(request, 12)
+            return [len(values_of(p.records)) for p in response.responses[0].partitions]
+
+        size = len(batch)
+        assert await counts(100 * size, 100 * size) == [3, 3, 3]
+        assert await counts(100 * size, 2 * size) == [2, 2, 2]
+        assert await counts(4 * size, 100 * size) == [3, 1, 0]
+        # One batch at least, so that a small budget stops nobody; but only one in all.
+        assert await counts(1, 1) == [1, 0, 0]
+        assert await counts(0, 0) == [1, 0, 0]
+        assert await counts(-5, -5) == [1, 0, 0]
+        assert await counts(100 * size, size - 1) == [1, 0, 0]
+
+
+@in_loop
+async def test_a_partition_that_gives_nothing_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t", 2)
+        await broker.produce("t", batch_of([b"v"]), partition=1)
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1)]
+        response = await broker.ask(fetch_request("t", 0, more=more), 12)
+        assert [len(p.records) > 0 for p in response.responses[0].partitions] == [False, True]
+
+
+@in_loop
+async def test_fetch_max_bytes_bounds_every_response(tmp_path: Path) -> None:
+    async with in_process(tmp_path, fetch_max_bytes=1024) as broker:
+        await broker.create("t")
+        for _ in range(4):
+            await broker.produce("t", batch_of([b"v" * 400]))
+        data = await broker.fetch("t", 0)
+        assert len(values_of(data.records)) == 2
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"),
+    [
+        (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (0, ErrorCode.NONE),
+        (2, ErrorCode.NONE),
+        (3, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (2**62, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ],
+)
+@in_loop
+async def test_offsets_outside_of_the_log(tmp_path: Path, offset: int, code: ErrorCode) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        data = await broker.fetch("t", offset)
+        assert data.error_code == code
+        assert data.high_watermark == (-1 if code else 2)
+        assert bytes(data.records) == b"" or offset < 2
+
+
+@in_loop
+async def test_partitions_that_are_not_there(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        assert (await broker.fetch("u", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await broker.fetch("t", 0, partition=1)).error_code == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        unknown = await broker.fetch("", 0, version=13, topic_id=b"\x01" * 16)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-1, ErrorCode.NONE),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (1, ErrorCode.NONE),
+        (2, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+@in_loop
+async def test_the_readers_epoch_is_checked(tmp_path: Path, epoch: int, code: ErrorCode) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+    async with in_process(tmp_path) as broker:  # A restart leads in epoch 1.
+        fields = {"current_leader_epoch": epoch}
+        data = await broker.fetch("t", 0, version=12, partition_fields=fields)
+        assert data.error_code == code
+        if code:
+            assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (1, 1)
+
+
+@in_loop
+async def test_a_reader_whose_log_diverges_is_told_where(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+    async with in_process(tmp_path) as broker:
+        await broker.produce("t", batch_of([b"c"]))
+
+        async def divergence(epoch: int, offset: int) -> tuple[int, int] | None:
+            fields = {"last_fetched_epoch": epoch}
+            data = await broker.fetch("t", offset, partition_fields=fields)
+            assert data.error_code == ErrorCode.NONE
+            found = data.diverging_epoch
+            assert found is None or bytes(data.records) == b""
+            return (found.epoch, found.end_offset) if found else None
+
+        assert await divergence(0, 2) is None
+        assert await divergence(0, 3) == (0, 2)
+        assert await divergence(1, 3) is None
+        fields = {"last_fetched_epoch": 7}
+        data = await broker.fetch("t", 2, partition_fields=fields)
+        assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@in_loop
+async def test_a_fetch_in_the_name_of_a_replica(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        topic_id = await broker.create("t")
+        data = await broker.fetch("t", 0, replica_id=2)
+        assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        state = FetchReplicaState(replica_id=2, replica_epoch=1)
+        data = await broker.fetch("", 0, version=15, replica_state=state, topic_id=topic_id)
+        assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@in_loop
+async def test_sessions_are_never_begun(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        for epoch in (0, -1):
+            response = await broker.ask(fetch_request("t", 0, session_epoch=epoch), 12)
+            assert (response.error_code, response.session_id) == (0, 0)
+        request = fetch_request("t", 0, session_id=5, session_epoch=1)
+        response = await broker.ask(request, 12)
+        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert response.responses == []
+
+
+@in_loop
+async def test_an_isolation_level_that_is_none(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        response = await broker.ask(fetch_request("t", 0, isolation_level=2), 12)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+def append_own(broker: InProcess, batch: bytes) -> None:
+    partition = broker.node.replica_manager.get("t", 0)
+    records = memoryview(bytearray(batch))
+    partition.append(records, acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+
+
+@in_loop
+async def test_isolation(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"plain"]))
+        for producer in (7, 8):
+            append_own(
+                broker,
+                batch_of([b"%d" % producer], producer_id=producer, producer_epoch=0,
+                         base_sequence=0, is_transactional=True),
+            )  # fmt: skip
+        committed = await broker.fetch("t", 0, isolation_level=1)
+        assert (committed.high_watermark, committed.last_stable_offset) == (3, 1)
+        assert values_of(committed.records) == [b"plain"]
+        assert committed.aborted_transactions == []
+        assert (await broker.fetch("t", 2, isolation_level=1)).error_code == ErrorCode.NONE
+        everything = await broker.fetch("t", 0)
+        assert values_of(everything.records) == [b"plain", b"7", b"8"]
+        assert everything.aborted_transactions is None
+        for producer, control in ((7, ControlType.ABORT), (8, ControlType.COMMIT)):
+            append_own(
+                broker,
+                end_transaction_marker(control, timestamp=NOW_MS, producer_id=producer,
+                                       producer_epoch=0, coordinator_epoch=0),
+            )  # fmt: skip
+        decided = await broker.fetch("t", 0, isolation_level=1)
+        assert decided.last_stable_offset == 5
+        aborted = decided.aborted_transactions
+        assert [(a.producer_id, a.first_offset) for a in aborted] == [(7, 1)]
+
+
+# -- waiting ------------------------------------------------------------------------------------
+
+
+async def park(broker: InProcess, request: FetchRequest, version: int = 12) -> asyncio.Task[Any]:
+    """A request that has to wait; decoded, with the time that it took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    waiting = broker.begin(request, version)
+    assert isinstance(waiting, Waiting), "answered at once"
+
+    async def answer() -> tuple[Any, float]:
+        return await waiting.result, (loop.time() - began) * 1000
+
+    task = asyncio.ensure_future(answer())
+    await asyncio.sleep(0.005)
+    assert not task.done()
+    return task
+
+
+@in_loop
+async def test_an_append_wakes_who_waits_at_the_end(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
+        await broker.produce("t", batch_of([b"a"]))
+        response, took_ms = await task
+        assert values_of(b"".join(response.responses[0].partitions[0].records)) == [b"a"]
+        assert took_ms < 500
+
+
+@in_loop
+async def test_the_answer_comes_when_the_time_is_over(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=60))
+        response, took_ms = await task
+        assert 55 <= took_ms < 500
+        data = response.responses[0].partitions[0]
+        assert (data.error_code, data.high_watermark, data.records) == (0, 0, b"")
+        assert not broker.node.replica_manager.get("t", 0)._watchers
+
+
+@in_loop
+async def test_min_bytes_are_gathered_over_partitions(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t", 2)
+        batch = batch_of([b"v" * 100])
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)]
+        request = fetch_request("t", 0, max_wait_ms=5000, min_bytes=3 * len(batch), more=more)
+        task = await park(broker, request)
+        for partition in (0, 1):
+            await broker.produce("t", batch, partition=partition)
+            await asyncio.sleep(0.005)
+            assert not task.done()
+        await broker.produce("t", batch, partition=0)
+        response, took_ms = await task
+        assert took_ms < 1000
+        assert [len(b"".join(p.records)) for p in response.responses[0].partitions] == [
+            2 * len(batch),
+            len(batch),
+        ]
+
+
+@in_loop
+async def test_enough_is_answered_at_once(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"]))
+        for options in ({"min_bytes": 1}, {"min_bytes": 0}, {"min_bytes": -1}):
+            answer = broker.begin(fetch_request("t", 0, max_wait_ms=5000, **options), 12)
+            assert not isinstance(answer, Waiting)
+        assert not isinstance(broker.begin(fetch_request("t", 1, max_wait_ms=0), 12), Waiting)
+        nothing = FetchRequest(max_wait_ms=5000, min_bytes=1, topics=[])
+        assert not isinstance(broker.begin(nothing, 12), Waiting)
+
+
+@in_loop
+async def test_an_error_is_not_waited_with(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        answer = broker.begin(fetch_request("t", 9, max_wait_ms=5000), 12)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@in_loop
+async def test_a_full_partition_is_not_waited_with(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        batch = batch_of([b"v" * 100])
+        for _ in range(2):
+            await broker.produce("t", batch)
+        request = fetch_request(
+            "t", 0, max_wait_ms=5000, min_bytes=9999, partition_max_bytes=len(batch)
+        )
+        assert not isinstance(broker.begin(request, 12), Waiting)
+
+
+@in_loop
+async def test_a_reader_of_an_older_segment_does_not_wait(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"]))
+        broker.node.replica_manager.get("t", 0).log.roll()
+        await broker.produce("t", batch_of([b"b"]))
+        request = fetch_request("t", 0, max_wait_ms=5000, min_bytes=9999)
+        answer = broker.begin(request, 12)
+        assert not isinstance(answer, Waiting)
+
+
+@in_loop
+async def test_deleting_the_topic_wakes_who_waits(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        topic_id = await broker.create("t")
+        named = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
+        request = fetch_request("", 0, max_wait_ms=5000, topic_id=topic_id)
+        identified = await park(broker, request, version=13)
+        delete = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=1000)
+        await broker.ask(delete, 6)
+        for task, code in (
+            (named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (identified, ErrorCode.UNKNOWN_TOPIC_ID),
+        ):
+            response, took_ms = await task
+            assert response.responses[0].partitions[0].error_code == code
+            assert took_ms < 1000
+
+
+@in_loop
+async def test_stopping_wakes_who_waits(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
+        broker.node.replica_manager.stop()
+        response, _ = await task
+        code = response.responses[0].partitions[0].error_code
+        assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@in_loop
+async def test_who_hangs_up_is_forgotten(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
+        partition = broker.node.replica_manager.get("t", 0)
+        assert partition._watchers
+        task.cancel()
+        await asyncio.sleep(0.005)
+        assert not partition._watchers
+        await broker.produce("t", batch_of([b"a"]))
+
+
+@in_loop
+async def test_a_commit_wakes_a_committed_reader_and_not_before(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=5000, isolation_level=1))
+        append_own(
+            broker,
+            batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0,
+                     is_transactional=True),
+        )  # fmt: skip
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        append_own(
+            broker,
+            end_transaction_marker(ControlType.COMMIT, timestamp=NOW_MS, producer_id=7,
+                                   producer_epoch=0, coordinator_epoch=0),
+        )  # fmt: skip
+        response, _ = await task
+        assert response.responses[0].partitions[0].last_stable_offset == 2
+
+
+@in_loop
+async def test_many_appends_of_one_turn_become_one_answer(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
+        partition = broker.node.replica_manager.get("t", 0)
+        for _ in range(5):
+            partition.append(memoryview(bytearray(batch_of([b"a"]))), acks=1, now_ms=NOW_MS)
+        response, _ = await task
+        assert len(values_of(b"".join(response.responses[0].partitions[0].records))) == 5
+
+
+# -- the disk and the lake ----------------------------------------------------------------------
+
+
+@in_loop
+async def test_what_is_not_in_memory_is_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"]))
+        log = broker.node.replica_manager.get("t", 0).log
+        monkeypatch.setattr(log, "pread", lambda part: None)
+        waiting = broker.begin(fetch_request("t", 0, max_wait_ms=5000), 12)
+        assert isinstance(waiting, Waiting)
+        response = await waiting.result
+        assert values_of(b"".join(response.responses[0].partitions[0].records)) == [b"a"]
+        read = log.read
+
+        def read_later(*args: Any, may_wait: bool = True, **options: Any) -> Any:
+            if not may_wait:
+                raise BlockingIOError
+            return read(*args, **options)
+
+        monkeypatch.setattr(log, "read", read_later)
+        data = await broker.fetch("t", 0)
+        assert values_of(data.records) == [b"a"]
+
+        def broken(part: object) -> bytes:
+            raise OSError("a bad sector")
+
+        monkeypatch.setattr(log, "pread_blocking", broken)
+        data = await broker.fetch("t", 0)
+        assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@dataclass
+class FakeTier:
+    """A lake that holds what the test puts there."""
+
+    chunks: list[bytes] = field(default_factory=list)
+    error: ErrorCode | None = None
+    asked: list[tuple[int, int, int]] = field(default_factory=list)
+
+    async def read(
+        self, topic: str, topic_id: bytes, partition: int, offset: int, *,
+        max_bytes: int, isolation_level: int,
+    ) -> TierRead:  # fmt: skip
+        self.asked.append((partition, offset, max_bytes))
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise KafkaError(self.error)
+        return TierRead(
+            chunks=list(self.chunks), next_offset=2, tiered_end_offset=1, log_start_offset=0
+        )
+
+
+async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeTier:
+    """Partition 0 has its offsets 0 and 1 in the lake alone, partition 1 all on disk."""
+    await broker.create("t", 2)
+    await broker.produce("t", batch_of([b"cold", b"colder"]))
+    partition = broker.node.replica_manager.get("t", 0)
+    log = partition.log
+    cold = log.read(0, max_bytes=999, upper_bound_offset=2, min_one_batch=True)
+    chunks = [bytes(log.pread_blocking(part)) for part in cold.slices]
+    log.roll()
+    await broker.produce("t", batch_of([b"hot"]))
+    await broker.produce("t", batch_of([b"other"]), partition=1)
+    log._segments.discard_oldest(1, broker.node.clock.now_ms())
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+    tier = FakeTier(chunks=chunks, **options)
+    monkeypatch.setattr(broker.node, "tier", tier)
+    return tier
+
+
+@in_loop
+async def test_old_offsets_come_from_the_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tmp_path) as broker:
+        tier = await tiered(broker, monkeypatch)
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
+        request = fetch_request("t", 1, max_wait_ms=5000, partition_max_bytes=700, more=more)
+        response = await broker.ask(request, 12)
+        cold, hot = response.responses[0].partitions
+        assert values_of(cold.records) == [b"cold", b"colder"]
+        assert values_of(hot.records) == [b"other"]
+        assert (cold.high_watermark, cold.log_start_offset) == (3, 0)
+        assert tier.asked == [(0, 1, 700)]
+        data = await broker.fetch("t", 2)
+        assert values_of(data.records) == [b"hot"]
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
+@in_loop
+async def test_a_lake_that_fails_is_one_partitions_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    async with in_process(tmp_path) as broker:
+        await tiered(broker, monkeypatch, error=code)
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
+        response = await broker.ask(fetch_request("t", 0, more=more), 12)
+        cold, hot = response.responses[0].partitions
+        assert (cold.error_code, cold.high_watermark, bytes(cold.records)) == (code, -1, b"")
+        assert values_of(hot.records) == [b"other"]
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_without_a_lake_old_offsets_are_out_of_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tmp_path) as broker:
+        await tiered(broker, monkeypatch)
+        monkeypatch.setattr(broker.node, "tier", None)
+        data = await broker.fetch("t", 0)
+        assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
