@@ -1,0 +1,353 @@
+"""Pure: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets that nobody needs.
+
+Rules of this file:
+- A commit names the generation that it speaks for, and counts only in that one: a member that was left behind must not
+  move the offsets of who has its partitions now. Without a generation (-1) it is a "simple" consumer or an operator:
+  that is for groups without members.
+- A commit keeps a member's session alive.
+- Offsets are kept for offsets.retention.minutes: of a group with a protocol counted from when it became empty, else
+  from the commit; a consumer group with members keeps those that it subscribes to (KIP-211). A commit that says
+  itself how long (OffsetCommit 2-4) is taken at its word.
+- An offset that an open transaction may change is not stable: who asks for stable ones is told so (KIP-447).
+- An offset belongs to the topic's id where both are known: a topic that is created anew begins without offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.groups.group import Group
+from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
+from broker.groups.rebalance import Rebalancing
+from broker.groups.records import group_tombstone, offset_tombstone
+from broker.groups.state import ShardState
+from broker.groups.states import GroupState
+from broker.groups.values import (
+    NO_MEMBER_ID,
+    Client,
+    CoordinatorRecord,
+    Instant,
+    Producer,
+    RemovingGroups,
+    Step,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kafka_ds.wire.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from kafka_ds.wire.messages.transactions import (
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from kafka_ds.wire.types import NO_UUID
+
+FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
+DEFAULT_RETENTION = -1
+# How much is expired in one event; others get their turn in between.
+EXPIRED_RECORDS_MAX = 1_000
+
+
+class Committing:
+    """The offsets of all groups of a shard."""
+
+    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+        self._state = state
+        self._rebalancing = rebalancing
+        self._to_expire: list[str] = []
+
+    # -- OffsetCommit -------------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, client: Client, now: Instant, step: Step
+    ) -> OffsetCommitResponse:
+        """Remember offsets; raises KafkaError where none of them may be committed."""
+        group = self._state.find(request.group_id)
+        generation_id = request.generation_id_or_member_epoch
+        if group is None and generation_id >= 0:
+            if client.api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group is not None:
+            self._check_commit(group, request, generation_id)
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                # Its id and generation are right: it has joined already and should sync first.
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+            member = group.members.get(request.member_id)
+            if member is not None:
+                self._rebalancing.begin_session(group, member, now)
+        expires = NO_TIMESTAMP
+        if request.retention_time_ms != DEFAULT_RETENTION:
+            expires = now.now_ms + request.retention_time_ms
+        topics = []
+        for topic in request.topics:
+            results = []
+            for partition in topic.partitions:
+                code = self._check_metadata(partition.committed_metadata)
+                results.append(
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                )
+                if code is ErrorCode.NONE:
+                    record = _commit_record(
+                        request.group_id, topic.name, topic.topic_id, partition, now, expires
+                    )
+                    step.records.append(record)
+            topics.append(
+                OffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=results
+                )
+            )
+        return OffsetCommitResponse(topics=topics)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, now: Instant, step: Step
+    ) -> TxnOffsetCommitResponse:
+        """Remember offsets for when the transaction commits; raises KafkaError where none may be."""
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        group = self._state.find(request.group_id)
+        if group is None and request.generation_id >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group is not None:
+            self._check_commit(group, request, request.generation_id)
+        step.producer = Producer(request.producer_id, request.producer_epoch)
+        topics = []
+        for topic in request.topics:
+            results = []
+            for partition in topic.partitions:
+                code = self._check_metadata(partition.committed_metadata)
+                results.append(
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                )
+                if code is ErrorCode.NONE:
+                    record = _commit_record(
+                        request.group_id, topic.name, NO_UUID, partition, now, NO_TIMESTAMP
+                    )
+                    step.records.append(record)
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+        return TxnOffsetCommitResponse(topics=topics)
+
+    def _check_commit(
+        self,
+        group: Group,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        generation_id: int,
+    ) -> None:
+        """Refuse who does not speak for the present generation."""
+        if generation_id < 0 and group.state is GroupState.EMPTY:
+            return
+        instance_id = request.group_instance_id
+        if generation_id >= 0 or request.member_id != NO_MEMBER_ID or instance_id is not None:
+            group.check_member(request.member_id, instance_id)
+            if generation_id != group.generation_id:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        elif isinstance(request, OffsetCommitRequest):
+            # Producers before KIP-447 do not know their generation; everybody else does.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _check_metadata(self, metadata: str | None) -> ErrorCode:
+        """Kafka counts UTF-16 units, whatever the setting's name says."""
+        limit = self._state.settings.offset_metadata_max_bytes
+        if metadata is None or len(metadata) * 2 <= limit:
+            return ErrorCode.NONE
+        too_large = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 > limit
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+
+    # -- OffsetFetch --------------------------------------------------------------------------------
+
+    def fetch(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """The group's offsets for what is asked, or all that it has."""
+        group_id = request.group_id
+        offsets = self._state.offsets
+        if request.topics is None:
+            wanted = [
+                (topic, NO_UUID, list(partitions))
+                for topic, partitions in offsets.of_group(group_id).items()
+            ]
+        else:
+            wanted = [(t.name, t.topic_id, t.partition_indexes) for t in request.topics]
+        topics = []
+        for name, topic_id, partitions in wanted:
+            results = []
+            for partition in partitions:
+                if require_stable and offsets.is_pending(group_id, name, partition):
+                    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    results.append(_no_offset(partition, code))
+                    continue
+                found = offsets.get(group_id, name, partition)
+                if found is None or _is_of_another_topic(found, topic_id):
+                    results.append(_no_offset(partition))
+                else:
+                    results.append(_fetched(partition, found))
+            topics.append(
+                OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=results)
+            )
+        return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
+
+    # -- OffsetDelete -------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, step: Step) -> OffsetDeleteResponse:
+        """Forget offsets of topics that nobody in the group subscribes to."""
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
+        group = self._state.find(request.group_id)
+        if group is None:
+            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
+        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP, topics=[])
+        offsets = self._state.offsets
+        topics = []
+        for topic in request.topics:
+            subscribed = group.is_subscribed_to(topic.name)
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            results = []
+            for each in topic.partitions:
+                index = each.partition_index
+                results.append(
+                    OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+                )
+                known = offsets.get(group.group_id, topic.name, index) is not None
+                known = known or offsets.is_pending(group.group_id, topic.name, index)
+                if known and not subscribed:
+                    step.records.append(offset_tombstone(group.group_id, topic.name, index))
+            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+        return OffsetDeleteResponse(topics=topics)
+
+    def topic_deleted(self, name: str, topic_id: bytes, step: Step) -> None:
+        """Forget all groups' offsets of a topic that is gone."""
+        offsets = self._state.offsets
+        for group_id in sorted(offsets.group_ids()):
+            for topic, partition in offsets.partitions_of(group_id):
+                if topic != name:
+                    continue
+                found = offsets.get(group_id, topic, partition)
+                if found is None or not _is_of_another_topic(found, topic_id):
+                    step.records.append(offset_tombstone(group_id, topic, partition))
+
+    # -- the end of offsets -------------------------------------------------------------------------
+
+    def expire(self, now: Instant, step: Step) -> bool:
+        """Forget some of what is old, and groups of which nothing is left; whether there is more to look at."""
+        state = self._state
+        if not self._to_expire:
+            self._to_expire = [group.group_id for group in state.all_groups()]
+        removed = []
+        while self._to_expire and len(step.records) < EXPIRED_RECORDS_MAX:
+            group = state.find(self._to_expire.pop())
+            if group is None or not self._expire_group(group, now, step):
+                continue
+            if group.group_id in state.metadata:
+                step.records.append(group_tombstone(group.group_id))
+                removed.append(group.group_id)
+            elif state.offsets.has_group(group.group_id):
+                removed.append(group.group_id)
+            else:
+                state.forget_if_void(group)
+        if removed:
+            step.store(RemovingGroups(group_ids=tuple(removed)))
+        return bool(self._to_expire)
+
+    def _expire_group(self, group: Group, now: Instant, step: Step) -> bool:
+        """Forget a group's old offsets; whether nothing is left of the group then."""
+        offsets = self._state.offsets
+        kept = offsets.has_open_transaction(group.group_id)
+        for topic, partition, offset in self._offsets_of(group):
+            if self._is_expired(group, topic, partition, offset, now):
+                step.records.append(offset_tombstone(group.group_id, topic, partition))
+            else:
+                kept = True
+        return group.state is GroupState.EMPTY and not group.pending and not kept
+
+    def _offsets_of(self, group: Group) -> Iterator[tuple[str, int, CommittedOffset]]:
+        for topic, partitions in self._state.offsets.of_group(group.group_id).items():
+            for partition, offset in partitions.items():
+                yield topic, partition, offset
+
+    def _is_expired(
+        self, group: Group, topic: str, partition: int, offset: CommittedOffset, now: Instant
+    ) -> bool:
+        if group.is_subscribed_to(topic):
+            return False
+        if self._state.offsets.is_pending(group.group_id, topic, partition):
+            return False
+        since_ms = _unused_since_ms(group, offset)
+        if since_ms is None:
+            return False
+        if offset.expire_timestamp_ms != NO_TIMESTAMP:
+            return now.now_ms >= offset.expire_timestamp_ms
+        return now.now_ms - since_ms >= self._state.settings.offsets_retention_ms
+
+
+def _unused_since_ms(group: Group, offset: CommittedOffset) -> int | None:
+    """From when on an offset is counted as unused; None while it is not."""
+    if group.protocol_type is None:
+        return offset.commit_timestamp_ms
+    if group.state is GroupState.EMPTY:
+        changed_ms = group.state_changed_ms
+        return offset.commit_timestamp_ms if changed_ms is None else changed_ms
+    if group.state is GroupState.STABLE and group.subscribed_topics is not None:
+        return offset.commit_timestamp_ms
+    return None
+
+
+def _commit_record(
+    group_id: str,
+    topic: str,
+    topic_id: bytes,
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now: Instant,
+    expire_timestamp_ms: int,
+) -> CoordinatorRecord:
+    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index)
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now.now_ms,
+        expire_timestamp=expire_timestamp_ms,
+        topic_id=topic_id,
+    )
+    return CoordinatorRecord(key, value)
+
+
+def _is_of_another_topic(offset: CommittedOffset, topic_id: bytes) -> bool:
+    """Whether the offset was committed for an earlier topic of this name."""
+    return NO_UUID not in (offset.topic_id, topic_id) and offset.topic_id != topic_id
+
+
+def _no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NO_OFFSET, metadata="", error_code=code
+    )
+
+
+def _fetched(partition: int, found: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )

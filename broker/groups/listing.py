@@ -1,0 +1,111 @@
+"""Pure: ListGroups, DescribeGroups, DeleteGroups: what an operator sees of groups and does to them.
+
+Rules of this file:
+- Filters are compared without regard to case. A state or type that we do not know matches nothing.
+- A group that is not there is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+- Only a group without members is deleted, and its offsets with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from broker.groups.group import Group, Member
+from broker.groups.records import group_tombstone, offset_tombstone
+from broker.groups.state import ShardState
+from broker.groups.states import GroupState
+from broker.groups.values import RemovingGroups, Step
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.group_admin import (
+    DeletableGroupResult,
+    DescribedGroup,
+    DescribedGroupMember,
+    ListedGroup,
+)
+
+CLASSIC = "classic"
+FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
+
+
+class Listing:
+    """What is to be seen of a shard's groups."""
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+
+    def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """The groups of these states and types; no state or no type means any."""
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {each.strip().lower() for each in types}
+        if wanted_types and CLASSIC not in wanted_types:
+            return []
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group in self._state.all_groups()
+            if not wanted_states or group.state.value.lower() in wanted_states
+        ]
+
+    def described(self, group_id: str, api_version: int) -> DescribedGroup:
+        """One group with its members."""
+        group = self._state.find(group_id)
+        if group is None:
+            return _missing(group_id, api_version)
+        stable = group.state is GroupState.STABLE
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            # What members said is only known to be about one protocol once that is chosen.
+            protocol_data=(group.protocol_name or "") if stable else "",
+            members=[_member(group, member, stable) for member in group.members.values()],
+        )
+
+    def delete(self, group_ids: Iterable[str], step: Step) -> list[DeletableGroupResult]:
+        """Delete each group that has no members."""
+        results = []
+        removed = []
+        for group_id in dict.fromkeys(group_ids):
+            group = self._state.find(group_id)
+            code = ErrorCode.NONE
+            if group is None:
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not GroupState.EMPTY:
+                code = ErrorCode.NON_EMPTY_GROUP
+            else:
+                removed.append(group_id)
+                for topic, partition in self._state.offsets.partitions_of(group_id):
+                    step.records.append(offset_tombstone(group_id, topic, partition))
+                step.records.append(group_tombstone(group_id))
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+        if removed:
+            step.store(RemovingGroups(group_ids=tuple(removed)))
+        return results
+
+
+def _missing(group_id: str, api_version: int) -> DescribedGroup:
+    named = api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS
+    return DescribedGroup(
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND if named else ErrorCode.NONE,
+        error_message=f"Group {group_id} not found." if named else None,
+        group_id=group_id,
+        group_state=GroupState.DEAD.value,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def _member(group: Group, member: Member, stable: bool) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if stable else b"",
+        member_assignment=member.assignment,
+    )

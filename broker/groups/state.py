@@ -1,0 +1,71 @@
+"""Pure: what one partition's coordinator knows, and what its parts share.
+
+Rules of this file:
+- Replicated, and changed by `replay` alone: `metadata` and `offsets`. They are what the log says.
+- Not replicated: `groups` as they are now (who waits for what, who has joined since) and the timers. They begin anew
+  when the log has been loaded: sessions are counted from then on.
+- A group that is known by its offsets alone (a "simple" one) has no members and no protocol; it comes into being when
+  somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from broker.groups.group import Group
+from broker.groups.offsets import Offsets
+from broker.groups.states import GroupState
+from broker.groups.timers import TimerKey, TimerKind, Timers
+from broker.groups.values import GroupSettings
+from kafka_ds.wire.messages.persisted import GroupMetadataValue
+
+
+class ShardState:
+    """The state of one partition's coordinator."""
+
+    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+        """`new_id` gives a text that nobody had before, for member ids."""
+        self.settings = settings
+        self.new_id = new_id
+        self.metadata: dict[str, GroupMetadataValue] = {}
+        self.offsets = Offsets()
+        self.groups: dict[str, Group] = {}
+        self.timers = Timers()
+
+    def find(self, group_id: str) -> Group | None:
+        """The group of this id, if there is one."""
+        group = self.groups.get(group_id)
+        if group is None and self.offsets.has_group(group_id):
+            group = self.create(group_id)
+        return group
+
+    def create(self, group_id: str) -> Group:
+        """A group that was not there; without members it is Empty."""
+        assert group_id not in self.groups
+        group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def all_groups(self) -> Iterator[Group]:
+        """Every group, those of offsets alone too."""
+        for group_id in self.offsets.group_ids() - self.groups.keys():
+            self.create(group_id)
+        yield from tuple(self.groups.values())
+
+    def forget_if_void(self, group: Group) -> None:
+        """Let go of a group in which nobody is and of which the log knows nothing."""
+        if group.state is not GroupState.EMPTY or group.members or group.pending:
+            return
+        if group.group_id in self.metadata or self.offsets.has_group(group.group_id):
+            return
+        self.forget(group.group_id)
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone, with everything that waits in it."""
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            return
+        assert not group.joining and not group.syncing, "nobody is dropped"
+        for member_id in (*group.members, *group.pending):
+            self.timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
+        self.timers.cancel(TimerKey(TimerKind.JOIN, group_id))
+        self.timers.cancel(TimerKey(TimerKind.SYNC, group_id))

@@ -1,0 +1,35 @@
+"""Pure: which topics a consumer subscribes to, out of the bytes that it joins with.
+
+Rules of this file: the coordinator understands just this much of the consumer protocol, to know which offsets are still
+in use. Every version of it begins with its version and the topics; what follows is the members' own affair. Bytes that
+say something else are no error: they mean that the topics are not known.
+"""
+
+from __future__ import annotations
+
+import struct
+
+CONSUMER_PROTOCOL = "consumer"
+
+_HEAD = struct.Struct(">hi")  # version, number of topics
+_LENGTH = struct.Struct(">h")
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics of one member, or None if the bytes do not tell."""
+    try:
+        version, count = _HEAD.unpack_from(metadata)
+        if version < 0 or not 0 <= count <= len(metadata) // _LENGTH.size:
+            return None
+        topics = set()
+        position = _HEAD.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, position)
+            position += _LENGTH.size
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.add(metadata[position : position + length].decode())
+            position += length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

@@ -1,0 +1,88 @@
+"""Pure: deadlines that are moved often and reached rarely.
+
+Rules of this file: a deadline that moves away costs nothing but a dictionary entry (every heartbeat moves one); the
+heap learns of it when the old one comes up. One entry of the heap counts for each key, the earliest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class TimerKind(IntEnum):
+    """What is due."""
+
+    SESSION = 0
+    """A member has not been heard of, or did not come back with the id that it was given."""
+    JOIN = 1
+    """The members of a rebalance have had their time to join."""
+    SYNC = 2
+    """The members of a generation have had their time to ask for their assignment."""
+    EXPIRE = 3
+    """Old offsets are looked for."""
+
+
+class TimerKey(NamedTuple):
+    """What a deadline belongs to; members only have sessions."""
+
+    kind: TimerKind
+    group_id: str = ""
+    member_id: str = ""
+
+
+class Timers:
+    """Deadlines by key."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._heap: list[tuple[int, TimerKey]] = []
+        self._queued: dict[TimerKey, int] = {}
+
+    def set(self, key: TimerKey, deadline_ms: int) -> None:
+        """Give the key this deadline, in place of any other."""
+        self._deadlines[key] = deadline_ms
+        queued = self._queued.get(key)
+        if queued is None or deadline_ms < queued:
+            self._queue(key, deadline_ms)
+
+    def cancel(self, key: TimerKey) -> None:
+        """Take the key's deadline away, if it has one."""
+        self._deadlines.pop(key, None)
+
+    def get(self, key: TimerKey) -> int | None:
+        """The key's deadline."""
+        return self._deadlines.get(key)
+
+    def next_due_ms(self) -> int | None:
+        """The earliest deadline."""
+        while self._heap:
+            due_ms, key = self._heap[0]
+            if self._queued.get(key) != due_ms:
+                heapq.heappop(self._heap)  # an earlier entry has taken its place
+                continue
+            deadline_ms = self._deadlines.get(key)
+            if deadline_ms == due_ms:
+                return due_ms
+            heapq.heappop(self._heap)
+            del self._queued[key]
+            if deadline_ms is not None:
+                self._queue(key, deadline_ms)
+        return None
+
+    def pop_due(self, now_ms: int) -> TimerKey | None:
+        """The key whose deadline was reached first; it has none any more."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        _, key = heapq.heappop(self._heap)
+        del self._queued[key], self._deadlines[key]
+        return key
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def _queue(self, key: TimerKey, due_ms: int) -> None:
+        self._queued[key] = due_ms
+        heapq.heappush(self._heap, (due_ms, key))

@@ -1,0 +1,163 @@
+"""Pure: what goes into the machine of groups and what comes out of it.
+
+Rules of this file: values only. A request comes with a ticket, a number of the caller's; its answer goes out under the
+same number, at once or much later. Answers go out when the records of their event, and of all events before, are
+committed: what nobody could take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from kafka_ds.wire.messages.persisted import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+Ticket: TypeAlias = int
+# (name, metadata), the preferred one first.
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+EMPTY_ASSIGNMENT = b""
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+NO_PRODUCER_ID = -1
+# A new member that waits in a rebalance cannot send heartbeats yet, and nobody sees it go: this is its session.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+class Instant(NamedTuple):
+    """A moment: `now_ms` goes into records, `monotonic_ms` says what is due (a clock that is set expires nobody)."""
+
+    now_ms: int
+    monotonic_ms: int
+
+
+class Client(NamedTuple):
+    """Who asks, in which version of the API."""
+
+    client_id: str
+    host: str
+    api_version: int
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of `__consumer_offsets`; without a value it is a tombstone."""
+
+    key: OffsetCommitKey | GroupMetadataKey
+    value: OffsetCommitValue | GroupMetadataValue | None
+
+
+class Producer(NamedTuple):
+    """The producer in whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Reply(NamedTuple):
+    """The answer to the request of this ticket: a response, or a KafkaError that stands for one."""
+
+    ticket: Ticket
+    response: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoringAssignment:
+    """The leader has spoken: once this is in the log, the generation is stable."""
+
+    group_id: str
+    generation_id: int
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacingStatic:
+    """A static member came back under a new member id, in the middle of a stable generation."""
+
+    group_id: str
+    group_instance_id: str
+    new_member_id: str
+    former_leader_id: str | None
+    api_version: int
+    # What it was before, in case that it must be taken back.
+    old_member_id: str
+    old_protocols: Protocols
+    old_rebalance_timeout_ms: int
+    old_session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovingGroups:
+    """These groups are gone once their tombstones are in the log."""
+
+    group_ids: tuple[str, ...]
+
+
+Storing: TypeAlias = StoringAssignment | ReplacingStatic | RemovingGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one event comes to: append the records, replay them, say so (`stored`, `not_stored`), then answer."""
+
+    records: tuple[CoordinatorRecord, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    storing: Storing | None = None
+    producer: Producer | None = None
+
+
+class Step:
+    """A result while it is being made."""
+
+    __slots__ = ("producer", "records", "replies", "storing")
+
+    def __init__(self) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[Reply] = []
+        self.storing: Storing | None = None
+        self.producer: Producer | None = None
+
+    def reply(self, ticket: Ticket, response: Any) -> None:
+        """Answer the request of this ticket."""
+        self.replies.append(Reply(ticket, response))
+
+    def store(self, storing: Storing) -> None:
+        """Say what the records mean; no event means two things."""
+        assert self.storing is None
+        self.storing = storing
+
+    def result(self) -> Result:
+        """What it has come to."""
+        assert self.storing is None or self.records, "what is stored is stored by records"
+        return Result(
+            records=tuple(self.records),
+            replies=tuple(self.replies),
+            storing=self.storing,
+            producer=self.producer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The settings of all groups, under Kafka's names, with its defaults."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    group_min_session_timeout_ms: int = 6_000
+    offset_metadata_max_bytes: int = 4096
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_retention_minutes: int = 7 * 24 * 60
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_segment_bytes: int = 100 * 1024 * 1024
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """How long offsets of a group without members are kept."""
+        return self.offsets_retention_minutes * 60_000
