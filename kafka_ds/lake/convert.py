@@ -33,8 +33,9 @@ from kafka_ds.lake.verdicts import (
 from kafka_ds.wire import decoding, kernel
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, Codec
-from kafka_ds.wire.compression import CorruptRecord, decompress
+from kafka_ds.wire.compression import DECOMPRESSED_BYTES_MAX, CorruptRecord, decompress
 from kafka_ds.wire.crc import Buffer
+from kafka_ds.wire.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 
 __all__ = [
     "AbortedRange",
@@ -44,9 +45,6 @@ __all__ = [
     "decode_hot",
     "encode_batches",
 ]
-
-ROWS_PER_CALL = 100_000
-BYTES_PER_CALL = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +143,7 @@ class _Run:
         self._columns = columns
         self._wanted = kernel.EVERYTHING if columns is None else wanted_bits(columns)
         self._is_aligned = is_aligned
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = limit_bytes and min(limit_bytes, DECOMPRESSED_BYTES_MAX)
         self._next_offset = start_offset if is_aligned else 0
         # The group that is being gathered, and the chunk that each of its sources came from.
         self._sources: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ def offsets_of(decoded: Decoded) -> list[int]:
 # -- every record as it was -----------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(logs(), st.booleans())
 def test_rows_are_what_the_slow_reader_reads(log: Log, in_one_piece: bool) -> None:
     chunks = [b"".join(log.batches)] if in_one_piece else log.batches
@@ -75,7 +76,7 @@ def test_rows_are_what_the_slow_reader_reads(log: Log, in_one_piece: bool) -> No
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(log=logs(header_keys=utf8_keys, codecs=CODECS_OF_OTHERS))
 def test_rows_are_what_other_clients_read(reader: type, log: Log) -> None:
     decoded = decode(*log.batches, start=log.start_offset, end=log.end_offset)
@@ -166,6 +167,19 @@ def test_through_a_parquet_file(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "part.parquet", row_group_size=30)
     read = pq.read_table(tmp_path / "part.parquet", schema=TOPIC_FILE_SCHEMA)
     assert rows_of_tables(read.to_batches()) == rows_of_batches(batches)
+
+
+def test_what_was_decoded_is_not_overwritten_by_the_next_call() -> None:
+    """The kernel's buffers are used again, by several threads too."""
+    batches = [simple(i * 50, 50, codec=Codec(i % 5)) for i in range(40)]
+
+    def rows_of(index: int) -> pa.RecordBatch:
+        first = index * 50
+        return decode(batches[index], start=first, end=first + 49).table_batches[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        tables = list(pool.map(rows_of, range(len(batches))))
+    assert rows_of_tables(tables) == rows_of_batches(batches)
 
 
 # -- what never enters the table -------------------------------------------------------------------

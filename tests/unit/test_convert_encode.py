@@ -45,7 +45,7 @@ def assert_spans(batches: list[bytes], start: int, end: int) -> None:
     assert next_offset == end + 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(logs(), st.sampled_from(Codec), st.sampled_from([1, 200, 1 << 20]))
 def test_every_record_comes_back(log: Log, codec: Codec, bytes_max: int) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
@@ -60,7 +60,7 @@ def test_every_record_comes_back(log: Log, codec: Codec, bytes_max: int) -> None
     assert rows_of_batches(rebuilt) == rows_of_batches(log.batches)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(logs(), st.randoms(use_true_random=False), st.booleans())
 def test_every_row_that_is_left_comes_back(log: Log, draw: random.Random, in_pieces: bool) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
@@ -76,7 +76,7 @@ def test_every_row_that_is_left_comes_back(log: Log, draw: random.Random, in_pie
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(log=logs(header_keys=utf8_keys), codec=st.sampled_from(CODECS_OF_OTHERS))
 def test_other_clients_read_what_is_rebuilt(reader: type, log: Log, codec: Codec) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
