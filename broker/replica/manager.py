@@ -234,6 +234,11 @@ class ReplicaManager:
 
     # -- after an unclean stop ----------------------------------------------------------------
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether partitions still have to hear of the lake's end."""
+        return any(partition.leader.is_recovering for partition in self)
+
     def _recover_soon(self) -> None:
         if self._recovering is None and not self._stopped:
             self._recovering = asyncio.get_running_loop().create_task(self._recover())

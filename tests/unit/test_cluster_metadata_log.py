@@ -75,15 +75,15 @@ def state(image: MetadataImage) -> object:
 
 
 @in_loop
-async def test_everything_is_read_back(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_everything_is_read_back(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     assert await broker.start()
     (created,) = await broker.create("a")
     await broker.create("b")
     await broker.driver.delete_topics([("b", NO_UUID)])
     await broker.driver.allocate_producer_ids()
     # Nothing is stopped: what was answered is durable.
-    again = MetadataLog(LocalStore(str(tmp_path))).load()
+    again = MetadataLog(LocalStore(str(memory_path))).load()
     assert state(again) == state(broker.image)
     assert again.topics["a"].topic_id == created.topic_id
     assert again.next_producer_id == 1000
@@ -91,13 +91,13 @@ async def test_everything_is_read_back(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_restart_claims_anew(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_a_restart_claims_anew(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     await broker.create("a")
     epoch = broker.driver.broker_epoch
     await broker.driver.stop()
-    again = Broker(tmp_path)
+    again = Broker(memory_path)
     assert await again.start(previous=epoch)
     assert again.driver.broker_epoch > epoch
     assert again.image.controller_epoch == 2
@@ -106,22 +106,22 @@ async def test_a_restart_claims_anew(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_decisions_that_come_together_are_committed_together(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_decisions_that_come_together_are_committed_together(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
-    before = len(versions(tmp_path))
+    before = len(versions(memory_path))
     names = [f"t{i}" for i in range(50)]
     results = await asyncio.gather(*(broker.create(name) for name in names))
     assert all(result.error == 0 for (result,) in results)
     # The first goes alone, the others while it is written.
-    assert len(versions(tmp_path)) - before <= 3
-    assert sorted(MetadataLog(LocalStore(str(tmp_path))).load().topics) == sorted(names)
+    assert len(versions(memory_path)) - before <= 3
+    assert sorted(MetadataLog(LocalStore(str(memory_path))).load().topics) == sorted(names)
     await broker.driver.stop()
 
 
 @in_loop
-async def test_two_requests_for_one_name_see_each_other(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_two_requests_for_one_name_see_each_other(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     results = await asyncio.gather(*(broker.create("same") for _ in range(5)))
     errors = sorted(result.error for (result,) in results)
@@ -130,8 +130,8 @@ async def test_two_requests_for_one_name_see_each_other(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_answer_comes_after_its_effect(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_an_answer_comes_after_its_effect(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     order: list[str] = []
 
@@ -148,8 +148,8 @@ async def test_an_answer_comes_after_its_effect(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_broker_that_cannot_follow_still_answers(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_a_broker_that_cannot_follow_still_answers(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
 
     async def apply(events: Any) -> None:
@@ -162,55 +162,55 @@ async def test_a_broker_that_cannot_follow_still_answers(tmp_path: Path) -> None
 
 
 @in_loop
-async def test_reading_starts_at_the_last_snapshot(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_reading_starts_at_the_last_snapshot(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     for i in range(SNAPSHOT_INTERVAL + 20):
         await broker.create(f"t{i}")
-    paths = versions(tmp_path)
+    paths = versions(memory_path)
     holders = [
         path for path in paths if events_of(path) and events_of(path)[0]["type"] == "Snapshot"
     ]
     assert len(holders) == 1
     for path in paths[: paths.index(holders[0])]:
         path.unlink()
-    log = MetadataLog(LocalStore(str(tmp_path)))
+    log = MetadataLog(LocalStore(str(memory_path)))
     assert state(log.load()) == state(broker.image)
     assert log.last_snapshot_version == broker.log.last_snapshot_version > 0
     await broker.driver.stop()
 
 
 @in_loop
-async def test_a_log_whose_beginning_is_gone_is_refused(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_a_log_whose_beginning_is_gone_is_refused(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     await broker.create("a")
     await broker.driver.stop()
-    versions(tmp_path)[1].unlink()
+    versions(memory_path)[1].unlink()
     with pytest.raises(ForeignMetadata, match=r"__cluster_metadata: version 1 is gone"):
-        MetadataLog(LocalStore(str(tmp_path))).load()
+        MetadataLog(LocalStore(str(memory_path))).load()
 
 
 @in_loop
-async def test_commits_of_others_are_passed_over(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_commits_of_others_are_passed_over(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
-    log = DeltaLog(LocalStore(str(tmp_path)), CLUSTER_METADATA)
+    log = DeltaLog(LocalStore(str(memory_path)), CLUSTER_METADATA)
     from kafka_ds.lake.attempt import PlainChange
 
     log.commit(log.begin(PlainChange("WRITE")), read_version=log.latest_version())
     (result,) = await broker.create("a")
     assert result.error == 0
-    assert list(MetadataLog(LocalStore(str(tmp_path))).load().topics) == ["a"]
+    assert list(MetadataLog(LocalStore(str(memory_path))).load().topics) == ["a"]
     await broker.driver.stop()
 
 
 @in_loop
-async def test_a_controller_that_was_overtaken_resigns(tmp_path: Path) -> None:
-    old, resigned = Broker(tmp_path), []
+async def test_a_controller_that_was_overtaken_resigns(memory_path: Path) -> None:
+    old, resigned = Broker(memory_path), []
     await old.start()
     old.driver.on_resigned = lambda: resigned.append(True)
-    new = Broker(tmp_path)
+    new = Broker(memory_path)
     await new.start()
     with pytest.raises(KafkaError) as refused:
         await old.create("a")
@@ -244,25 +244,25 @@ class FailingStore(LocalStore):
 
 
 @in_loop
-async def test_a_lost_answer_is_read_back(tmp_path: Path) -> None:
-    store = FailingStore(str(tmp_path))
-    broker = Broker(tmp_path, store=store)
+async def test_a_lost_answer_is_read_back(memory_path: Path) -> None:
+    store = FailingStore(str(memory_path))
+    broker = Broker(memory_path, store=store)
     await broker.start()
     store.failures = [OSError("the answer was lost")]
     (result,) = await broker.create("a")
     assert result.error == 0
-    assert len(events_of(versions(tmp_path)[-1])) == 2
-    assert list(MetadataLog(LocalStore(str(tmp_path))).load().topics) == ["a"]
+    assert len(events_of(versions(memory_path)[-1])) == 2
+    assert list(MetadataLog(LocalStore(str(memory_path))).load().topics) == ["a"]
     await broker.driver.stop()
 
 
 @in_loop
 async def test_what_was_not_written_did_not_happen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", (0.0,))
-    store = FailingStore(str(tmp_path))
-    broker = Broker(tmp_path, store=store)
+    store = FailingStore(str(memory_path))
+    broker = Broker(memory_path, store=store)
     await broker.start()
     store.failures = [NotWritten(28, "no space left")] * 2
     first, second = await asyncio.gather(
@@ -278,40 +278,43 @@ async def test_what_was_not_written_did_not_happen(
 
 @in_loop
 async def test_an_unknown_fate_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
-    store = FailingStore(str(tmp_path))
-    broker = Broker(tmp_path, store=store)
+    store = FailingStore(str(memory_path))
+    broker = Broker(memory_path, store=store)
     await broker.start()
     store.failures = [OSError("away")] * 5
     (result,) = await broker.create("a")
     assert result.error == 0
     names = [
-        e["topic"] for p in versions(tmp_path) for e in events_of(p) if e["type"] == "TopicCreated"
+        e["topic"]
+        for p in versions(memory_path)
+        for e in events_of(p)
+        if e["type"] == "TopicCreated"
     ]
     assert names == ["a"]
     await broker.driver.stop()
 
 
 @in_loop
-async def test_another_clusters_lake_is_refused(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_another_clusters_lake_is_refused(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start(cluster_id="one")
     await broker.driver.stop()
-    other = Broker(tmp_path)
+    other = Broker(memory_path)
     with pytest.raises(ConfigError, match=r"__cluster_metadata belongs to cluster one"):
         await other.start(cluster_id="two")
     await other.driver.stop()
 
 
 @in_loop
-async def test_another_brokers_lake_is_refused(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+async def test_another_brokers_lake_is_refused(memory_path: Path) -> None:
+    broker = Broker(memory_path)
     await broker.start()
     await broker.driver.stop()
-    other = Broker(tmp_path, node_id=2)
+    other = Broker(memory_path, node_id=2)
     with pytest.raises(ConfigError, match=r"node.id=2: .*__cluster_metadata"):
         await other.start()
     await other.driver.stop()
@@ -363,11 +366,11 @@ def make_contradiction(folder: Path) -> None:
     ],
 )
 def test_a_folder_that_is_not_ours_is_refused_by_name(
-    tmp_path: Path, make: Callable[[Path], None]
+    memory_path: Path, make: Callable[[Path], None]
 ) -> None:
-    make(tmp_path / CLUSTER_METADATA)
+    make(memory_path / CLUSTER_METADATA)
     with pytest.raises(ForeignMetadata, match=r"__cluster_metadata"):
-        MetadataLog(LocalStore(str(tmp_path))).load()
+        MetadataLog(LocalStore(str(memory_path))).load()
 
 
 def test_the_table_is_the_lakes_own() -> None:
@@ -378,14 +381,14 @@ def test_the_table_is_the_lakes_own() -> None:
 
 
 @in_loop
-async def test_events_become_rows(tmp_path: Path) -> None:
+async def test_events_become_rows(memory_path: Path) -> None:
     from kafka_ds.lake import tables
 
-    broker = Broker(tmp_path)
+    broker = Broker(memory_path)
     await broker.start()
     await broker.create("a")
     rows = []
-    for version, path in enumerate(versions(tmp_path)):
+    for version, path in enumerate(versions(memory_path)):
         for line in path.read_text().splitlines():
             if "commitInfo" in json.loads(line):
                 rows += rows_of_commit(version, json.loads(line)["commitInfo"])

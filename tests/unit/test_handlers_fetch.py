@@ -28,8 +28,8 @@ from tests.loops import in_loop
 
 @pytest.mark.parametrize("version", range(4, 19))
 @in_loop
-async def test_every_version_reads(tmp_path: Path, version: int) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_every_version_reads(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
         topic_id = await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
         name = "t" if version < 13 else ""
@@ -45,8 +45,8 @@ async def test_every_version_reads(tmp_path: Path, version: int) -> None:
 
 
 @in_loop
-async def test_the_whole_batch_comes_for_an_offset_in_its_middle(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_the_whole_batch_comes_for_an_offset_in_its_middle(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         for _ in range(3):
             await broker.produce("t", batch_of([b"a", b"b", b"c"]))
@@ -55,8 +55,8 @@ async def test_the_whole_batch_comes_for_an_offset_in_its_middle(tmp_path: Path)
 
 
 @in_loop
-async def test_budgets(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_budgets(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", 3)
         batch = batch_of([b"v" * 1000])
         for partition in range(3):
@@ -89,8 +89,10 @@ async def test_budgets(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_partition_that_gives_nothing_leaves_its_place_to_the_next(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_partition_that_gives_nothing_leaves_its_place_to_the_next(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", 2)
         await broker.produce("t", batch_of([b"v"]), partition=1)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1)]
@@ -99,8 +101,8 @@ async def test_a_partition_that_gives_nothing_leaves_its_place_to_the_next(tmp_p
 
 
 @in_loop
-async def test_fetch_max_bytes_bounds_every_response(tmp_path: Path) -> None:
-    async with in_process(tmp_path, fetch_max_bytes=1024) as broker:
+async def test_fetch_max_bytes_bounds_every_response(memory_path: Path) -> None:
+    async with in_process(memory_path, fetch_max_bytes=1024) as broker:
         await broker.create("t")
         for _ in range(4):
             await broker.produce("t", batch_of([b"v" * 400]))
@@ -119,8 +121,8 @@ async def test_fetch_max_bytes_bounds_every_response(tmp_path: Path) -> None:
     ],
 )
 @in_loop
-async def test_offsets_outside_of_the_log(tmp_path: Path, offset: int, code: ErrorCode) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_offsets_outside_of_the_log(memory_path: Path, offset: int, code: ErrorCode) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
         data = await broker.fetch("t", offset)
@@ -130,8 +132,8 @@ async def test_offsets_outside_of_the_log(tmp_path: Path, offset: int, code: Err
 
 
 @in_loop
-async def test_partitions_that_are_not_there(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_partitions_that_are_not_there(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         assert (await broker.fetch("u", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await broker.fetch("t", 0, partition=1)).error_code == (
@@ -151,10 +153,10 @@ async def test_partitions_that_are_not_there(tmp_path: Path) -> None:
     ],
 )
 @in_loop
-async def test_the_readers_epoch_is_checked(tmp_path: Path, epoch: int, code: ErrorCode) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_the_readers_epoch_is_checked(memory_path: Path, epoch: int, code: ErrorCode) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
-    async with in_process(tmp_path) as broker:  # A restart leads in epoch 1.
+    async with in_process(memory_path) as broker:  # A restart leads in epoch 1.
         fields = {"current_leader_epoch": epoch}
         data = await broker.fetch("t", 0, version=12, partition_fields=fields)
         assert data.error_code == code
@@ -163,11 +165,11 @@ async def test_the_readers_epoch_is_checked(tmp_path: Path, epoch: int, code: Er
 
 
 @in_loop
-async def test_a_reader_whose_log_diverges_is_told_where(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_reader_whose_log_diverges_is_told_where(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.produce("t", batch_of([b"c"]))
 
         async def divergence(epoch: int, offset: int) -> tuple[int, int] | None:
@@ -187,8 +189,8 @@ async def test_a_reader_whose_log_diverges_is_told_where(tmp_path: Path) -> None
 
 
 @in_loop
-async def test_a_fetch_in_the_name_of_a_replica(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_fetch_in_the_name_of_a_replica(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         topic_id = await broker.create("t")
         data = await broker.fetch("t", 0, replica_id=2)
         assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -198,8 +200,8 @@ async def test_a_fetch_in_the_name_of_a_replica(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_sessions_are_never_begun(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_sessions_are_never_begun(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         for epoch in (0, -1):
             response = await broker.ask(fetch_request("t", 0, session_epoch=epoch), 12)
@@ -211,8 +213,8 @@ async def test_sessions_are_never_begun(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_isolation_level_that_is_none(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_isolation_level_that_is_none(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         response = await broker.ask(fetch_request("t", 0, isolation_level=2), 12)
         assert response.error_code == ErrorCode.INVALID_REQUEST
@@ -225,8 +227,8 @@ def append_own(broker: InProcess, batch: bytes) -> None:
 
 
 @in_loop
-async def test_isolation(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_isolation(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"plain"]))
         for producer in (7, 8):
@@ -275,8 +277,8 @@ async def park(broker: InProcess, request: FetchRequest, version: int = 12) -> a
 
 
 @in_loop
-async def test_an_append_wakes_who_waits_at_the_end(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_append_wakes_who_waits_at_the_end(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         await broker.produce("t", batch_of([b"a"]))
@@ -286,8 +288,8 @@ async def test_an_append_wakes_who_waits_at_the_end(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_the_answer_comes_when_the_time_is_over(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_the_answer_comes_when_the_time_is_over(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=60))
         response, took_ms = await task
@@ -298,8 +300,8 @@ async def test_the_answer_comes_when_the_time_is_over(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_min_bytes_are_gathered_over_partitions(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_min_bytes_are_gathered_over_partitions(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", 2)
         batch = batch_of([b"v" * 100])
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)]
@@ -319,8 +321,8 @@ async def test_min_bytes_are_gathered_over_partitions(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_enough_is_answered_at_once(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_enough_is_answered_at_once(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a"]))
         for options in ({"min_bytes": 1}, {"min_bytes": 0}, {"min_bytes": -1}):
@@ -332,16 +334,16 @@ async def test_enough_is_answered_at_once(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_error_is_not_waited_with(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_error_is_not_waited_with(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         answer = broker.begin(fetch_request("t", 9, max_wait_ms=5000), 12)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 @in_loop
-async def test_a_full_partition_is_not_waited_with(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_full_partition_is_not_waited_with(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         batch = batch_of([b"v" * 100])
         for _ in range(2):
@@ -353,8 +355,8 @@ async def test_a_full_partition_is_not_waited_with(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_reader_of_an_older_segment_does_not_wait(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_reader_of_an_older_segment_does_not_wait(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a"]))
         broker.node.replica_manager.get("t", 0).log.roll()
@@ -365,8 +367,8 @@ async def test_a_reader_of_an_older_segment_does_not_wait(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_deleting_the_topic_wakes_who_waits(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_deleting_the_topic_wakes_who_waits(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         topic_id = await broker.create("t")
         named = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         request = fetch_request("", 0, max_wait_ms=5000, topic_id=topic_id)
@@ -383,8 +385,8 @@ async def test_deleting_the_topic_wakes_who_waits(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_stopping_wakes_who_waits(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_stopping_wakes_who_waits(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         broker.node.replica_manager.stop()
@@ -394,8 +396,8 @@ async def test_stopping_wakes_who_waits(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_who_hangs_up_is_forgotten(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_who_hangs_up_is_forgotten(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         partition = broker.node.replica_manager.get("t", 0)
@@ -407,8 +409,8 @@ async def test_who_hangs_up_is_forgotten(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_commit_wakes_a_committed_reader_and_not_before(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_commit_wakes_a_committed_reader_and_not_before(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000, isolation_level=1))
         append_own(
@@ -428,8 +430,8 @@ async def test_a_commit_wakes_a_committed_reader_and_not_before(tmp_path: Path) 
 
 
 @in_loop
-async def test_many_appends_of_one_turn_become_one_answer(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_many_appends_of_one_turn_become_one_answer(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         partition = broker.node.replica_manager.get("t", 0)
@@ -444,9 +446,9 @@ async def test_many_appends_of_one_turn_become_one_answer(tmp_path: Path) -> Non
 
 @in_loop
 async def test_what_is_not_in_memory_is_read_beside_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a"]))
         log = broker.node.replica_manager.get("t", 0).log
@@ -515,9 +517,9 @@ async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: 
 
 @in_loop
 async def test_old_offsets_come_from_the_lake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         tier = await tiered(broker, monkeypatch)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
         request = fetch_request("t", 1, max_wait_ms=5000, partition_max_bytes=700, more=more)
@@ -535,9 +537,9 @@ async def test_old_offsets_come_from_the_lake(
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
 @in_loop
 async def test_a_lake_that_fails_is_one_partitions_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await tiered(broker, monkeypatch, error=code)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
         response = await broker.ask(fetch_request("t", 0, more=more), 12)
@@ -549,9 +551,9 @@ async def test_a_lake_that_fails_is_one_partitions_error(
 
 @in_loop
 async def test_without_a_lake_old_offsets_are_out_of_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await tiered(broker, monkeypatch)
         monkeypatch.setattr(broker.node, "tier", None)
         data = await broker.fetch("t", 0)

@@ -16,8 +16,8 @@ from tests.loops import in_loop
 
 @pytest.mark.parametrize("version", range(3, 14))
 @in_loop
-async def test_every_version_appends(tmp_path: Path, version: int) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_every_version_appends(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
         topic_id = await broker.create("t")
         name = "t" if version < 13 else ""
         for first in (0, 2):
@@ -38,8 +38,8 @@ async def test_every_version_appends(tmp_path: Path, version: int) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @in_loop
-async def test_every_codec_passes_through_untouched(tmp_path: Path, codec: Codec) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_every_codec_passes_through_untouched(memory_path: Path, codec: Codec) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         batch = batch_of([b"v" * 100, None, b""], codec=codec)
         await broker.produce("t", batch)
@@ -49,8 +49,8 @@ async def test_every_codec_passes_through_untouched(tmp_path: Path, codec: Codec
 
 
 @in_loop
-async def test_acks(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_acks(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         assert (await broker.produce("t", batch_of([b"a"]), acks=1)).base_offset == 0
         assert (await broker.produce("t", batch_of([b"a"]), acks=-1)).base_offset == 1
@@ -64,8 +64,8 @@ async def test_acks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [True, False])
 @in_loop
-async def test_without_acks_an_error_closes_the_connection(tmp_path: Path, broken: bool) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_without_acks_an_error_closes_the_connection(memory_path: Path, broken: bool) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         topic, batch = ("t", b"\0" * 80) if broken else ("nowhere", batch_of([b"a"]))
         with pytest.raises(Unanswerable):
@@ -73,8 +73,8 @@ async def test_without_acks_an_error_closes_the_connection(tmp_path: Path, broke
 
 
 @in_loop
-async def test_log_append_time_is_told_and_stamped(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_log_append_time_is_told_and_stamped(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", message_timestamp_type="LogAppendTime")
         before = broker.node.clock.now_ms()
         answer = await broker.produce("t", batch_of([b"a"], timestamp=5))
@@ -82,8 +82,8 @@ async def test_log_append_time_is_told_and_stamped(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_partitions_succeed_and_fail_alone(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_partitions_succeed_and_fail_alone(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", 2)
         good, bad = batch_of([b"a"]), bytearray(batch_of([b"b"]))
         bad[-1] ^= 1
@@ -112,8 +112,8 @@ async def test_partitions_succeed_and_fail_alone(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_unknown_id_is_told_as_such(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_unknown_id_is_told_as_such(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         request = produce_request("", batch_of([b"a"]), topic_id=b"\x01" * 16)
         response = await broker.ask(request, 13)
         answer = response.responses[0].partition_responses[0]
@@ -141,9 +141,9 @@ def two_batches() -> bytes:
 )  # fmt: skip
 @in_loop
 async def test_batches_that_are_refused(
-    tmp_path: Path, batch: bytes | None, code: ErrorCode
+    memory_path: Path, batch: bytes | None, code: ErrorCode
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         response = await broker.ask(produce_request("t", batch), 9)
         answer = response.responses[0].partition_responses[0]
@@ -155,10 +155,10 @@ async def test_batches_that_are_refused(
 
 @pytest.mark.parametrize("magic", [0, 1])
 @in_loop
-async def test_old_formats_are_not_written(tmp_path: Path, magic: int) -> None:
+async def test_old_formats_are_not_written(memory_path: Path, magic: int) -> None:
     batch = bytearray(batch_of([b"a" * 100]))
     batch[16] = magic
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         answer = await broker.produce("t", bytes(batch))
         assert answer.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
@@ -169,9 +169,9 @@ async def test_old_formats_are_not_written(tmp_path: Path, magic: int) -> None:
 )
 @in_loop
 async def test_zstd_needs_a_version_that_knows_it(
-    tmp_path: Path, version: int, code: ErrorCode
+    memory_path: Path, version: int, code: ErrorCode
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         batch = batch_of([b"a"], codec=Codec.ZSTD)
         answer = await broker.produce("t", batch, version=version)
@@ -179,8 +179,8 @@ async def test_zstd_needs_a_version_that_knows_it(
 
 
 @in_loop
-async def test_transactional_ids_are_refused(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_transactional_ids_are_refused(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         request = produce_request("t", batch_of([b"a"]))
         request.transactional_id = "x"
@@ -190,8 +190,8 @@ async def test_transactional_ids_are_refused(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_kafkas_own_topics_are_not_for_clients(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_kafkas_own_topics_are_not_for_clients(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("__consumer_offsets")
         answer = await broker.produce("__consumer_offsets", batch_of([b"a"]))
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -201,8 +201,8 @@ async def test_kafkas_own_topics_are_not_for_clients(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_idempotent_producer(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_idempotent_producer(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
 
         async def send(sequence: int, epoch: int = 0) -> tuple[int, int]:
@@ -224,9 +224,9 @@ async def test_an_idempotent_producer(tmp_path: Path) -> None:
 
 @in_loop
 async def test_flush_messages_is_waited_for_beside_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process(tmp_path) as broker:
+    async with in_process(memory_path) as broker:
         await broker.create("t", flush_messages=1)
         partition = broker.node.replica_manager.get("t", 0)
         waiting = [
@@ -242,8 +242,8 @@ async def test_flush_messages_is_waited_for_beside_the_loop(
 
 
 @in_loop
-async def test_a_disk_that_fails_is_an_error_of_those_who_wait(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_disk_that_fails_is_an_error_of_those_who_wait(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", flush_messages=1)
         partition = broker.node.replica_manager.get("t", 0)
 
@@ -259,8 +259,8 @@ async def test_a_disk_that_fails_is_an_error_of_those_who_wait(tmp_path: Path) -
 
 
 @in_loop
-async def test_an_append_that_takes_too_long_times_out(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_an_append_that_takes_too_long_times_out(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", flush_messages=1)
         partition = broker.node.replica_manager.get("t", 0)
         flush = partition.log.flush
@@ -274,8 +274,8 @@ async def test_an_append_that_takes_too_long_times_out(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_too_few_replicas_write_nothing(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_too_few_replicas_write_nothing(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         partition = broker.node.replica_manager.get("t", 0)
         partition.leader.replicas = (1, 2)
@@ -287,15 +287,15 @@ async def test_too_few_replicas_write_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_min_isr_above_the_replicas_forbids_nothing(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_min_isr_above_the_replicas_forbids_nothing(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", min_insync_replicas=2)
         assert (await broker.produce("t", batch_of([b"a"]))).error_code == ErrorCode.NONE
 
 
 @in_loop
-async def test_a_partition_led_elsewhere_names_its_leader(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_a_partition_led_elsewhere_names_its_leader(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t")
         node = broker.node
         node.replica_manager._end(node.replica_manager.get("t", 0))
@@ -309,8 +309,8 @@ async def test_a_partition_led_elsewhere_names_its_leader(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_stopping_answers_those_who_wait(tmp_path: Path) -> None:
-    async with in_process(tmp_path) as broker:
+async def test_stopping_answers_those_who_wait(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
         await broker.create("t", flush_messages=1)
         partition = broker.node.replica_manager.get("t", 0)
         flush = partition.log.flush

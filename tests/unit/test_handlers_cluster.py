@@ -1,0 +1,376 @@
+"""ApiVersions, DescribeCluster, DescribeConfigs, FindCoordinator, InitProducerId; restarts clean and unclean."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.events import RECOVERED, RECOVERING
+from broker.net.registry import REGISTRY
+from broker.settings import ConfigError
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+)
+from kafka_ds.wire.messages.configs import DescribeConfigsResource
+from tests.in_process import InProcess, batch_of, in_process, values_of
+from tests.loops import in_loop
+
+TOPIC, BROKER = 2, 4
+
+
+@pytest.mark.parametrize("version", range(0, 5))
+@in_loop
+async def test_api_versions_are_those_of_the_registry(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        request = ApiVersionsRequest(client_software_name="x", client_software_version="1.0")
+        response = await broker.ask(request, version)
+        told = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
+        assert told == {served.api_key: served.advertised for served in REGISTRY}
+        assert told[0] == (0, 13)
+        assert told[1] == (4, 18)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a\n"])
+@in_loop
+async def test_a_client_with_an_impossible_name(memory_path: Path, name: str) -> None:
+    async with in_process(memory_path) as broker:
+        request = ApiVersionsRequest(client_software_name=name, client_software_version="1")
+        response = await broker.ask(request, 3)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(0, 3))
+@in_loop
+async def test_the_cluster_is_described(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=version > 0)
+        response = await broker.ask(request, version)
+        (node,) = response.brokers
+        assert (node.broker_id, node.host, node.port) == (1, *broker.node.bound_address)
+        assert (response.error_code, response.controller_id) == (0, 1)
+        assert response.cluster_id == broker.node.metadata.cluster_id
+        assert (response.cluster_authorized_operations > 0) == (version > 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+@in_loop
+async def test_only_brokers_are_described(memory_path: Path, kind: int, code: ErrorCode) -> None:
+    async with in_process(memory_path) as broker:
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=kind
+        )
+        response = await broker.ask(request, 1)
+        assert response.error_code == code
+        assert response.error_message
+
+
+@pytest.mark.parametrize("version", range(0, 7))
+@in_loop
+async def test_this_broker_coordinates(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        for kind in (0, 1):
+            request = FindCoordinatorRequest(key="k", key_type=kind, coordinator_keys=["k", "l"])
+            if version == 0 and kind:
+                continue
+            response = await broker.ask(request, version)
+            found = response.coordinators if version >= 4 else [response]
+            assert len(found) == (2 if version >= 4 else 1)
+            for each in found:
+                address = (each.node_id, each.host, each.port)
+                assert (each.error_code, *address) == (0, 1, *broker.node.bound_address)
+        if version >= 1:
+            unknown = FindCoordinatorRequest(key="k", key_type=2, coordinator_keys=["k"])
+            response = await broker.ask(unknown, version)
+            (each,) = response.coordinators if version >= 4 else [response]
+            assert (each.error_code, each.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+async def describe(
+    broker: InProcess, kind: int, name: str, version: int = 4, **options: Any
+) -> Any:
+    keys = options.pop("keys", None)
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys
+    )
+    request = DescribeConfigsRequest(resources=[resource], **options)
+    (result,) = (await broker.ask(request, version)).results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+@in_loop
+async def test_settings_with_their_sources(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path, log_segment_bytes=2_000_000) as broker:
+        await broker.create("t", retention_ms=77)
+        result = await describe(broker, TOPIC, "t", version, include_synonyms=True)
+        told = {config.name: config for config in result.configs}
+        own, inherited, default = (
+            told[name] for name in ("retention.ms", "segment.bytes", "flush.ms")
+        )
+        assert [(c.value, c.config_source) for c in (own, inherited, default)] == [
+            ("77", 1),
+            ("2000000", 4),
+            ("9223372036854775807", 5),
+        ]
+        assert [(s.name, s.value, s.source) for s in own.synonyms] == [
+            ("retention.ms", "77", 1),
+            ("log.retention.ms", "604800000", 5),
+        ]
+        assert all(c.config_type > 0 for c in result.configs) == (version >= 3)
+        result = await describe(broker, BROKER, "1", version, include_documentation=version >= 3)
+        told = {config.name: config for config in result.configs}
+        assert told["lake.uri"].value == str(memory_path / "lake")
+        assert told["lake.uri"].read_only
+        assert not told["lake.uri"].synonyms
+        assert bool(told["lake.uri"].documentation) == (version >= 3)
+
+
+@in_loop
+async def test_only_the_settings_asked_for(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        result = await describe(broker, BROKER, "1", keys=["lake.uri", "no.such"])
+        assert [config.name for config in result.configs] == ["lake.uri"]
+        assert (await describe(broker, BROKER, "1", keys=[])).configs == []
+        assert (await describe(broker, BROKER, "")).configs == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "bad/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (8, "1", ErrorCode.INVALID_REQUEST),
+    ],
+)
+@in_loop
+async def test_resources_that_are_not_there(
+    memory_path: Path, kind: int, name: str, code: ErrorCode
+) -> None:
+    async with in_process(memory_path) as broker:
+        result = await describe(broker, kind, name)
+        assert (result.error_code, result.configs) == (code, [])
+        assert result.error_message
+
+
+async def producer_id(broker: InProcess, version: int = 4, **fields: Any) -> Any:
+    given = {"transactional_id": None, "transaction_timeout_ms": 60000, **fields}
+    request = InitProducerIdRequest(**given)
+    return await broker.ask(request, version)
+
+
+@pytest.mark.parametrize("version", range(0, 6))
+@in_loop
+async def test_producer_ids(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        ids = set()
+        for _ in range(3):
+            answer = await producer_id(broker, version)
+            assert (answer.error_code, answer.producer_epoch) == (0, 0)
+            ids.add(answer.producer_id)
+        assert len(ids) == 3
+        refused = await producer_id(broker, version, transactional_id="x")
+        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert (refused.producer_id, refused.producer_epoch) == (-1, -1)
+
+
+@in_loop
+async def test_an_id_of_before_comes_with_its_epoch(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        both = await producer_id(broker, producer_id=5, producer_epoch=2)
+        assert (both.error_code, both.producer_epoch) == (0, 0)
+        for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
+            refused = await producer_id(broker, **fields)
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
+
+
+@in_loop
+async def test_no_id_is_given_twice_whatever_happens(memory_path: Path) -> None:
+    ids: list[int] = []
+    for _ in range(3):
+        async with in_process(memory_path) as broker:
+            answers = await asyncio.gather(*(producer_id(broker) for _ in range(1200)))
+            ids += [answer.producer_id for answer in answers]
+    assert len(set(ids)) == len(ids) == 3600
+
+
+@in_loop
+async def test_an_id_that_cannot_be_made_durable_is_not_given(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+
+        async def refuse(*_: object) -> None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.node.controller, "decide", refuse)
+            answer = await producer_id(broker)
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await producer_id(broker)).error_code == ErrorCode.NONE
+
+
+# -- restarts -----------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_clean_restart_knows_everything(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await broker.create("t", 3, retention_ms=99)
+        await broker.produce("t", batch_of([b"a"]), partition=2)
+        cluster_id = broker.node.metadata.cluster_id
+    async with in_process(memory_path) as broker:
+        image = broker.node.metadata
+        assert image.cluster_id == cluster_id
+        assert image.topics["t"].topic_id == topic_id
+        assert image.topics["t"].configs == {"retention.ms": "99"}
+        states = {p.leader_recovery_state for p in image.topics["t"].partitions.values()}
+        assert states == {RECOVERED}
+        assert values_of((await broker.fetch("t", 0, partition=2)).records) == [b"a"]
+
+
+def crash(source: Path, target: Path) -> None:
+    """What a SIGKILL leaves: the files as they are, while the broker still runs."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock"))
+
+
+@in_loop
+async def test_an_unclean_restart_recovers(memory_path: Path) -> None:
+    async with in_process(memory_path / "a") as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        crash(memory_path / "a", memory_path / "b")
+    async with in_process(memory_path / "b") as broker:
+        await recovered(broker)
+        assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
+        assert values_of((await broker.fetch("t", 0)).records) == [b"a", b"b", b"c"]
+        registration = broker.node.metadata.topics["t"].partitions[0]
+        assert (registration.leader_epoch, registration.leader_recovery_state) == (1, RECOVERED)
+
+
+async def recovered(broker: InProcess) -> None:
+    for _ in range(200):
+        if not broker.node.replica_manager.is_recovering:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never recovered")
+
+
+class FakeTier:
+    """A lake that goes beyond the log."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.is_away = True
+        self.opened: list[tuple[int, int]] = []
+        self.deleted: list[str] = []
+
+    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
+        if self.is_away:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
+        return self.end
+
+    def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
+        self.opened.append((leader_epoch, last_stable_offset()))
+
+    def partition_closed(self, topic_id: bytes, partition: int) -> None:
+        """Nothing is copied here."""
+
+    def segment_rolled(self, log: Any) -> None:
+        """Nothing is copied here."""
+
+    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
+        self.deleted.append(topic)
+
+
+@pytest.mark.parametrize(("tiered_end", "expected"), [(-1, 2), (0, 2), (1, 2), (2, 3), (40, 41)])
+@in_loop
+async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, tiered_end: int, expected: int
+) -> None:
+    monkeypatch.setattr("broker.replica.manager.RECOVERY_RETRY_SECONDS", 0.01)
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        crash(memory_path / "a", memory_path / "b")
+    tier = FakeTier(tiered_end)
+    from broker.replica.manager import ReplicaManager
+
+    start = ReplicaManager.start
+
+    async def start_with_fake(self: ReplicaManager) -> None:
+        self.tier = tier  # type: ignore[assignment]
+        await start(self)
+
+    monkeypatch.setattr(ReplicaManager, "start", start_with_fake)
+    async with in_process(memory_path / "b", **enabled) as broker:
+        partition = broker.node.replica_manager.get("t", 0)
+        await asyncio.sleep(0.03)
+        state = broker.node.metadata.topics["t"].partitions[0].leader_recovery_state
+        assert state == RECOVERING
+        for refused in (
+            await broker.produce("t", batch_of([b"x"])),
+            await broker.fetch("t", 0),
+        ):
+            assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not tier.opened
+        tier.is_away = False
+        await recovered(broker)
+        answer = await broker.produce("t", batch_of([b"c"]))
+        assert (answer.error_code, answer.base_offset) == (0, expected)
+        assert partition.high_watermark == expected + 1
+        assert tier.opened == [(1, expected)]
+        data = await broker.fetch("t", expected)
+        assert values_of(data.records) == [b"c"]
+        await broker.node.controller.delete_topics([("t", bytes(16))])
+        assert tier.deleted == ["t"]
+
+
+@in_loop
+async def test_logs_of_topics_that_are_gone_are_deleted(memory_path: Path) -> None:
+    async with in_process(memory_path / "a") as broker:
+        await broker.create("t")
+        await broker.create("u")
+        crash(memory_path / "a", memory_path / "b")
+        await broker.node.controller.delete_topics([("t", bytes(16))])
+        shutil.rmtree(memory_path / "b" / "lake")
+        shutil.copytree(memory_path / "a" / "lake", memory_path / "b" / "lake")
+    # The deletion was decided, and the broker died before the folder was gone.
+    async with in_process(memory_path / "b") as broker:
+        await recovered(broker)
+        assert (memory_path / "b" / "log" / "u-0").exists()
+        assert not (memory_path / "b" / "log" / "t-0").exists()
+
+
+@in_loop
+async def test_logs_without_a_cluster_are_refused(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+    shutil.rmtree(memory_path / "lake")
+    with pytest.raises(ConfigError, match=r"lake.uri=.*lake holds no cluster.*log.dirs"):
+        async with in_process(memory_path):
+            raise AssertionError("started")
+    assert (memory_path / "log" / "t-0").exists()
+
+
+@in_loop
+async def test_a_lost_disk_is_a_new_beginning_of_the_same_topics(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await broker.create("t")
+    shutil.rmtree(memory_path / "log")
+    async with in_process(memory_path) as broker:
+        await recovered(broker)
+        assert broker.node.metadata.topics["t"].topic_id == topic_id
+        assert (await broker.produce("t", batch_of([b"a"]))).base_offset == 0

@@ -1,0 +1,239 @@
+"""ListOffsets and OffsetForLeaderEpoch through the real codec and log."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.values import AppendOrigin
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka_ds.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.in_process import NOW_MS, InProcess, batch_of, in_process
+from tests.loops import in_loop
+
+Answer = tuple[int, int, int, int]
+
+
+async def offset(
+    broker: InProcess, timestamp: int, *, version: int = 11, topic: str = "t", **options: Any
+) -> Answer:
+    """(error, timestamp, offset, leader epoch)."""
+    isolation = options.pop("isolation_level", 0)
+    replica = options.pop("replica_id", -1)
+    wanted = ListOffsetsPartition(
+        partition_index=options.pop("partition", 0), timestamp=timestamp, **options
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica,
+        isolation_level=isolation,
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+    )
+    response = await broker.ask(request, version)
+    (found,) = response.topics[0].partitions
+    return found.error_code, found.timestamp, found.offset, found.leader_epoch
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+@in_loop
+async def test_every_version(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b", b"c"]))
+        epoch = 0 if version >= 4 else -1
+        assert await offset(broker, -1, version=version) == (0, -1, 3, epoch)
+        assert await offset(broker, -2, version=version) == (0, -1, 0, epoch)
+        found = await offset(broker, NOW_MS + 1, version=version)
+        assert found == (0, NOW_MS + 1, 1, epoch)
+        unsupported = (ErrorCode.UNSUPPORTED_VERSION, -1, -1, -1)
+        if version >= 7:
+            assert await offset(broker, -3, version=version) == (0, NOW_MS + 2, 2, epoch)
+        else:
+            assert await offset(broker, -3, version=version) == unsupported
+        expected = (0, -1, 0, epoch) if version >= 8 else unsupported
+        assert await offset(broker, -4, version=version) == expected
+        expected = (0, -1, -1, -1) if version >= 9 else unsupported
+        assert await offset(broker, -5, version=version) == expected
+        expected = (0, -1, -1, -1) if version >= 11 else unsupported
+        assert await offset(broker, -6, version=version) == expected
+        assert await offset(broker, -7, version=version) == unsupported
+
+
+@in_loop
+async def test_times(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        assert await offset(broker, 0) == (0, -1, -1, -1)
+        assert await offset(broker, -3) == (0, -1, -1, -1)
+        for first in (NOW_MS, NOW_MS + 1000):
+            await broker.produce("t", batch_of([b"a"] * 5, timestamp=first))
+        assert await offset(broker, 0) == (0, NOW_MS, 0, 0)
+        assert await offset(broker, NOW_MS + 3) == (0, NOW_MS + 3, 3, 0)
+        assert await offset(broker, NOW_MS + 500) == (0, NOW_MS + 1000, 5, 0)
+        assert await offset(broker, NOW_MS + 1004) == (0, NOW_MS + 1004, 9, 0)
+        assert await offset(broker, NOW_MS + 1005) == (0, -1, -1, -1)
+
+
+@in_loop
+async def test_isolation_bounds_what_is_found(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"]))
+        partition = broker.node.replica_manager.get("t", 0)
+        batch = batch_of(
+            [b"open"], timestamp=NOW_MS + 50, producer_id=7, producer_epoch=0, base_sequence=0,
+            is_transactional=True,
+        )  # fmt: skip
+        partition.append(
+            memoryview(bytearray(batch)), acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
+        assert (await offset(broker, -1))[2] == 2
+        assert (await offset(broker, -1, isolation_level=1))[2] == 1
+        assert (await offset(broker, NOW_MS + 50))[2] == 1
+        assert await offset(broker, NOW_MS + 50, isolation_level=1) == (0, -1, -1, -1)
+        assert (await offset(broker, NOW_MS + 50, isolation_level=1, replica_id=-2))[2] == 1
+
+
+@in_loop
+async def test_what_cannot_be_answered(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        nothing = (-1, -1, -1)
+        assert await offset(broker, -1, topic="u") == (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            *nothing,
+        )
+        assert (await offset(broker, -1, partition=5))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await offset(broker, -1, current_leader_epoch=1))[0] == (
+            ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+        twice = [ListOffsetsPartition(partition_index=0, timestamp=-1)] * 2
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=twice)]
+        )
+        response = await broker.ask(request, 11)
+        codes = [each.error_code for each in response.topics[0].partitions]
+        assert codes == [ErrorCode.INVALID_REQUEST] * 2
+
+
+@dataclass
+class FakeTier:
+    """A lake that ends at offset 1."""
+
+    end: int | None = 1
+    found: tuple[int, int, int] | None = None
+    error: ErrorCode | None = None
+    asked: list[int] = field(default_factory=list)
+
+    def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
+        return self.end
+
+    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise KafkaError(self.error)
+        return 1
+
+    async def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        self.asked.append(timestamp_ms)
+        if self.error is not None:
+            raise KafkaError(self.error)
+        return self.found
+
+
+async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
+    """Offsets 0 and 1 are in the lake alone, 2 is on disk."""
+    await broker.create("t")
+    await broker.produce("t", batch_of([b"a", b"b"], timestamp=NOW_MS))
+    partition = broker.node.replica_manager.get("t", 0)
+    log = partition.log
+    log.roll()
+    await broker.produce("t", batch_of([b"c"], timestamp=NOW_MS + 100))
+    log._segments.discard_oldest(1, broker.node.clock.now_ms())
+    from dataclasses import replace
+
+    log.update_config(replace(log.config, remote_storage_enable=True))
+    monkeypatch.setattr(broker.node, "tier", tier)
+
+
+@pytest.mark.parametrize("end", [1, None])
+@in_loop
+async def test_the_ends_of_the_tiers(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
+) -> None:
+    async with in_process(memory_path) as broker:
+        await with_lake(broker, monkeypatch, FakeTier(end=end))
+        assert await offset(broker, -2) == (0, -1, 0, 0)
+        assert await offset(broker, -4) == (0, -1, 2, 0)
+        assert await offset(broker, -5) == (0, -1, 1, 0)
+        assert await offset(broker, -6) == (0, -1, 2, 0)
+        assert await offset(broker, -1) == (0, -1, 3, 0)
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_an_empty_lake(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_process(memory_path) as broker:
+        await with_lake(broker, monkeypatch, FakeTier(end=-1))
+        assert await offset(broker, -5) == (0, -1, -1, -1)
+        assert await offset(broker, -6) == (0, -1, 0, 0)
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_times_are_looked_for_in_the_lake_first(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        tier = FakeTier(found=(NOW_MS + 1, 1, 0))
+        await with_lake(broker, monkeypatch, tier)
+        assert await offset(broker, NOW_MS + 1) == (0, NOW_MS + 1, 1, 0)
+        tier.found = None
+        assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
+        assert tier.asked == [NOW_MS + 1, NOW_MS + 50]
+        tier.error = ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        tier.end = None
+        assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+async def end_of(
+    broker: InProcess, epoch: int, *, version: int = 4, current: int = -1, topic: str = "t"
+) -> tuple[int, int, int]:
+    wanted = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+    )
+    response = await broker.ask(request, version)
+    (found,) = response.topics[0].partitions
+    assert found.partition == 0
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@in_loop
+async def test_where_epochs_end(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+    async with in_process(memory_path) as broker:
+        await broker.produce("t", batch_of([b"c"]))
+        assert await end_of(broker, 0, version=version) == (0, 0, 2)
+        assert await end_of(broker, 1, version=version) == (0, 1, 3)
+        assert await end_of(broker, 2, version=version) == (0, -1, -1)
+        assert await end_of(broker, -1, version=version) == (0, -1, -1)
+        assert await end_of(broker, 0, version=version, current=1) == (0, 0, 2)
+        assert (await end_of(broker, 0, current=0))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        assert (await end_of(broker, 0, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+        missing = await end_of(broker, 0, topic="u")
+        assert missing == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
