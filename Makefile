@@ -22,6 +22,8 @@ $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@echo "compiling the record kernels, once (some seconds)"
+	$(BIN)/python -c 'from kafka_ds.wire import kernel; kernel.warm_up()'
 	@touch $@
 
 .PHONY: .venv

@@ -74,7 +74,7 @@ def consume(options: argparse.Namespace) -> dict[str, Any]:
     first = 0.0
     began = time.perf_counter()
     while count < options.count:
-        messages = consumer.consume(CHUNK, timeout=30)
+        messages = consumer.consume(min(CHUNK, options.count - count), timeout=30)
         if not messages:
             raise RuntimeError(f"nothing came for 30 s after {count} records")
         first = first or time.perf_counter()
