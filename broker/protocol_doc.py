@@ -1,7 +1,7 @@
 """Shell: writes docs/protocol.md from the registry: what is served, in which versions, compared with the declarations.
 
-Rules of this file: the page is generated and a test compares it with what this file renders, so it cannot drift from what
-ApiVersions answers. Usage: ``python -m broker.protocol_doc > docs/protocol.md``.
+Rules of this file: the page is generated, and a test compares it with what this file renders, so that it cannot drift
+from what ApiVersions answers. Usage: ``python -m broker.protocol_doc > docs/protocol.md``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from broker.net.registry import REGISTRY, Registry, Served
 
 HEAD = """# Protocol coverage
 
-Generated from the registry of handlers by `python -m broker.protocol_doc`; a test keeps it true. ApiVersions answers from the same
-registry. "From" is where the advertised range begins when that is lower than what is served.
+Generated from the registry of handlers by `python -m broker.protocol_doc`; a test keeps it true. ApiVersions answers
+from the same registry. "From" is where the advertised range begins when that is lower than what is served.
 
 | key | API | versions | from | what it does |
 | --- | --- | --- | --- | --- |
 """
 TAIL = """
-A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown version is
-answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with UNSUPPORTED_VERSION.
+A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown
+version is answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with
+UNSUPPORTED_VERSION.
 """
 
 
