@@ -192,13 +192,13 @@ class Copier:
             self._note(each, committed)
 
     def _write(self, each: _Partition) -> None:
-        """Make a partition's ranges durable; what cannot be read ends the list, not the copy."""
-        for segment, source in zip(each.segments, each.ranges, strict=True):
-            try:
-                each.written.append(self._storage.write(segment, source))
-            except (SourceGone, StorageError) as error:
-                each.fail(str(error))
-                return
+        """Make a partition's ranges durable; what cannot be read fails this partition alone."""
+        if not each.segments:
+            return
+        try:
+            each.written = self._storage.write(each.segments, each.ranges)
+        except (SourceGone, StorageError) as error:
+            each.fail(str(error))
 
     def _note(self, each: _Partition, committed: Committed) -> None:
         dropped = committed.dropped.get(each.partition)

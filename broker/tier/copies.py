@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 GROUPING_SECONDS = 0.1
 # A closed segment that is not yet below the last stable offset is looked at again so soon.
 UNSTABLE_RECHECK_MS = 1_000
+UNEXPECTED_PAUSE_SECONDS = 5.0
 STATE_QUESTION_PARTITIONS_MAX = 1_000
 
 
@@ -85,10 +86,15 @@ class CopyLoop:
             if self._stopping.is_set():
                 return
             await asyncio.sleep(GROUPING_SECONDS)
-            self._begin_round()
-            while await self._copy_once():
-                if self._stopping.is_set():
-                    return
+            try:
+                self._begin_round()
+                while await self._copy_once():
+                    if self._stopping.is_set():
+                        return
+            except Exception:
+                log.exception("copying failed unexpectedly")
+                self._metrics.copy_errors += 1
+                await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def _wait(self) -> None:
         """Until a partition is due: at once, or when its back-off or the interval ends."""

@@ -20,7 +20,6 @@ from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.log import DeltaLog, ForeignTable
-from kafka_ds.lake.maintenance import maintain
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
@@ -131,6 +130,8 @@ class DeltaMetadata:
         interval = self._settings.lake_checkpoint_interval
         if log.latest_version() - (log.last_checkpoint() or 0) < interval:
             return
+        from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
+
         self._crash_points.at("before_checkpoint")
         maintain(log, now_ms=time.time_ns() // 1_000_000, interval=interval)
         self._crash_points.at("after_checkpoint")

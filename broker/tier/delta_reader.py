@@ -20,7 +20,6 @@ from broker.tier.delta_residue import ResidueFiles, ResiduePiece
 from broker.tier.delta_tables import TopicTables, tiered_end
 from broker.tier.pieces import Piece, PieceCache
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
-from kafka_ds.lake.convert import encode_batches
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
@@ -271,6 +270,9 @@ class _Encoder:
         """All rows up to that offset, and a span over the offsets that have none."""
         if last < self._next:
             return
+        # With numba, 100 MiB that a worker which reads nothing does without.
+        from kafka_ds.lake.convert import encode_batches
+
         low, high = self._offsets.searchsorted([self._next, last + 1])
         made = encode_batches(
             self._table.slice(low, high - low),

@@ -7,18 +7,15 @@ committed again with the same bytes before anything else happens to that table.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
-
-import pyarrow as pa
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_tables import TopicTable, TopicTables, tiered_end
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
-from broker.tier.source import RangeSource
 from broker.tier.spi import ColdRead, Committed, FateUnknownError, StorageError, Written
 from kafka_ds.lake.actions import Action, ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
@@ -31,10 +28,7 @@ from kafka_ds.lake.intent import (
     TopicIdChanged,
 )
 from kafka_ds.lake.log import DeltaLog, LogClock, SystemLogClock
-from kafka_ds.lake.maintenance import maintain
-from kafka_ds.lake.names import data_file, residue_file
-from kafka_ds.lake.parquet import FileReader, WrittenFile, write_rows
-from kafka_ds.lake.residue import ResidueHeader, encode_residue
+from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.states import RemoteLogSegment
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
@@ -45,14 +39,6 @@ OPERATION = "TIER"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """What a commit needs of a written range beside its segment."""
-
-    files: tuple[WrittenFile, ...]
-    begun_ms: int
 
 
 class RangesChange(TopicChange):
@@ -115,64 +101,24 @@ class DeltaStorage:
 
     # -- copying ----------------------------------------------------------------------------
 
-    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
-        table = self._tables.get(segment.topic)
+    def write(
+        self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+    ) -> list[Written]:
+        table = self._tables.get(segments[0].topic)
         # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
-        table.claim(segment.topic_id)
-        begun_ms = self._clock.boot_ms()
-        origin = RangeSource(source)
-        try:
-            files = self._write_rows(table, segment, origin)
-            self._crash_points.at("after_parquet")
-            residue = self._write_residue(table, segment, source, origin)
-            self._crash_points.at("after_residue")
-        except OSError as error:
-            raise StorageError(f"{table.name}: {error}") from error
-        made = replace(
-            segment,
-            files=tuple(each.path.removeprefix(f"{table.name}/") for each in files),
-            residue=residue,
-            row_count=origin.row_count,
-            lake_bytes=sum(each.size for each in files),
-            max_timestamp_ms=origin.max_timestamp_ms,
-        )
-        return Written(segment=made, parts=_Parts(files=tuple(files), begun_ms=begun_ms))
+        table.claim(segments[0].topic_id)
+        # With numba, 100 MiB that a worker which copies nothing does without.
+        from broker.tier.delta_writer import write_ranges
 
-    def _write_rows(
-        self, table: TopicTable, segment: RemoteLogSegment, origin: RangeSource
-    ) -> list[WrittenFile]:
-        """Files of about `lake.file.bytes` each; none where the range has no row."""
-        attempt = uuid_text(segment.segment_id)
-        rows = _Peekable(origin.rows())
-        files: list[WrittenFile] = []
-        while (first := rows.peek()) is not None:
-            offset = first.column("offset")[0].as_py()
-            path = f"{table.name}/{data_file(segment.partition, offset, attempt)}"
-            written = write_rows(self._store, path, rows.up_to(self._settings.lake_file_bytes))
-            assert written is not None, "rows make a file"
-            files.append(written)
-        return files
-
-    def _write_residue(
-        self,
-        table: TopicTable,
-        segment: RemoteLogSegment,
-        source: CopyRange,
-        origin: RangeSource,
-    ) -> str:
-        name = residue_file(segment.partition, segment.start_offset, uuid_text(segment.segment_id))
-        header = ResidueHeader(
-            topic_id=segment.topic_id,
-            partition=segment.partition,
-            start_offset=segment.start_offset,
-            end_offset=segment.end_offset,
-            leader_epochs=segment.leader_epochs,
-            producer_snapshot=bytes.fromhex(source.producer_snapshot),
+        return write_ranges(
+            self._store,
+            table.name,
+            segments,
+            sources,
+            file_bytes=self._settings.lake_file_bytes,
+            begun_ms=self._clock.boot_ms(),
+            crash_points=self._crash_points,
         )
-        with self._store.create(f"{table.name}/{name}") as file:
-            for part in encode_residue(header, origin.residue):
-                file.write(part)
-        return name
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
         table = self._tables.get(topic)
@@ -233,10 +179,9 @@ class DeltaStorage:
         for each in ranges:
             by_partition.setdefault(each.segment.partition, []).append(each)
         for partition, parts in by_partition.items():
+            files = {file.path: file for each in parts for file in each.parts.files}
             adds: list[Action] = [
-                file.add(table.name, partition, now_ms=now_ms)
-                for each in parts
-                for file in each.parts.files
+                file.add(table.name, partition, now_ms=now_ms) for file in files.values()
             ]
             yield PartitionIntent(
                 partition=partition,
@@ -362,6 +307,8 @@ class DeltaStorage:
             if snapshot.version - checkpoint < self._settings.lake_checkpoint_interval:
                 return
         self._crash_points.at("before_checkpoint")
+        from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
+
         # A log of its own: readers follow the table meanwhile.
         done = maintain(
             DeltaLog(self._store, table.name, clock=self._clock),
@@ -375,29 +322,6 @@ class DeltaStorage:
             done.checkpoint_version,
             done.log_files_deleted,
         )
-
-
-class _Peekable:
-    """Batches that can be looked at before they are taken."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._next: pa.RecordBatch | None = None
-
-    def peek(self) -> pa.RecordBatch | None:
-        while self._next is None or self._next.num_rows == 0:
-            self._next = next(self._batches, None)
-            if self._next is None:
-                return None
-        return self._next
-
-    def up_to(self, size_bytes: int) -> Iterable[pa.RecordBatch]:
-        """One batch at least, more while they are fewer bytes than that."""
-        taken = 0
-        while taken < size_bytes and (batch := self.peek()) is not None:
-            self._next = None
-            taken += batch.nbytes
-            yield batch
 
 
 def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:

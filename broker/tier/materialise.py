@@ -25,7 +25,6 @@ from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
 from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.maintenance import maintain
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.snapshot import TableSnapshot
 from kafka_ds.lake.store import Store, open_store
@@ -163,6 +162,8 @@ class Materialiser:
     def _maintain(self) -> None:
         interval = self._settings.lake_checkpoint_interval
         if self._snapshot.version - (self._log.last_checkpoint() or 0) >= interval:
+            from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
+
             # A starting broker reads the commits back to the last snapshot event.
             maintain(
                 DeltaLog(self._store, CLUSTER_METADATA),

@@ -19,7 +19,7 @@ from kafka_ds.lake.verdicts import sound_batches
 from kafka_ds.wire import decoding, kernel
 from kafka_ds.wire.arrays import read_only
 
-PIECE_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
 # One compressed batch may hold far more than it seems; beyond this it is kept as it is, undecoded.
 BATCH_BYTES_MAX = 512 * 1024 * 1024
 

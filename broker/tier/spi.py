@@ -69,8 +69,13 @@ class RemoteStorageManager(Protocol):
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
         """How far a partition is tiered: the truth that everything else is derived from."""
 
-    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
-        """Make the range's files durable, invisibly. Raises SourceGone, StorageError."""
+    def write(
+        self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+    ) -> list[Written]:
+        """Make the files of ranges of one partition, that follow each other, durable and not visible.
+
+        They may share files: they are committed together. Raises SourceGone, StorageError.
+        """
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
         """Make ranges visible in one step, whole partitions dropping out where others were first.

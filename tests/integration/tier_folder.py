@@ -39,7 +39,12 @@ class FolderStorage:
             log_start_offset=min((entry["start"] for entry in entries), default=0),
         )
 
-    def write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
+    def write(
+        self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+    ) -> list[Written]:
+        return [self._write(*each) for each in zip(segments, sources, strict=True)]
+
+    def _write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
         try:
             with open(source.path, "rb") as file:
                 file.seek(source.position)

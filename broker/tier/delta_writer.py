@@ -1,0 +1,147 @@
+"""Shell: the files of ranges, written and made durable, and in no commit yet.
+
+Rules of this file: ranges of one partition that follow each other share their files: small segments would
+otherwise make small files, and each of them costs four fsyncs. A file is named after the attempt of its first
+range; all of them are committed together or not at all.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pyarrow as pa
+
+from broker.tier.crash_points import CrashPoints
+from broker.tier.messages import CopyRange
+from broker.tier.source import RangeSource
+from broker.tier.spi import StorageError, Written
+from kafka_ds.lake.names import data_file, residue_file
+from kafka_ds.lake.parquet import WrittenFile, write_rows
+from kafka_ds.lake.residue import ResidueHeader, encode_residue
+from kafka_ds.lake.states import RemoteLogSegment
+from kafka_ds.lake.store import Store
+from kafka_ds.wire.types import uuid_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a commit needs of written ranges beside their segments; ranges that share files share it."""
+
+    files: tuple[WrittenFile, ...]
+    begun_ms: int
+
+
+def write_ranges(
+    store: Store,
+    table: str,
+    segments: Sequence[RemoteLogSegment],
+    sources: Sequence[CopyRange],
+    *,
+    file_bytes: int,
+    begun_ms: int,
+    crash_points: CrashPoints,
+) -> list[Written]:
+    """Write the rows and the residue of a partition's ranges."""
+    origins = [RangeSource(each) for each in sources]
+    try:
+        files = _write_rows(store, table, segments[0], origins, file_bytes)
+        crash_points.at("after_parquet")
+        residue = _write_residue(store, table, segments, sources[-1], origins)
+        crash_points.at("after_residue")
+    except OSError as error:
+        raise StorageError(f"{table}: {error}") from error
+    lake_bytes = sum(each.size for each in files)
+    log_bytes = max(1, sum(each.size_bytes for each in sources))
+    parts = Parts(files=tuple(files), begun_ms=begun_ms)
+    return [
+        Written(
+            segment=replace(
+                segment,
+                files=tuple(each.path.removeprefix(f"{table}/") for each in files),
+                residue=residue,
+                row_count=origin.row_count,
+                lake_bytes=lake_bytes * segment.size_bytes // log_bytes,
+                max_timestamp_ms=origin.max_timestamp_ms,
+            ),
+            parts=parts,
+        )
+        for segment, origin in zip(segments, origins, strict=True)
+    ]
+
+
+def _write_rows(
+    store: Store,
+    table: str,
+    first: RemoteLogSegment,
+    origins: Sequence[RangeSource],
+    file_bytes: int,
+) -> list[WrittenFile]:
+    """Files of about `file_bytes` each; none where the ranges have no row."""
+    attempt = uuid_text(first.segment_id)
+    rows = _Peekable(chain.from_iterable(origin.rows() for origin in origins))
+    files: list[WrittenFile] = []
+    while (batch := rows.peek()) is not None:
+        offset = batch.column("offset")[0].as_py()
+        path = f"{table}/{data_file(first.partition, offset, attempt)}"
+        written = write_rows(store, path, rows.up_to(file_bytes))
+        assert written is not None, "rows make a file"
+        files.append(written)
+    return files
+
+
+def _write_residue(
+    store: Store,
+    table: str,
+    segments: Sequence[RemoteLogSegment],
+    last: CopyRange,
+    origins: Sequence[RangeSource],
+) -> str:
+    """What the table has no row for, the leader epochs, and the producers at the end."""
+    first = segments[0]
+    name = residue_file(first.partition, first.start_offset, uuid_text(first.segment_id))
+    header = ResidueHeader(
+        topic_id=first.topic_id,
+        partition=first.partition,
+        start_offset=first.start_offset,
+        end_offset=segments[-1].end_offset,
+        leader_epochs=_joined(segments),
+        producer_snapshot=bytes.fromhex(last.producer_snapshot),
+    )
+    batches = [batch for origin in origins for batch in origin.residue]
+    with store.create(f"{table}/{name}") as file:
+        for part in encode_residue(header, batches):
+            file.write(part)
+    return name
+
+
+def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of ranges that follow each other."""
+    found: dict[int, int] = {}
+    for segment in segments:
+        for epoch, start in segment.leader_epochs:
+            found.setdefault(epoch, start)
+    return tuple(found.items())
+
+
+class _Peekable:
+    """Batches that can be looked at before they are taken."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._next: pa.RecordBatch | None = None
+
+    def peek(self) -> pa.RecordBatch | None:
+        """The next batch with rows, which stays."""
+        while self._next is None or self._next.num_rows == 0:
+            self._next = next(self._batches, None)
+            if self._next is None:
+                return None
+        return self._next
+
+    def up_to(self, size_bytes: int) -> Iterable[pa.RecordBatch]:
+        """One batch at least, more while they are fewer bytes than that."""
+        taken = 0
+        while taken < size_bytes and (batch := self.peek()) is not None:
+            self._next = None
+            taken += batch.nbytes
+            yield batch
