@@ -1,0 +1,91 @@
+"""A table of 50,000 files: everything is right; how long it takes is printed (pytest -s), not asserted."""
+
+import random
+import time
+
+import pytest
+
+from kafka_ds.lake.actions import add_action, txn_action
+from kafka_ds.lake.attempt import PlainChange
+from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.names import AppIdKind, app_id, data_file
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+
+PARTITIONS = 20
+ROWS = 1000
+
+
+class Timer:
+    """Prints what took how long."""
+
+    def __init__(self):
+        self.began = time.perf_counter()
+
+    def lap(self, text, *, times=1):
+        now = time.perf_counter()
+        print(f"  {text:<40} {(now - self.began) / times * 1e6:12.1f} us")
+        self.began = time.perf_counter()
+
+
+def adds(count):
+    for number in range(count):
+        partition, start = number % PARTITIONS, number // PARTITIONS * ROWS
+        stats = (
+            f'{{"numRecords":{ROWS},"minValues":{{"offset":{start},'
+            f'"timestamp":"2013-01-01T00:00:00.{number % 1000:03d}Z"}},"maxValues":{{"offset":'
+            f'{start + ROWS - 1},"timestamp":"2013-01-01T00:00:01.{number % 1000:03d}Z"}},'
+            '"nullCount":{"offset":0,"timestamp":0}}'
+        )
+        yield add_action(
+            path=data_file(partition, start, "A" * 22),
+            partition_values={"partition": str(partition)},
+            size=1,
+            modified_ms=1,
+            stats=stats,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [500, 50_000])
+def test_a_table_of_many_files(tmp_path, count):
+    store = LocalStore(str(tmp_path))
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    end = count // PARTITIONS * ROWS - 1
+    ends = [
+        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end, 1)
+        for each in range(PARTITIONS)
+    ]
+    change = PlainChange("COPY", actions=[*adds(count), *ends])
+    table.log.commit(table.log.begin(change), read_version=0)
+    print(f"\n{count} files")
+    timer = Timer()
+    snapshot = TopicSnapshot.load(store, "orders")
+    timer.lap("load from commits")
+    write_checkpoint(table.log)
+    timer.lap("write and prove a checkpoint")
+    snapshot = TopicSnapshot.load(store, "orders")
+    timer.lap("load from a checkpoint")
+    assert len(snapshot.files) == count and snapshot.tiered_end(3) == end
+    lots = random.Random(1)
+    wanted = [(lots.randrange(PARTITIONS), lots.randrange(end)) for _ in range(20_000)]
+    timer.lap("(drawing lots)")
+    found = [snapshot.find(*place, place[1]) for place in wanted]
+    timer.lap("find an offset", times=len(wanted))
+    assert all(
+        len(files) == 1 and files[0].min_offset <= offset <= files[0].max_offset
+        for files, (_, offset) in zip(found, wanted, strict=True)
+    )
+    table.read()
+    parts = [copy_of(table, 0, end + 1 + 10 * n, end + 10 + 10 * n) for n in range(20)]
+    timer.lap("(writing files)")
+    for part in parts:
+        commit(table, part)
+    timer.lap("commit a range", times=len(parts))
+    assert snapshot.refresh() and snapshot.tiered_end(0) == end + 200
+    timer.lap("follow twenty commits")
+    assert len(snapshot.find(0, end - 5, end + 15)) == 3
+    timer.lap("find after that")
