@@ -207,7 +207,8 @@ def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
                 partition.current_leader = leader_of(image, name, partition.index)
                 if partition.current_leader is not None:
                     leaders.append(partition.current_leader)
-    response.node_endpoints = endpoints_of(image, context.listener, leaders)
+    if leaders:
+        response.node_endpoints = endpoints_of(image, context.listener, leaders)
 
 
 async def _when_acknowledged(

@@ -1,0 +1,60 @@
+"""A client of the barest kind for tests: what it sends are the frames it is told to send."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from kafka_ds.wire.frame import decode_response, encode_request
+from kafka_ds.wire.messages import RESPONSES
+from kafka_ds.wire.types import message_info
+
+
+class RawClient:
+    """One connection."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 10) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sent = 0
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, request: Any, version: int) -> None:
+        """Send a request and wait for nothing."""
+        self._sent += 1
+        self.socket.sendall(encode_request(request, version, self._sent, "raw"))
+
+    def receive(self, request: Any, version: int) -> Any:
+        """The answer to the oldest request that has none; `request` tells of what kind it is."""
+        size = int.from_bytes(self._exactly(4), "big")
+        key = message_info(type(request)).key
+        assert key is not None
+        _, response = decode_response(RESPONSES[key], memoryview(self._exactly(size)), version)
+        return response
+
+    def ask(self, request: Any, version: int) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(request, version)
+        return self.receive(request, version)
+
+    def is_closed_by_peer(self) -> bool:
+        """Whether the broker ends the connection without another byte."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise ConnectionError("the broker closed the connection")
+            data += part
+        return bytes(data)

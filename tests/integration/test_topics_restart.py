@@ -1,0 +1,141 @@
+"""Topics across restarts of a real broker, through its own lake; folders that are somebody else's."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import MetadataRequest
+from tests.in_process import batch_of, fetch_request, produce_request, values_of
+from tests.integration.raw_client import RawClient
+from tests.processes import BrokerDied, BrokerProcess, running_broker, wait_until
+
+SETTINGS = {"remote.log.storage.system.enable": "false"}
+
+
+def topics_of(bootstrap: str) -> dict[str, tuple[bytes, int]]:
+    with RawClient(bootstrap) as client:
+        response = client.ask(MetadataRequest(topics=None), 12)
+        return {t.name: (t.topic_id, len(t.partitions)) for t in response.topics}
+
+
+def create(broker: BrokerProcess, *topics: NewTopic) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.create_topics(list(topics)).values():
+        future.result(30)
+    return admin
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_topics_are_read_back(tmp_path: Path, clean: bool) -> None:
+    with running_broker(tmp_path, SETTINGS) as broker:
+        admin = create(
+            broker,
+            NewTopic("a", 3, 1, config={"retention.ms": "12345"}),
+            NewTopic("b", 1, 1),
+            NewTopic("c", 2, 1),
+        )
+        admin.delete_topics(["b"])["b"].result(10)
+        before = topics_of(broker.bootstrap)
+        assert {name: count for name, (_, count) in before.items()} == {"a": 3, "c": 2}
+        assert (broker.stop() if clean else broker.kill()) is not None
+        broker.start()
+        assert topics_of(broker.bootstrap) == before
+        resource = ConfigResource(ResourceType.TOPIC, "a")
+        (future,) = admin.describe_configs([resource]).values()
+        assert future.result(10)["retention.ms"].value == "12345"
+        folders = {path.name for path in broker.data.iterdir() if path.is_dir()}
+        assert {"a-0", "a-1", "a-2", "c-0", "c-1"} <= folders
+        assert "b-0" not in folders
+
+
+def test_a_broker_without_its_disk_begins_the_same_topics_anew(tmp_path: Path) -> None:
+    import shutil
+
+    with running_broker(tmp_path, SETTINGS) as broker:
+        create(broker, NewTopic("a", 1, 1))
+        before = topics_of(broker.bootstrap)
+        broker.kill()
+        shutil.rmtree(broker.data)
+        broker.start()
+        assert topics_of(broker.bootstrap) == before
+
+
+def test_many_partitions_at_once(tmp_path: Path) -> None:
+    with running_broker(tmp_path, SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        create(broker, NewTopic("many", 300, 1))
+        for partition in (0, 299):
+            request = produce_request("many", batch_of([b"a"]), partition)
+            answer = client.ask(request, 9).responses[0].partition_responses[0]
+            assert answer.error_code == ErrorCode.NONE
+        broker.stop()
+        began = time.monotonic()
+        broker.start()
+        assert time.monotonic() - began < 15
+        with RawClient(broker.bootstrap) as again:
+            data = again.ask(fetch_request("many", 0, 299), 12).responses[0].partitions[0]
+            assert values_of(data.records) == [b"a"]
+
+
+def refusal(broker: BrokerProcess) -> str:
+    with pytest.raises(BrokerDied) as died:
+        broker.start()
+    assert "exit status 1" in str(died.value)
+    text = broker.log_file.read_text()
+    assert "Traceback" not in text
+    return text
+
+
+def test_a_lake_that_holds_something_else_is_refused_by_name(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, SETTINGS)
+    foreign = broker.lake / "__cluster_metadata"
+    foreign.mkdir(parents=True)
+    (foreign / "holiday.jpg").write_bytes(b"...")
+    assert str(foreign) in refusal(broker)
+    assert (foreign / "holiday.jpg").exists()
+
+
+def test_the_lake_of_another_cluster_is_refused_by_name(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "one", SETTINGS) as one:
+        one.stop()
+    with running_broker(tmp_path / "two", SETTINGS) as two:
+        two.stop()
+        two.overrides["lake.uri"] = one.lake
+        text = refusal(two)
+        assert str(two.data) in text
+        assert "belongs to cluster" in text
+
+
+def test_the_lake_of_another_broker_is_refused_by_name(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "one", SETTINGS) as one:
+        one.stop()
+    settings = {**SETTINGS, "node.id": 2, "lake.uri": one.lake}
+    text = refusal(BrokerProcess(tmp_path / "two", settings))
+    assert "node.id=2" in text
+    assert str(one.lake) in text
+
+
+def test_a_crash_with_a_lake_goes_on_where_it_was(tmp_path: Path) -> None:
+    """With tiering the leader asks the lake first where it ends, and leads after that."""
+    with running_broker(tmp_path) as broker:
+        create(broker, NewTopic("a", 1, 1))
+        with RawClient(broker.bootstrap) as client:
+            client.ask(produce_request("a", batch_of([b"a"])), 9)
+        broker.kill()
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+
+            def leads() -> bool:
+                answer = client.ask(produce_request("a", batch_of([b"b"])), 9)
+                code: int = answer.responses[0].partition_responses[0].error_code
+                assert code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return code == ErrorCode.NONE
+
+            wait_until("the lake to be asked", leads)
+            data = client.ask(fetch_request("a", 0), 12).responses[0].partitions[0]
+            assert values_of(data.records) == [b"a", b"b"]
+    assert "Traceback" not in broker.log_file.read_text()
