@@ -54,6 +54,10 @@ class Offsets:
         self.committed: dict[str, ByTopic] = {}
         self.pending: dict[int, dict[str, ByTopic]] = {}  # by producer id
 
+    def __len__(self) -> int:
+        """How many offsets are committed."""
+        return sum(len(p) for topics in self.committed.values() for p in topics.values())
+
     # -- looking ------------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:

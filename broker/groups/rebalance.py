@@ -152,7 +152,7 @@ class Rebalancing:
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
     def sync_time_is_up(self, group: Group, now: Instant, step: Step) -> None:
-        """Drop the members that joined and then never asked for their assignment (KIP-559)."""
+        """Drop the members that joined and then never asked for their assignment."""
         if not group.unsynced:
             return
         for member_id in tuple(group.unsynced):

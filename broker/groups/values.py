@@ -155,6 +155,7 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 7 * 24 * 60
     offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 3
     offsets_topic_segment_bytes: int = 100 * 1024 * 1024
 
     @property

@@ -105,11 +105,11 @@ RECORD_TYPES: dict[int, RecordType] = {
 }
 _NUMBERS = {types.key: number for number, types in RECORD_TYPES.items()}
 
-Key: TypeAlias = LegacyOffsetCommitKey | OffsetCommitKey | GroupMetadataKey
+Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
 Value: TypeAlias = OffsetCommitValue | GroupMetadataValue
 
 
-def encode_key(key: Key) -> bytes:
+def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
     """The key as it lies in the log."""
     return _encode(key, 0, _NUMBERS[type(key)])
 
@@ -142,7 +142,7 @@ def _modern(key: LegacyOffsetCommitKey) -> OffsetCommitKey:
     return OffsetCommitKey(group=key.group, topic=key.topic, partition=key.partition)
 
 
-def _encode(body: Key | Value, version: int, number: int) -> bytes:
+def _encode(body: Key | LegacyOffsetCommitKey | Value, version: int, number: int) -> bytes:
     return b"".join(write_parts(body, version, bytearray(_NUMBER.pack(number))))
 
 

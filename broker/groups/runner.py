@@ -1,0 +1,336 @@
+"""Shell: one partition's coordinator at work: requests and time in, records into the log, answers out.
+
+Rules of this file:
+- An event runs from the machine's decision to the end of its consequences without giving way: decide, append, replay,
+  say so. What a failed append means is the machine's to say; to clients it is one of Kafka's coordinator errors.
+- No answer goes out before everything that was appended up to its event is below the high watermark. One that waits
+  longer than offsets.commit.timeout.ms is COORDINATOR_NOT_AVAILABLE: the client asks again.
+- While the log is read the answer is COORDINATOR_LOAD_IN_PROGRESS; when this broker does not lead the partition any
+  more, NOT_COORDINATOR, also for all who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from broker.groups.loading import LoadFailed, load
+from broker.groups.records import encode_record
+from broker.groups.shard import GroupShard, Request, TopicsDeleted
+from broker.groups.values import (
+    NO_PRODUCER_ID,
+    Client,
+    CoordinatorRecord,
+    GroupSettings,
+    Instant,
+    Producer,
+    Reply,
+    Result,
+    Ticket,
+)
+from broker.log.values import AppendOrigin
+from broker.replica.hosted import HostedPartition
+from broker.seams import Clock
+from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, Record, build_batch
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+# How many deadlines are dealt with before others get their turn.
+TICKS_AT_ONCE = 20
+RECOVERY_POLL_SECONDS = 0.05
+# Room for what stands around a record's key and value in a batch.
+RECORD_OVERHEAD_BYTES = 40
+
+_NOBODY: Ticket = -1
+_OURSELVES = Client("", "", 0)
+_COORDINATOR_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class Uncommitted(NamedTuple):
+    """An answer that must wait until an offset is committed, but not for ever."""
+
+    offset: int
+    deadline_ms: int
+    reply: Reply
+
+
+class ShardRunner:
+    """The coordinator of one partition of `__consumer_offsets`, for as long as it is led here."""
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        settings: GroupSettings,
+        *,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.partition = partition
+        self.shard = GroupShard(settings, new_id)
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        # Why no request is taken; None: they are.
+        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._loading: asyncio.Task[None] | None = None
+        # Topics that went while the log was being read.
+        self._deleted: list[tuple[str, bytes]] = []
+        self._next_ticket = 0
+        # Who waits; None while the request is still being handled.
+        self._open: dict[Ticket, asyncio.Future[Any] | None] = {}
+        self._at_once: Any = _NOT_YET
+        self._written = -1
+        self._uncommitted: deque[Uncommitted] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the log is still being read."""
+        return self._refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this coordinator will never take a request again."""
+        return self._refusal is ErrorCode.NOT_COORDINATOR
+
+    # -- beginning and ending -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read the log; one without records is read at once."""
+        self.partition.watch(self)
+        log = self.partition.log
+        if log.log_end_offset == log.log_start_offset and not self.partition.leader.is_recovering:
+            self._loaded()
+        else:
+            self._loading = self._loop.create_task(self._load(), name=f"load {log.name}")
+
+    async def _load(self) -> None:
+        partition = self.partition
+        try:
+            while partition.leader.is_recovering:
+                await asyncio.sleep(RECOVERY_POLL_SECONDS)
+            await load(self.shard, partition.log)
+        except (LoadFailed, KafkaError, OSError) as error:
+            _LOGGER.error("the groups of %s cannot be coordinated: %s", partition.log.name, error)
+            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            self._loaded()
+        finally:
+            self._loading = None
+
+    def _loaded(self) -> None:
+        self._written = self.partition.log.log_end_offset - 1
+        self._refusal = None
+        self._perform(self.shard.loaded(self._now()), None)
+        if self._deleted:
+            self.topics_deleted(self._deleted)
+        self._arm()
+
+    def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Take nothing more, and tell all who wait."""
+        self._refusal = ErrorCode.NOT_COORDINATOR
+        self.partition.unwatch(self)
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._uncommitted.clear()
+        for ticket in tuple(self._open):
+            self._answer(Reply(ticket, KafkaError(code)))
+
+    # -- events -------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, client: Client) -> Any:
+        """The response, or a future that will have it; raises KafkaError."""
+        if self._refusal is not None:
+            raise KafkaError(self._refusal)
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._open[ticket] = None
+        self._at_once = _NOT_YET
+        self._perform(self.shard.handle(request, client, ticket, self._now()), ticket)
+        self._arm()
+        if self._at_once is _NOT_YET:
+            future = self._open[ticket] = self._loop.create_future()
+            return future
+        if isinstance(self._at_once, KafkaError):
+            raise self._at_once
+        return self._at_once
+
+    def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
+        """Forget the offsets of topics that are gone."""
+        if self.is_loading:
+            self._deleted.extend(topics)
+        elif self._refusal is None:
+            request = TopicsDeleted(topics=tuple(topics))
+            self._perform(self.shard.handle(request, _OURSELVES, _NOBODY, self._now()), None)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker was appended to the partition's log; while that is being read, reading will find it."""
+        if self._refusal is None:
+            self._written = self.partition.log.log_end_offset - 1
+            self.shard.replay_end_of_transaction(producer_id, committed=committed)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._give_up_late(self._clock.monotonic_ms())
+        for _ in range(TICKS_AT_ONCE):
+            result = self.shard.tick(self._now())
+            if result is None:
+                break
+            self._perform(result, None)
+        self._arm()
+
+    def _now(self) -> Instant:
+        return Instant(self._clock.now_ms(), self._clock.monotonic_ms())
+
+    def _arm(self) -> None:
+        """Wake up when something is due; a timer that is too early does no harm."""
+        due = [] if self._refusal is not None else [self.shard.next_due_ms()]
+        if self._uncommitted:
+            due.append(self._uncommitted[0].deadline_ms)
+        next_ms = min((each for each in due if each is not None), default=None)
+        if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = next_ms
+        delay_ms = max(next_ms - self._clock.monotonic_ms(), 0)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    # -- consequences -------------------------------------------------------------------------------
+
+    def _perform(self, result: Result, ticket: Ticket | None) -> None:
+        """Append, replay, say so, answer; `ticket` is that of the request, if it is one."""
+        while True:
+            code = self._append(result)
+            replies: Sequence[Reply] = result.replies
+            if result.storing is None:
+                follows = None
+            elif code is None:
+                follows = self.shard.stored(result, self._now())
+            else:
+                follows = self.shard.not_stored(result, code, self._now())
+            if code is not None:
+                # Others learn what the machine has decided about them; who asked, that it failed.
+                replies = [
+                    Reply(r.ticket, KafkaError(code)) if r.ticket == ticket else r for r in replies
+                ]
+            self._give(replies)
+            if follows is None:
+                return
+            result = follows
+
+    def _append(self, result: Result) -> ErrorCode | None:
+        """Append the records and replay them; the error that clients are told where that fails."""
+        try:
+            for records in self._batches(result.records):
+                self._append_batch(records, result.producer)
+        except KafkaError as error:
+            _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
+            return _COORDINATOR_ERRORS.get(error.code, error.code)
+        return None
+
+    def _batches(
+        self, records: Sequence[CoordinatorRecord]
+    ) -> Iterator[list[tuple[CoordinatorRecord, bytes, bytes | None]]]:
+        """The records in as many batches as the topic's limit asks for; as a rule one."""
+        limit = self.partition.log.config.max_message_bytes // 2
+        batch: list[tuple[CoordinatorRecord, bytes, bytes | None]] = []
+        size = 0
+        for record in records:
+            key, value = encode_record(record)
+            bytes_more = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+            if batch and size + bytes_more > limit:
+                yield batch
+                batch, size = [], 0
+            batch.append((record, key, value))
+            size += bytes_more
+        if batch:
+            yield batch
+
+    def _append_batch(
+        self,
+        records: Sequence[tuple[CoordinatorRecord, bytes, bytes | None]],
+        producer: Producer | None,
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        batch = build_batch(
+            [Record(i, now_ms, key, value) for i, (_, key, value) in enumerate(records)],
+            producer_id=producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
+            is_transactional=producer is not None,
+        )
+        info = self.partition.append(
+            memoryview(bytearray(batch)), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+        )
+        self._written = info.last_offset
+        for i, (record, _, _) in enumerate(records):
+            self.shard.replay(
+                record.key,
+                record.value,
+                record_offset=info.first_offset + i,
+                producer_id=producer_id,
+            )
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def _give(self, replies: Sequence[Reply]) -> None:
+        if not replies:
+            return
+        if self._written < self.partition.high_watermark:
+            for reply in replies:
+                self._answer(reply)
+            return
+        deadline_ms = self._clock.monotonic_ms() + self._settings.offsets_commit_timeout_ms
+        self._uncommitted.extend(Uncommitted(self._written, deadline_ms, r) for r in replies)
+
+    def _answer(self, reply: Reply) -> None:
+        future = self._open.pop(reply.ticket, _NOT_YET)
+        if future is _NOT_YET:
+            return  # nobody asked, or it was given up
+        if future is None:
+            self._at_once = reply.response
+        elif future.done():
+            pass  # the client is gone
+        elif isinstance(reply.response, KafkaError):
+            future.set_exception(reply.response)
+        else:
+            future.set_result(reply.response)
+
+    def _give_up_late(self, now_ms: int) -> None:
+        while self._uncommitted and self._uncommitted[0].deadline_ms <= now_ms:
+            late = self._uncommitted.popleft()
+            self._answer(Reply(late.reply.ticket, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)))
+
+    def advanced(self, partition: HostedPartition) -> None:
+        """The high watermark has moved: what waited for it may be answered."""
+        committed = partition.high_watermark
+        while self._uncommitted and self._uncommitted[0].offset < committed:
+            self._answer(self._uncommitted.popleft().reply)
+
+    def lost(self, partition: HostedPartition) -> None:
+        """Another broker leads the partition, or none does."""
+        self.close()
+
+
+class _NotYet:
+    """The type of the marker for "no answer yet": None is one."""
+
+
+_NOT_YET: Any = _NotYet()
