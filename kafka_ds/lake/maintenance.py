@@ -110,19 +110,25 @@ def clean_log(
     entries = log.store.list(folder)
     modified = {entry.path: entry.modified_ms for entry in entries}
     checkpoints = log.listing().checkpoints
-    if not checkpoints:
+
+    def expired(at_least_ms: int) -> list[int]:
+        cutoff = now_ms - at_least_ms
+        return [
+            version
+            for version, paths in checkpoints.items()
+            if all(modified.get(path, now_ms) <= cutoff for path in paths)
+            and modified.get(log.path(commit_file(version)), 0) <= cutoff
+            and (keep_from is None or version <= keep_from)
+        ]
+
+    highest = max(expired(LOG_RETENTION_MS_MIN), default=0)
+    if not any(0 <= _version_of(entry, folder) < highest for entry in entries):
+        return 0  # Without reading a checkpoint: mostly there is nothing to do.
+    kept_ms = max(retention_ms or _retention_ms(log, checkpoints), LOG_RETENTION_MS_MIN)
+    boundary = max(expired(kept_ms), default=0)
+    if not boundary:
         return 0
-    cutoff = now_ms - max(retention_ms or _retention_ms(log, checkpoints), LOG_RETENTION_MS_MIN)
-    expired = [
-        version
-        for version, paths in checkpoints.items()
-        if all(modified.get(path, now_ms) <= cutoff for path in paths)
-        and modified.get(log.path(commit_file(version)), 0) <= cutoff
-        and (keep_from is None or version <= keep_from)
-    ]
-    if not expired:
-        return 0
-    boundary = max(expired)
+    cutoff = now_ms - kept_ms
     read_checkpoint(log.store, log.table, boundary, checkpoints[boundary])
     doomed = [
         entry

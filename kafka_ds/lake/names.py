@@ -101,6 +101,11 @@ def app_id(topic_id: bytes, partition: int, kind: AppIdKind) -> str:
     return f"{uuid_text(topic_id)}-{partition}{kind.value}"
 
 
+def deleted_mark(topic_id: bytes) -> str:
+    """The application id whose presence says that the topic of this id was deleted."""
+    return f"{uuid_text(topic_id)}-deleted"
+
+
 def parse_app_id(text: str) -> AppId | None:
     """The parts of an application id of ours, None for those of others."""
     match = _APP_ID.fullmatch(text)

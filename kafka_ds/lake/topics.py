@@ -1,8 +1,9 @@
 """Shell: a topic's table as its writer holds it: made, followed, committed to, given up.
 
 Rules of this file (one instance is used by one thread at a time):
-- A table is never begun anew. Deleting a topic is a commit that removes all files and clears the topic id;
-  a topic of the same name that comes later goes on in the same log under its own id.
+- A table is never begun anew. Deleting a topic is a commit that removes all files, clears the topic id and leaves a
+  mark for it, so that a leader that slept through the deletion never takes the table up again; a topic of the
+  same name that comes later goes on in the same log under its own id.
 - What is committed is first held against the newest state that is known, then against each version
   that comes between: `intent` has the rules.
 - A folder that holds something else is refused with its name, and never written to.
@@ -21,11 +22,12 @@ from kafka_ds.lake.actions import (
     CorruptLog,
     interval_ms,
     remove_action,
+    txn_action,
 )
 from kafka_ds.lake.attempt import Attempt, Conflict
 from kafka_ds.lake.intent import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock
-from kafka_ds.lake.names import topic_table
+from kafka_ds.lake.names import deleted_mark, topic_table
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
 from kafka_ds.lake.store import Store
@@ -88,6 +90,10 @@ class TopicTable:
             self.read()
             if self.snapshot.topic_id is not None:
                 break
+            if deleted_mark(topic_id) in self.snapshot.txns:
+                raise TopicIdChanged(
+                    f"{self._where()}: the topic with id {uuid_text(topic_id)} was deleted"
+                )
             self._change_metadata(ADOPT, topic_id)
         if self.snapshot.topic_id != topic_id:
             found = uuid_text(self.snapshot.topic_id or NO_UUID)
@@ -140,8 +146,8 @@ class TopicTable:
         self.snapshot.refresh()
         return Committed(version=version, out=dict(change.out), attempt=attempt)
 
-    def retire(self, topic_id: bytes) -> None:
-        """Take all rows of a deleted topic out, and its id; nothing to do where that is done.
+    def retire(self, topic_id: bytes) -> bool:
+        """Take all rows of a deleted topic out, and its id; False where that is done already.
 
         Raises TopicIdChanged where the table belongs to another incarnation meanwhile.
         """
@@ -149,14 +155,16 @@ class TopicTable:
             try:
                 self.read()
             except NoSuchTable:
-                return
+                return False
             if self.snapshot.topic_id is None:
-                return
+                return False
             if self.snapshot.topic_id != topic_id:
                 found = uuid_text(self.snapshot.topic_id)
                 raise TopicIdChanged(f"{self._where()} belongs to topic id {found}")
-            if self._change_metadata(RETIRE, NO_UUID, self._removals()):
-                return
+            mark = txn_action(deleted_mark(topic_id), 1, self.log.clock.wall_ms())
+            if self._change_metadata(RETIRE, NO_UUID, [*self._removals(), mark]):
+                self.snapshot.refresh()
+                return True
         raise ContendedTable(
             f"{self._where()}: files came in {TRIES_MAX} times while all were removed"
         )

@@ -198,10 +198,11 @@ def test_adds_and_removes_do_not_go_together(table):
 def test_a_deleted_topic_leaves_its_log_to_the_next_of_its_name(store, table):
     commit(table, copy_of(table, 0, 0, 9))
     stale = table_of(store)
-    table.retire(TOPIC_ID)
-    table.retire(TOPIC_ID)
-    assert table.snapshot.topic_id is None or table.read().topic_id is None
-    assert table.read().files == {}
+    assert table.retire(TOPIC_ID)
+    assert not table.retire(TOPIC_ID)
+    assert table.snapshot.topic_id is None and table.snapshot.files == {}
+    with pytest.raises(TopicIdChanged, match="was deleted"):
+        table_of(store, TOPIC_ID)
     after = table_of(store, OTHER_ID)
     assert after.snapshot.topic_id == OTHER_ID
     assert after.snapshot.tiered_end(0) is None
@@ -239,7 +240,7 @@ def test_files_that_come_while_a_topic_is_deleted_go_too(store, table):
 
 def test_what_is_not_there_is_deleted_already(store):
     table = TopicTable(store, "nothing", clock=store.clock)
-    table.retire(TOPIC_ID)
+    assert not table.retire(TOPIC_ID)
     with pytest.raises(NoSuchTable, match="memory:/topics/nothing is no table"):
         table.read()
 
