@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.cluster import table
-from broker.cluster.events import Event, Snapshot, from_json, to_json
+from broker.cluster.events import ControllerChange, Event, Snapshot, from_json, to_json
 from broker.cluster.image import MetadataImage, Position
 from broker.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
@@ -129,7 +129,7 @@ class MetadataLog:
             OPERATION,
             info={
                 EVENTS_KEY: [to_json(event) for event in listed],
-                "controllerEpoch": image.controller_epoch,
+                "controllerEpoch": _epoch_of(events, image),
             },
             check=_end_at_events,
         )
@@ -170,6 +170,12 @@ def replay_commit(
             image.replay(event, Position(version, max(sequence, 0)))
     except ValueError as error:
         raise ForeignMetadata(f"lake.uri: {folder}: version {version}: {error}") from error
+
+
+def _epoch_of(events: Sequence[Event], image: MetadataImage) -> int:
+    """The epoch of the controller that decided this."""
+    claims = [event.controller_epoch for event in events if isinstance(event, ControllerChange)]
+    return max(claims, default=image.controller_epoch)
 
 
 def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.cluster.events import NO_BROKER_EPOCH
+from broker.cluster.image import Position
 from broker.system import new_uuid
 from broker.tier.crash_points import CrashPoints
 from broker.tier.settings import TierSettings
@@ -41,9 +43,11 @@ SNAPSHOT_TYPE = "Snapshot"
 TOPIC_DELETED_TYPE = "TopicDeleted"
 VERSIONS_MAX = 1_000
 TRIES_MAX = 5
-# Columns drawn out of an event or, for a partition's, out of its registration.
-PLAIN = ("controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition")
-REGISTERED = ("leader", "leader_epoch", "partition_epoch", "replicas", "isr", "elr")
+# Columns drawn out of an event, which is flat.
+COLUMNS = (
+    "controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition", "leader", "leader_epoch",
+    "partition_epoch", "replicas", "isr", "elr",
+)  # fmt: skip
 
 
 class Materialiser:
@@ -112,7 +116,8 @@ class Materialiser:
         self._crash_points.at("after_materialise")
 
     def _rows(self, version: int, actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
-        listed = (ours_of(actions) or {}).get("events")
+        ours = ours_of(actions) or {}
+        listed, controller_epoch = ours.get("events"), ours.get("controllerEpoch")
         if not isinstance(listed, list):
             return
         moment_ms = commit_info(actions).get("timestamp", 0)
@@ -124,7 +129,12 @@ class Materialiser:
         for sequence, event in enumerate(listed):
             if event.get("type") == TOPIC_DELETED_TYPE:
                 self._delete_topic(event["topic"], uuid_from_text(event["topic_id"]))
-            yield _row(event, EVENT_KIND, version, sequence, moment_ms)
+            decided = {"controller_epoch": controller_epoch, **event}
+            if event.get("broker_epoch") == NO_BROKER_EPOCH:
+                decided["broker_epoch"] = Position(version, sequence).epoch
+            yield _row(decided, EVENT_KIND, version, sequence, moment_ms) | {
+                "payload": _json(event)
+            }
 
     def _write(self, rows: list[dict[str, Any]], last: int, now_ms: int) -> Action:
         sink = io.BytesIO()
@@ -183,9 +193,7 @@ def _end_at_others(version: int, actions: Sequence[Action]) -> None:
 def _row(
     event: Mapping[str, Any], kind: str, version: int, sequence: int, moment_ms: int
 ) -> dict[str, Any]:
-    registration = event.get("registration") or {}
-    row = {name: event[name] for name in PLAIN if event.get(name) is not None}
-    row |= {name: registration[name] for name in REGISTERED if registration.get(name) is not None}
+    row = {name: event[name] for name in COLUMNS if event.get(name) is not None}
     if "controller_id" in event:
         row["broker_id"] = event["controller_id"]
     return {
@@ -196,5 +204,9 @@ def _row(
         "event_time": moment_ms * 1000,
         "kind": kind,
         "type": event.get("type"),
-        "payload": json.dumps(event, separators=(",", ":"), ensure_ascii=False),
+        "payload": _json(event),
     }
+
+
+def _json(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)

@@ -11,10 +11,15 @@ import pytest
 from broker.cluster import table
 from broker.cluster.controller import Defaults, NewTopic, TopicResult
 from broker.cluster.driver import ClusterDriver
-from broker.cluster.events import ClusterCreated, Endpoint, Event
+from broker.cluster.events import (
+    ClusterCreated,
+    Endpoint,
+    Event,
+    PartitionChanged,
+    from_json,
+)
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
-from broker.cluster.rows import rows_of_commit
 from broker.settings import ConfigError
 from broker.system import new_uuid
 from kafka_ds.lake.log import DeltaLog
@@ -381,27 +386,37 @@ def test_the_table_is_the_lakes_own() -> None:
 
 
 @in_loop
-async def test_events_become_rows(memory_path: Path) -> None:
-    from kafka_ds.lake import tables
+async def test_events_become_rows_for_sql(memory_path: Path) -> None:
+    from broker.tier.crash_points import CrashPoints
+    from broker.tier.materialise import Materialiser
+    from broker.tier.settings import TierSettings
+    from kafka_ds.lake.snapshot import TableSnapshot
 
     broker = Broker(memory_path)
     await broker.start()
     await broker.create("a")
-    rows = []
-    for version, path in enumerate(versions(memory_path)):
-        for line in path.read_text().splitlines():
-            if "commitInfo" in json.loads(line):
-                rows += rows_of_commit(version, json.loads(line)["commitInfo"])
-    assert set(rows[0]) == set(tables.CLUSTER_METADATA_SCHEMA.names)
+    store = LocalStore(str(memory_path))
+    worker = Materialiser(store, TierSettings(), CrashPoints(), lambda topic, topic_id: None)
+    worker.materialise(broker.image.version)
+    snapshot = TableSnapshot(DeltaLog(store, CLUSTER_METADATA))
+    snapshot.read()
+    import pyarrow.parquet as pq
+
+    (name,) = snapshot.files
+    rows = pq.ParquetFile(memory_path / name).read().to_pylist()
     assert [row["type"] for row in rows] == [
         "ClusterCreated", "ControllerChange", "RegisterBroker", "TopicCreated", "PartitionChanged",
     ]  # fmt: skip
     assert rows[2]["broker_epoch"] == broker.driver.broker_epoch
+    assert [row["controller_epoch"] for row in rows] == [1] * 5
     assert (rows[4]["topic"], rows[4]["leader"], rows[4]["isr"]) == ("a", 1, [1])
-    assert len({row["event_id"] for row in rows}) == len(rows)
-    snapshot = {"type": "Snapshot", "events": [json.loads(row["payload"]) for row in rows]}
-    info = {"timestamp": 5, "kafkaDs": {"events": [snapshot, snapshot["events"][0]]}}
-    kinds = [(row["kind"], row["sequence"]) for row in rows_of_commit(9, info)]
-    assert kinds == [("snapshot", i) for i in range(5)] + [("event", 0)]
-    assert rows_of_commit(9, {}) == []
+    assert from_json(json.loads(rows[4]["payload"])) == PartitionChanged(
+        topic="a",
+        topic_id=broker.image.topics["a"].topic_id,
+        partition=0,
+        registration=broker.image.topics["a"].partitions[0],
+    )
+    # The commit that brought the rows is none of the controller's business.
+    (result,) = await broker.create("b")
+    assert result.error == 0
     await broker.driver.stop()
