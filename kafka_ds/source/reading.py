@@ -7,6 +7,7 @@ so, never fewer rows, unless `failOnDataLoss` is false.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -75,8 +76,24 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     LOGGER.warning("kafka_ds: %s", text)
 
 
+_SETTLED: set[str] = set()
+
+
+def _settle(name: str) -> None:
+    """Keep what importing left behind out of the collection that Spark's worker makes after every task.
+
+    PySpark's daemon calls ``gc.collect()`` between tasks, which walks the modules of Arrow, numba and pandas each time:
+    some 50 ms a task, more than most tasks take. What lives now lives as long as the process.
+    """
+    if name not in _SETTLED:
+        _SETTLED.add(name)
+        gc.collect()
+        gc.freeze()
+
+
 def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in the columns that Spark declared."""
+    _settle("arrow")
     project = Projection(config.schema, task.topic, task.partition)
     keep = _row_filter(config.predicate)
     names = lake_columns(config.schema.names)
@@ -110,44 +127,25 @@ def _filter_columns(predicate: Predicate) -> tuple[str, ...]:
 
 def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
     """What remains to be asked of each row once the plan has cut offsets: its time and its epoch."""
-    import pyarrow.compute as pc
-
-    tests: list[tuple[Callable[[Any], Any], Intervals]] = []
-    if predicate.timestamp is not None:
-        tests.append((lambda rows: timestamps(rows).cast("int64"), predicate.timestamp))
-    if predicate.leader_epoch is not None:
-        tests.append((lambda rows: rows.column("leader_epoch"), predicate.leader_epoch))
-    if not tests:
+    times, epochs = predicate.timestamp, predicate.leader_epoch
+    if times is None and epochs is None:
         return None
 
     def keep(rows: pa.RecordBatch) -> pa.RecordBatch:
-        for column, spans in tests:
-            mask = within(column(rows), spans)
-            if mask is not None:
-                rows = rows.filter(pc.fill_null(mask, False))
+        if times is not None:
+            rows = _kept(rows, timestamps(rows), times)
+        if epochs is not None:
+            rows = _kept(rows, rows.column("leader_epoch"), epochs)
         return rows
 
     return keep
 
 
-def within(numbers: Any, spans: Intervals) -> Any:
-    """Which of the numbers lie in the set, null for nulls; None where all do."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.RecordBatch:
+    from kafka_ds.source.masks import within
 
-    if not spans:
-        return pa.array([False] * len(numbers))
-    low, high = pc.min_max(numbers).as_py().values()
-    if low is not None and numbers.null_count == 0 and spans.covers(low, high + 1):
-        return None
-    found = None
-    for start, end in spans:
-        inside = pc.and_(
-            pc.greater_equal(numbers, pa.scalar(start, pa.int64())),
-            pc.less_equal(numbers, pa.scalar(end - 1, pa.int64())),
-        )
-        found = inside if found is None else pc.or_(found, inside)
-    return found
+    mask = within(column, wanted)
+    return rows if mask is None else rows.filter(mask)
 
 
 # -- hot ----------------------------------------------------------------------------------------
@@ -191,6 +189,7 @@ def _fetch(
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.convert import decode_hot
 
+    _settle("kernel")
     committed = config.client.read_committed
     chunks = fetch_range(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
@@ -248,8 +247,9 @@ def _read_file(
     for batch in file.iter_batches(
         batch_size=BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
     ):
-        mask = None if whole else within(batch.column("offset"), file_slice.offsets)
-        yield batch if mask is None else batch.filter(mask)
+        if not whole:
+            batch = _kept(batch, batch.column("offset"), file_slice.offsets)
+        yield batch
 
 
 def row_groups(

@@ -112,7 +112,7 @@ class Projection:
 
     def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
         self._schema = schema
-        self._constants = {"topic": topic, "partition": partition}
+        self._constants: dict[str, str | int] = {"topic": topic, "partition": partition}
         self._built: dict[str, Any] = {}
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -125,7 +125,7 @@ class Projection:
     def _array(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
         name = field.name.lower()
         if name in self._constants:
-            return self._constant(name, field, rows.num_rows)
+            return self._constant(name, rows.num_rows)
         if name == "headers":
             return headers(rows, field.type)
         if name == "timestamp":
@@ -135,13 +135,12 @@ class Projection:
             column = rows.column(source) if source in rows.schema.names else None
         return _column_or_nulls(column, rows.num_rows, field.type)
 
-    def _constant(self, name: str, field: pa.Field, count: int) -> pa.Array:
-        import pyarrow as pa
+    def _constant(self, name: str, count: int) -> pa.Array:
+        from kafka_ds.source.masks import repeated
 
         built = self._built.get(name)
         if built is None or len(built) < count:
-            value = pa.scalar(self._constants[name], field.type)
-            built = self._built[name] = pa.repeat(value, max(count, 1))
+            built = self._built[name] = repeated(self._constants[name], max(count, 1))
         return built if len(built) == count else built.slice(0, count)
 
 
