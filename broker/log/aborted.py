@@ -1,12 +1,15 @@
 """Shell: the transaction index of a segment: the aborted transactions whose marker it holds.
 
 Rules of this file: an entry is written when its marker is, so the file exists only where there is
-something to say; most segments have none. Recovery begins it anew with the segment.
+something to say; most segments have none. What a full disk refused is written before the segment
+counts as durable. Recovery begins the file anew with the segment.
 """
 
 from __future__ import annotations
 
-from broker.log.files import read_or_none, unlink_if_there
+from contextlib import suppress
+
+from broker.log.files import extend, read_or_none
 from broker.log.index import ABORTED_ENTRY_BYTES, decode_aborted, encode_aborted
 from broker.log.values import AbortedTransaction
 from broker.seams import Disk
@@ -15,11 +18,12 @@ from broker.seams import Disk
 class AbortedIndex:
     """One .txnindex file and its entries, read when first asked for."""
 
-    __slots__ = ("_disk", "_entries", "path")
+    __slots__ = ("_disk", "_entries", "_is_dirty", "path")
 
     def __init__(self, disk: Disk, path: str, *, exists: bool) -> None:
         self._disk = disk
         self.path = path
+        self._is_dirty = False
         self._entries: list[AbortedTransaction] | None = None if exists else []
 
     @property
@@ -35,33 +39,30 @@ class AbortedIndex:
         return self._disk.size(self.path) % ABORTED_ENTRY_BYTES == 0
 
     def append(self, transaction: AbortedTransaction) -> None:
-        entries = [*self.entries, transaction]
-        self._write(entries)
-        self._entries = entries
+        self.add(transaction)
+        with suppress(OSError):
+            self.write_if_dirty()
 
-    def clear(self) -> None:
-        unlink_if_there(self._disk, self.path)
+    def add(self, transaction: AbortedTransaction) -> None:
+        """As `append`, and not yet written."""
+        self._entries = [*self.entries, transaction]
+        self._is_dirty = True
+
+    def write_if_dirty(self) -> None:
+        """Bring the file up to what is in memory."""
+        if self._is_dirty:
+            extend(self._disk, self.path, encode_aborted(self.entries), -1)
+            self._is_dirty = False
+
+    def begin_anew(self) -> None:
+        """Forget the entries; the file is brought up to those that come by `write_if_dirty`."""
+        self._is_dirty = self._disk.exists(self.path)
         self._entries = []
 
     def truncate(self, offset: int) -> None:
         """Forget the markers at or after an offset."""
         kept = [entry for entry in self.entries if entry.last_offset < offset]
-        if len(kept) == len(self.entries):
-            return
-        self.clear()
-        if kept:
-            self._write(kept)
-        self._entries = kept
-
-    def _write(self, entries: list[AbortedTransaction]) -> None:
-        data = encode_aborted(entries)
-        file = self._disk.open(self.path, create=True)
-        try:
-            written = len(encode_aborted(entries[:-1]))
-            if file.size() != written:
-                file.truncate(0)
-                written = 0
-            while written < len(data):
-                written += file.write(data[written:], written)
-        finally:
-            file.close()
+        if len(kept) != len(self.entries):
+            self._entries = kept
+            self._is_dirty = True
+            self.write_if_dirty()

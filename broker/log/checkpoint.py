@@ -113,9 +113,12 @@ def _encode(lines: Iterable[str]) -> bytes:
 
 
 def _lines(data: bytes) -> list[str]:
-    lines = _text(data).splitlines()
+    text = _text(data)
+    lines = text.splitlines()
     if not lines:
         return []
+    if not text.endswith("\n"):
+        raise ValueError("cut short")  # Half a number is a number too.
     if len(lines) < 2 or int(lines[0]) != VERSION:
         raise ValueError(f"version {lines[0]!r}")
     entries = [line for line in lines[2:] if line]

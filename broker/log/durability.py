@@ -33,18 +33,40 @@ class Durability:
         self._name = name
         self._background = background
         self._is_closed = False
+        self._cuts = 0
 
-    def sync(
+    def flush(
         self,
-        work: Callable[[], None],
+        prepare: Callable[[int], Callable[[], None]],
         target: int,
         now_ms: int,
         *,
         wait: bool,
-        then: Then,
+        then: Outcome | None,
     ) -> None:
-        """Do the work, in Background unless waiting, and move the recovery point to `target`."""
+        """Make everything below `target` durable; in Background unless waiting.
+
+        `prepare` writes what is still in memory and returns the work that syncs it.
+        """
         self.last_sync_ms = now_ms
+        problem = self.storage_error
+        if target > self.recovery_point and problem is None:
+            try:
+                work = prepare(target)
+            except OSError as error:  # A full disk: nothing is lost, and nothing gets durable.
+                problem = error
+            else:
+                self._sync(work, target, wait, then)
+                return
+        if then is not None:
+            then(problem)
+        elif wait and problem is not None:
+            raise self.unavailable(problem) from problem
+
+    def _sync(
+        self, work: Callable[[], None], target: int, wait: bool, then: Outcome | None
+    ) -> None:
+        cuts = self._cuts
 
         def done(error: BaseException | None) -> None:
             if self._is_closed:
@@ -53,9 +75,10 @@ class Durability:
                 self.fail(error)
             elif error is not None:
                 raise error
-            else:
+            elif cuts == self._cuts:  # Else what it synced may not be what is there now.
                 self.recovery_point = max(self.recovery_point, target)
-            then(error)
+            if then is not None:
+                then(error)
 
         if wait:
             InlineBackground().submit(work, done)
@@ -65,6 +88,7 @@ class Durability:
 
     def lower_to(self, end_offset: int) -> None:
         """The log has been cut: what is to come has not been synced."""
+        self._cuts += 1
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def fail(self, error: OSError) -> None:

@@ -33,6 +33,25 @@ def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
         disk.sync_directory(path.rpartition("/")[0] or ".")
 
 
+def extend(disk: Disk, path: str, data: bytes | bytearray, known_bytes: int) -> None:
+    """Bring a file that only ever grows up to `data`, of which it is known to hold the beginning.
+
+    One that holds something else is replaced in one durable step: what it held may be all that
+    is left of it after a crash, and has to be good for what was promised to be durable.
+    """
+    file = disk.open(path, create=True)
+    try:
+        size = file.size()
+        is_known = size == known_bytes <= len(data)
+        if not is_known and not data.startswith(file.read(size, 0)):
+            replace(disk, path, bytes(data), durable=True)
+            return
+        while size < len(data):
+            size += file.write(memoryview(data)[size:], size)
+    finally:
+        file.close()
+
+
 def sync_file(disk: Disk, path: str) -> None:
     """Make a file durable that may have been deleted in the meantime."""
     try:

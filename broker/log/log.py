@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 from broker.log import lookup, names
@@ -75,6 +76,8 @@ class Log:
         self._segments = Segments(disk, background, directory, loaded.segments)
         self._active = self._segments.active
         self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
+        self._epochs_dirty = loaded.epochs_dirty
+        self._is_changed = not loaded.was_clean or loaded.epochs_dirty
         self._is_closed = self._is_abandoned = False
 
     @classmethod
@@ -201,7 +204,9 @@ class Log:
             first_offset = batches[0].header.base_offset
             self._write(records, [batch.header for batch in batches], now_ms)
             for batch in batches:
-                self._note_aborted(record_own(batch, self.producers))
+                aborted = record_own(batch, self.producers)
+                if aborted is not None:
+                    self._active.aborted.append(aborted)
             if self.unflushed_count >= config.flush_messages and self.flushes_in_append:
                 self.flush(wait=True)
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
@@ -213,6 +218,7 @@ class Log:
     ) -> None:
         if self._durability.storage_error is not None:
             self._durability.check()
+        self._is_changed = True
         last = headers[-1]
         last_offset = last.base_offset + last.last_offset_delta
         segment = self._active
@@ -238,25 +244,22 @@ class Log:
                 self.assign_leader_epoch(header.leader_epoch, header.base_offset)
         self.log_end_offset = last_offset + 1
 
-    def _note_aborted(self, aborted: AbortedTransaction | None) -> None:
-        if aborted is not None:
-            try:
-                self._active.aborted.append(aborted)
-            except OSError as error:
-                # The marker is in the log and its index entry is not: only recovery mends that.
-                self._durability.fail(error)
-
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Say that a leader's epoch begins there; a new leader does so before it appends."""
         if self.leader_epochs.assign(epoch, start_offset):
+            self._epochs_changed()
+
+    def _epochs_changed(self) -> None:
+        # What a full disk refuses now is written before anything counts as durable.
+        self._epochs_dirty = self._is_changed = True
+        with suppress(OSError):
             self._write_epochs()
 
     def _write_epochs(self) -> None:
-        path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
-        try:
+        if self._epochs_dirty:
+            path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
             replace(self._disk, path, encode_epochs(self.leader_epochs.entries), durable=False)
-        except OSError as error:
-            self._durability.fail(error)
+            self._epochs_dirty = False
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -278,10 +281,8 @@ class Log:
         end_offset = self.log_end_offset
         first_offset = max(self.log_start_offset, segments[0].base_offset)
         if not first_offset <= offset <= end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name}: offset {offset} is not in [{first_offset}, {end_offset}]",
-            )
+            problem = f"{self.name}: offset {offset} is not in [{first_offset}, {end_offset}]"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, problem)
         bound = min(upper_bound_offset, end_offset)
         if offset >= bound:
             return LogRead((), 0, offset)
@@ -343,6 +344,7 @@ class Log:
         """Begin a segment at `base_offset`, the end of the log or (for a follower) beyond it."""
         if self._active.size_bytes:
             self._take_snapshot(base_offset)
+        self._is_changed = True
         new = self._segments.begin(base_offset, self.config, self._clock.now_ms())
         self._active = new
         self.flush(base_offset)
@@ -370,11 +372,12 @@ class Log:
         """Make all below `up_to` (default: the end) durable, in Background unless waiting; `then`
         is told when it is, or why not."""
         target = self.log_end_offset if up_to is None else up_to
-        if target > self.recovery_point and self.storage_error is None:
-            work = self._segments.syncing(self.recovery_point, target)
-            self._durability.sync(work, target, self._clock.now_ms(), wait=wait, then=then)
-        else:
-            then(self.storage_error)
+        now_ms = self._clock.now_ms()
+        self._durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
+
+    def _prepare_sync(self, target: int) -> Callable[[], None]:
+        self._write_epochs()
+        return self._segments.syncing(self.recovery_point, target)
 
     # -- what may go ----------------------------------------------------------------------------
 
@@ -415,7 +418,7 @@ class Log:
         self.log_start_offset = offset
         self.producers.forget_transactions_below(offset)
         if self.leader_epochs.truncate_from_start(offset):
-            self._write_epochs()
+            self._epochs_changed()
 
     def truncate_to(self, offset: int) -> None:
         """Cut off what diverges from the leader's log: all from this offset on."""
@@ -434,6 +437,7 @@ class Log:
         self._restart_at_end()
 
     def _restart_at_end(self) -> None:
+        self._is_changed = True
         self._active = self._segments.active
         self.log_end_offset = end = self._active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
@@ -441,7 +445,7 @@ class Log:
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         if self.leader_epochs.truncate_from_end(end):
-            self._write_epochs()
+            self._epochs_changed()
         # A snapshot of what is cut off must not be taken for one of what is written there later.
         remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
         self.producers = load_producers(
@@ -475,10 +479,11 @@ class Log:
         if self._is_closed:
             return self.storage_error is None
         try:
-            if self.storage_error is None and not self._is_abandoned:
+            if self._is_changed and self.storage_error is None and not self._is_abandoned:
                 self._active.become_inactive()
                 if self.log_end_offset > self.first_base_offset:
                     self._take_snapshot(self.log_end_offset)
+                self._durability.lower_to(self._active.base_offset)
                 self.flush(wait=True)
         except (OSError, KafkaError):
             return False
@@ -490,7 +495,5 @@ class Log:
 
 
 def _too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
-    return KafkaError(
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        f"{size} bytes in one append, segment.bytes is {config.segment_bytes}",
-    )
+    problem = f"{size} bytes in one append, segment.bytes is {config.segment_bytes}"
+    return KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, problem)

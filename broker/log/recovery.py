@@ -38,6 +38,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     log_start_offset: int
     recovery_point: int
+    was_clean: bool
+    epochs_dirty: bool
 
     @property
     def log_end_offset(self) -> int:
@@ -59,6 +61,7 @@ def load(
     finish_leftovers(disk, directory)
     segments = _open_segments(disk, directory, config, now_ms)
     epochs, epochs_known = _load_epochs(disk, directory)
+    stored = epochs.entries
     scanned_from: int | None = None
     if segments:
         damaged = _first_damaged(disk, segments, look_at_end=clean_shutdown)
@@ -96,6 +99,8 @@ def load(
         epochs=epochs,
         log_start_offset=start_offset,
         recovery_point=end_offset if clean_shutdown else min(recovery_point, end_offset),
+        was_clean=clean_shutdown,
+        epochs_dirty=epochs.entries != stored,
     )
 
 
@@ -251,7 +256,7 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
     """Cut a segment at its first bad batch and rebuild its indexes; whether nothing was cut."""
     size = segment.file.size()
     segment.reset()
-    segment.aborted.clear()
+    segment.aborted.begin_anew()
     for _, header, _ in valid_batches(segment.file.read, 0, size):
         if (
             header.base_offset < segment.next_offset
@@ -262,8 +267,8 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
     if segment.size_bytes < size:
-        segment.file.truncate(segment.size_bytes)
-    segment.complete_indexes()
+        segment.cut_file(segment.size_bytes)
+    segment.complete_indexes(with_aborted=False)
     return segment.size_bytes == size
 
 
@@ -327,6 +332,8 @@ def load_producers(
                 _replay_marker(producers, segment, at, header, write=is_scanned)
             else:
                 producers.update(header)
+        if is_scanned:
+            segment.aborted.write_if_dirty()
     return producers
 
 
@@ -340,7 +347,7 @@ def _replay_marker(
         return  # Its checksum held when it was written; no consumer understands it either.
     aborted = record_own(OwnBatch(header, marker), producers)
     if aborted is not None and write:
-        segment.aborted.append(aborted)
+        segment.aborted.add(aborted)
 
 
 def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:

@@ -5,7 +5,7 @@ Rules of this file:
   again, so that the file ends with a whole batch whenever a call returns.
 - Index entries are kept in memory and reach their files when the segment is flushed, rolled or
   closed, never with a batch: after a crash what is past the recovery point is scanned anyway, and
-  its indexes are made anew.
+  its indexes are made anew. What is below it is not, so its indexes are as durable as it is.
 - Of a closed segment nothing is in memory until it is asked for.
 """
 
@@ -16,7 +16,7 @@ from bisect import bisect_left
 
 from broker.log import names
 from broker.log.aborted import AbortedIndex
-from broker.log.files import sync_file
+from broker.log.files import extend, sync_file
 from broker.log.index import (
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
@@ -93,8 +93,8 @@ class Segment:
         self._cuts: dict[int, int] = {}
         # Last offsets and positions. Replaced when trimmed, never shortened: a thread may be reading.
         self._tail = (array("q"), array("q"))
-        # How much of each index file is known to be what is in memory; else it is written anew.
-        self._written = {names.OFFSET_INDEX: 0, names.TIME_INDEX: 0}
+        # How much of each index file is known to be what is in memory, -1 if nothing is known.
+        self._written = {names.OFFSET_INDEX: -1, names.TIME_INDEX: -1}
         self.bytes_since_index = 0
         self.first_timestamp_ms: int | None = None
         self.max_timestamp_ms = NO_TIMESTAMP
@@ -154,9 +154,14 @@ class Segment:
                 written += more
         except OSError:
             self.is_damaged = True
-            file.truncate(position)
+            self.cut_file(position)
             self.is_damaged = False
             raise
+
+    def cut_file(self, size: int) -> None:
+        """Cut off bytes that are no batches, for good: they must not be back after a crash."""
+        self.file.truncate(size)
+        self.file.sync()
 
     def note(self, header: BatchHeader) -> None:
         """Take the batch that has been written at the end into account."""
@@ -295,7 +300,7 @@ class Segment:
         self.size_bytes = 0
         self.next_offset = self.base_offset
         offsets, times = self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
-        self._written = {names.OFFSET_INDEX: 0, names.TIME_INDEX: 0}
+        self._written = {names.OFFSET_INDEX: -1, names.TIME_INDEX: -1}
         self._forget_places()
         self.bytes_since_index = 0
         self.first_timestamp_ms = None
@@ -317,19 +322,21 @@ class Segment:
         self.complete_indexes()
         return offsets, times
 
-    def load_tail(self) -> bool:
+    def load_tail(self, *, times_are_whole: bool = True) -> bool:
         """Find the segment's end by its index and the batches behind; whether all of it is batches.
 
-        For a segment that was closed cleanly and is to be appended to again.
+        For a segment that is to be appended to again: after a clean stop, or cut.
         """
         size = self.size_bytes
         self.next_offset = self.base_offset + RELATIVE_OFFSET_MAX  # Not known yet.
-        self.load_indexes()
-        index = self.offset_index
-        start = index.entry(index.count - 1)[1] if index.count else 0
+        offsets, times = self.load_indexes()
+        indexed = offsets.entry(offsets.count - 1)[1] if offsets.count else 0
+        start = indexed
+        if not times_are_whole:
+            # A later time that was cut off hid those between the last that is left and the end.
+            start = offsets.position_before(times.last_entry[1]) if times.last_entry else 0
         self.next_offset = self.base_offset
         end = start
-        self.bytes_since_index = 0
         for position, header in headers(self.file.read, start, size):
             if header.max_timestamp > self.max_timestamp_ms:
                 self.max_timestamp_ms = header.max_timestamp
@@ -338,7 +345,7 @@ class Segment:
                 self.first_timestamp_ms = header.max_timestamp
             self.next_offset = header.next_offset
             end = position + header.size_in_bytes
-        self.bytes_since_index = end - start
+        self.bytes_since_index = end - indexed
         return end == size
 
     def first_timestamp(self) -> int:
@@ -383,28 +390,22 @@ class Segment:
             self._write_index(names.TIME_INDEX, self._time_index.data)
 
     def _write_index(self, kind: str, data: bytearray) -> None:
-        written = self._written[kind]
-        self._written[kind] = 0
-        file = self._disk.open(self.file_path(kind), create=True)
-        try:
-            # Preallocated by Kafka, of a tail that is gone, or left by a write that failed.
-            if file.size() != written or written > len(data):
-                written = 0
-                file.truncate(0)
-            while written < len(data):
-                written += file.write(memoryview(data)[written:], written)
-        finally:
-            file.close()
-        self._written[kind] = written
+        known_bytes = self._written[kind]
+        if known_bytes < 0 or known_bytes != len(data):
+            self._written[kind] = -1
+            extend(self._disk, self.file_path(kind), data, known_bytes)
+            self._written[kind] = len(data)
 
     # -- ending ---------------------------------------------------------------------------------
 
-    def complete_indexes(self) -> None:
-        """Add the last entry of the time index and bring both files up to date."""
+    def complete_indexes(self, *, with_aborted: bool = True) -> None:
+        """Let the indexes tell of all that is in the segment, and their files too."""
         self.time_index.append_if_later(
             self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
         )
         self.write_indexes()
+        if with_aborted:
+            self.aborted.write_if_dirty()
 
     def become_inactive(self) -> None:
         """No append comes any more, or none before the next start."""
@@ -428,7 +429,7 @@ class Segment:
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
         self.write_indexes()
-        whole = self.load_tail()
+        whole = self.load_tail(times_are_whole=False)
         assert whole
 
     def sync(self) -> None:

@@ -138,6 +138,7 @@ class Segments:
         ]
         for segment in segments:
             _ = segment.file  # Opened here: its name may be gone when the thread comes to it.
+            segment.complete_indexes()
         snapshots = [segment.base_offset for segment in segments] + [to_offset]
 
         def work() -> None:

@@ -1,0 +1,327 @@
+"""A file system in memory that forgets, tears and refuses as a real one may: the twin of `broker.system.SystemDisk`.
+
+What it promises after `lose_power` is what a journaling file system promises and no more:
+
+- Contents: what was synced is there. Of what was written since, a part is: the writes of each file up to some point,
+  the next one torn or full of zeros, the rest gone.
+- Names: creations, renames and deletions survive in the order in which they happened, up to some point that is not
+  before the last `sync_directory`.
+
+`kill` keeps everything (the page cache outlives a process). Either way the open files are gone, and the object is used
+on. Errors come on demand: `capacity_bytes` (a full disk, with a short write first), `failing` (names of operations that
+raise EIO) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised for ever).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+
+class PowerLoss(Exception):
+    """The machine stops here. Not an OSError, as nobody lives to handle it."""
+
+
+class Inode:
+    """The contents of a file: what is durable, and what was done since."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.changes: list[
+            tuple[int, bytes | None]
+        ] = []  # (position, data), or (size, None): truncation
+        self.modified_ms = 0
+
+    def write(self, position: int, data: bytes) -> None:
+        self.changes.append((position, data))
+        apply(self.data, position, data)
+
+    def truncate(self, size: int) -> None:
+        self.changes.append((size, None))
+        apply(self.data, size, None)
+
+    def sync(self) -> None:
+        self.durable = bytes(self.data)
+        self.changes.clear()
+
+    def lose(self, random: Random) -> None:
+        data = bytearray(self.durable)
+        whole = random.randint(0, len(self.changes))
+        for position, change in self.changes[:whole]:
+            apply(data, position, change)
+        if whole < len(self.changes):
+            position, change = self.changes[whole]
+            if change:
+                kept = random.randint(0, len(change))
+                filler = bytes(len(change) - kept) if random.random() < 0.3 else b""
+                apply(data, position, change[:kept] + filler)
+        self.data = data
+        self.durable = bytes(data)
+        self.changes.clear()
+
+
+def apply(data: bytearray, position: int, change: bytes | None) -> None:
+    if change is None:
+        del data[position:]
+        data.extend(bytes(position - len(data)))
+    else:
+        data.extend(bytes(max(position - len(data), 0)))
+        data[position : position + len(change)] = change
+
+
+class MemoryFile:
+    """An open file of a MemoryDisk."""
+
+    def __init__(self, disk: MemoryDisk, path: str, inode: Inode) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._generation = disk.generation
+        self.is_closed = False
+
+    def _check(self) -> None:
+        if self.is_closed or self._generation != self._disk.generation:
+            raise OSError(errno.EBADF, "closed", self.path)
+
+    def size(self) -> int:
+        self._check()
+        return len(self._inode.data)
+
+    def read(self, size: int, position: int) -> bytes:
+        self._check()
+        self._disk.check("read")
+        self._disk.bytes_read += size
+        return bytes(self._inode.data[position : position + size])
+
+    def read_now(self, size: int, position: int) -> bytes | None:
+        if self._disk.is_cold:
+            return None
+        data = self.read(size, position)
+        return data if len(data) == size else None
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        self._check()
+        taken = bytes(data)[: self._disk.room_for(self._inode, position, len(data))]
+        if not taken and len(data):
+            raise OSError(errno.ENOSPC, "no space left", self.path)
+        self._disk.changing("write")
+        self._inode.write(position, taken)
+        self._inode.modified_ms = self._disk.now_ms
+        return len(taken)
+
+    def truncate(self, size: int) -> None:
+        self._check()
+        self._disk.changing("truncate")
+        self._inode.truncate(size)
+
+    def sync(self) -> None:
+        self._check()
+        self._disk.changing("sync")
+        self._inode.sync()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class MemoryDisk:
+    """Files by path, directories by their names in them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.generation = 0
+        self.capacity_bytes: int | None = None
+        self.failing: set[str] = set()
+        self.crash_after: int | None = None
+        self.is_cold = False
+        self.bytes_read = 0
+        self._names: dict[str, Inode] = {}
+        self._directories = {"/"}
+        self._history: list[dict[str, Inode]] = [{}]
+        self._locks: set[str] = set()
+
+    # -- what tests do to it --------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process is gone: open files and locks go with it, contents stay."""
+        self.generation += 1
+        self.crash_after = None
+        self._locks.clear()
+
+    def lose_power(self, random: Random) -> None:
+        self.kill()
+        self._names = dict(random.choice(self._history))
+        self._history = [dict(self._names)]
+        for inode in dict.fromkeys(self._names.values()):
+            inode.lose(random)
+
+    def sync_everything(self) -> None:
+        for inode in self._names.values():
+            inode.sync()
+        self._history = [dict(self._names)]
+
+    def check(self, operation: str) -> None:
+        if self.crash_after is not None and self.crash_after < 0:
+            raise PowerLoss(operation)
+        if operation in self.failing:
+            raise OSError(errno.EIO, f"{operation} fails")
+
+    def changing(self, operation: str) -> None:
+        self.check(operation)
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            self.check(operation)
+
+    def room_for(self, inode: Inode, position: int, size: int) -> int:
+        if self.capacity_bytes is None:
+            return size
+        used = sum(len(each.data) for each in set(self._names.values()))
+        overwritten = max(min(len(inode.data) - position, size), 0)
+        return min(size, max(self.capacity_bytes - used, 0) + overwritten)
+
+    def contents(self, path: str) -> bytearray:
+        """The live contents, to be looked at or damaged."""
+        return self._names[path].data
+
+    def plant(self, path: str, data: bytes) -> None:
+        """A file that somebody else left."""
+        inode = self._names.setdefault(path, Inode())
+        inode.data[:] = data
+        inode.sync()
+        self._remember()
+
+    def paths(self) -> list[str]:
+        return sorted(self._names)
+
+    # -- Disk -----------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        self._history.append(dict(self._names))
+
+    def _find(self, path: str) -> Inode:
+        try:
+            return self._names[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        self.check("open")
+        if path not in self._names and create:
+            if path.rpartition("/")[0] not in self._directories:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+            self.changing("create")
+            self._names[path] = Inode()
+            self._names[path].modified_ms = self.now_ms
+            self._remember()
+        return MemoryFile(self, path, self._find(path))
+
+    def read_file(self, path: str) -> bytes:
+        self.check("read")
+        data = bytes(self._find(path).data)
+        self.bytes_read += len(data)
+        return data
+
+    def exists(self, path: str) -> bool:
+        return path in self._names or path in self._directories
+
+    def size(self, path: str) -> int:
+        return len(self._find(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        return self._find(path).modified_ms
+
+    def list_names(self, directory: str) -> list[str]:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        every = [*self._names, *self._directories]
+        return [path.rpartition("/")[2] for path in every if path.rpartition("/")[0] == directory]
+
+    def make_directory(self, path: str) -> None:
+        while path and path not in self._directories:
+            self._directories.add(path)
+            path = path.rpartition("/")[0]
+
+    def rename(self, source: str, target: str) -> None:
+        self.check("rename")
+        if source in self._directories:
+            self._rename_directory(source, target)
+            return
+        inode = self._find(source)
+        self.changing("rename")
+        self._names[target] = inode
+        del self._names[source]
+        self._remember()
+
+    def _rename_directory(self, source: str, target: str) -> None:
+        self.changing("rename")
+        for path in [path for path in self._names if path.startswith(f"{source}/")]:
+            self._names[target + path[len(source) :]] = self._names.pop(path)
+        self._directories.remove(source)
+        self._directories.add(target)
+        self._remember()
+
+    def link(self, source: str, target: str) -> None:
+        if target in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", target)
+        self.changing("link")
+        self._names[target] = self._find(source)
+        self._remember()
+
+    def unlink(self, path: str) -> None:
+        self._find(path)
+        self.changing("unlink")
+        del self._names[path]
+        self._remember()
+
+    def remove_directory(self, path: str) -> None:
+        if self.list_names(path):
+            raise OSError(errno.ENOTEMPTY, "not empty", path)
+        self._directories.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.changing("sync_directory")
+        # A journal is committed as a whole: syncing one directory takes earlier changes along.
+        self._history = [dict(self._names)]
+
+    def lock(self, path: str) -> Callable[[], None]:
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self._locks.add(path)
+        return lambda: self._locks.discard(path)
+
+
+class ManualClock:
+    """A clock that tests move."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+class ManualBackground:
+    """Holds the work back until a test lets it be done."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], object], Callable[[BaseException | None], None]]] = []
+
+    def submit(
+        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
+    ) -> None:
+        self.waiting.append((work, done))
+
+    def run(self) -> None:
+        """Do what is waiting now."""
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            error: BaseException | None = None
+            try:
+                work()
+            except OSError as raised:
+                error = raised
+            done(error)
