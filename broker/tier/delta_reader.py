@@ -27,7 +27,7 @@ from kafka_ds.lake.store import Store
 from kafka_ds.wire.batch import read_header
 
 # What is prepared for a consumer that reads on, and what at least for one that begins.
-AHEAD_BYTES = 4 * 1024 * 1024
+AHEAD_BYTES = 2 * 1024 * 1024
 BEGIN_BYTES = 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024
 BATCH_BYTES_MIN = 16 * 1024

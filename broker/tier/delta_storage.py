@@ -39,6 +39,8 @@ OPERATION = "TIER"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
+# Of a 64 MiB file a footer is half a MiB in memory.
+FOOTERS_MAX = 32
 
 
 class RangesChange(TopicChange):
@@ -73,7 +75,7 @@ class DeltaStorage:
         self._settings = settings
         self._crash_points = crash_points
         self._clock = clock or SystemLogClock()
-        reader = FileReader(store)
+        reader = FileReader(store, footers_max=FOOTERS_MAX)
         self._tables = TopicTables(store, reader, self._clock)
         self._cold = ColdReader(
             store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes

@@ -32,7 +32,7 @@ class TierSettings:
     """Bytes of log in one copy, unless a single range holds more."""
     lake_file_bytes: int = 128 * 1024 * 1024
     """Bytes of records in one Parquet file, about."""
-    lake_reader_cache_bytes: int = 32 * 1024 * 1024
+    lake_reader_cache_bytes: int = 16 * 1024 * 1024
     """Bytes of batches that the worker keeps ready for consumers that read on."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_log_reader_threads: int = 2

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from broker.tier.channel import BlockingChannel, Buffer, Header
 from broker.tier.crash_points import armed_from_environment
+from broker.tier.memory import Trimmer
 from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, OffsetOutOfRange, StorageError
@@ -55,6 +56,8 @@ class Worker:
         }
         self._afterwards = afterwards
         self._reader_threads = reader_threads
+        self._trimmer = Trimmer()
+        self._trimming = threading.Lock()
 
     def run(self) -> None:
         """Serve until the broker hangs up."""
@@ -77,6 +80,8 @@ class Worker:
                 self._serve(source.get())
                 if source is self._writes and source.empty():
                     self._look_after()
+                with self._trimming:
+                    self._trimmer.look()
 
         threading.Thread(target=work, daemon=True).start()
 

@@ -1,0 +1,93 @@
+"""Shell: gives back the memory that start-up needed and work does not.
+
+Rules of this file: code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident
+until the kernel runs short. Pages of a file that nobody wrote to can be dropped at any time: they are read
+again from the page cache if they are needed after all. Only mappings that are read-only and hold no page of
+the process's own are touched. Where the kernel does not tell (no /proc), nothing is done.
+"""
+
+import contextlib
+import ctypes
+import logging
+import mmap
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+# Looked at again once so much more of files is resident than after the last time.
+GROWTH_BYTES = 32 * 1024 * 1024
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(.*)")
+
+
+class _Mapping(NamedTuple):
+    start: int
+    end: int
+    permissions: str
+    path: str
+    resident_kib: int
+    own_kib: int
+
+
+class Trimmer:
+    """Drops pages of files that were needed once. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._kept_bytes = 0
+
+    def look(self) -> None:
+        """Drop them if there are many more than the last time."""
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            if resident_file_bytes() - self._kept_bytes >= GROWTH_BYTES:
+                dropped = _drop_clean_pages()
+                self._kept_bytes = resident_file_bytes()
+                log.debug("gave back %d MiB of clean pages", dropped // 1024)
+
+
+def resident_file_bytes() -> int:
+    """Bytes of files that are resident in this process."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("RssFile:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _drop_clean_pages() -> int:
+    """Drop the clean pages of read-only file mappings; gives their number of KiB."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    dropped = 0
+    with open("/proc/self/smaps") as smaps:
+        mappings = list(_mappings(smaps.read()))
+    for each in mappings:
+        is_file = each.path.startswith("/") and "(deleted)" not in each.path
+        if is_file and each.permissions in ("r-xp", "r--p") and each.own_kib == 0:
+            if madvise(each.start, each.end - each.start, mmap.MADV_DONTNEED) == 0:
+                dropped += each.resident_kib
+    return dropped
+
+
+def _mappings(smaps: str) -> Iterator[_Mapping]:
+    """The mappings that /proc/self/smaps lists."""
+    heading: re.Match[str] | None = None
+    sizes: dict[str, int] = {}
+    for line in (*smaps.splitlines(), "0-0 ---p 0 0:0 0 "):
+        match = _MAPPING.fullmatch(line.rstrip("\n"))
+        if match is None:
+            name, _, rest = line.partition(":")
+            if rest.endswith(" kB"):
+                sizes[name] = int(rest.split()[0])
+            continue
+        if heading is not None:
+            yield _Mapping(
+                start=int(heading[1], 16),
+                end=int(heading[2], 16),
+                permissions=heading[3],
+                path=heading[4],
+                resident_kib=sizes.get("Rss", 0),
+                # What the kernel does not list counts as the process's own.
+                own_kib=sizes.get("Anonymous", 1) + sizes.get("Private_Dirty", 1),
+            )
+        heading, sizes = match, {}
