@@ -169,7 +169,7 @@ class BrokerConfig:
         7 * DAY_MS, "How long a table's history is kept.", low=7 * DAY_MS, ours=True
     )
     lake_reader_cache_bytes: int = i64(
-        32 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True
+        16 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True
     )
     remote_log_manager_task_interval_ms: int = i64(
         30_000, "How often it is looked for what to copy; closing a segment starts it too.", low=1

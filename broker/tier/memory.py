@@ -63,9 +63,10 @@ def _drop_clean_pages() -> int:
         mappings = list(_mappings(smaps.read()))
     for each in mappings:
         is_file = each.path.startswith("/") and "(deleted)" not in each.path
-        if is_file and each.permissions in ("r-xp", "r--p") and each.own_kib == 0:
-            if madvise(each.start, each.end - each.start, mmap.MADV_DONTNEED) == 0:
-                dropped += each.resident_kib
+        is_clean = each.permissions in ("r-xp", "r--p") and each.own_kib == 0
+        if is_file and is_clean:
+            failed = madvise(each.start, each.end - each.start, mmap.MADV_DONTNEED)
+            dropped += 0 if failed else each.resident_kib
     return dropped
 
 
