@@ -187,6 +187,8 @@ class Node:
         )
         self.replica_manager.decide_recovered = self.controller.recovered
         self.controller.apply = self.replica_manager.apply
+        # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
+        self.controller.on_resigned = self.replica_manager.stop
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         if config.remote_log_storage_system_enable:
             self.tier = TierManager(TierSettings.of(config.values()), self.clock)

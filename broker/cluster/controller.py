@@ -196,12 +196,13 @@ class Controller:
     ) -> Decision[list[TopicResult]]:
         """Create each topic that can be created."""
         names = Counter(topic.name for topic in topics)
+        by_name = {topic.name: topic for topic in topics}
         events: list[Event] = []
         results: list[TopicResult] = []
         keys: dict[str, str] = {}
         created = 0
         for name, count in names.items():
-            topic = next(t for t in topics if t.name == name)
+            topic = by_name[name]
             try:
                 if count > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

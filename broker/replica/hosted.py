@@ -20,6 +20,7 @@ from broker.replica.partition import Effect, LeaderPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 READ_COMMITTED = 1
+_TOO_FEW_SINCE = "Messages are written to the log, but to fewer in-sync replicas than required."
 
 
 class Watcher(Protocol):
@@ -54,7 +55,7 @@ class HostedPartition:
         self.log = log
         self.leader = leader
         self._watchers: dict[Watcher, None] = {}
-        self._acknowledgements: list[Acknowledgement] = []
+        self._acknowledgements: dict[Acknowledgement, None] = {}
         self._unflushed_since: int | None = None
         self._is_lost = False
         # The log would wait for the disk in the event loop.
@@ -141,19 +142,28 @@ class HostedPartition:
     def acknowledgement(self, last_offset: int, acks: int) -> asyncio.Future[None]:
         """Done once an append up to this offset may be answered, or failed with a KafkaError."""
         waiting = Acknowledgement(last_offset, acks, asyncio.get_running_loop().create_future())
-        self._acknowledgements.append(waiting)
-        waiting.future.add_done_callback(lambda _: self._forget(waiting))
-        # It may have come to pass, or have become impossible, before anybody asked.
-        self._acknowledge()
         if self._is_lost:
             waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        # It may have come to pass before anybody asked.
+        elif not self._settle(waiting):
+            self._acknowledgements[waiting] = None
+        waiting.future.add_done_callback(lambda _: self._forget(waiting))
         return waiting.future
 
     def _forget(self, waiting: Acknowledgement) -> None:
         if not waiting.future.cancelled():
             waiting.future.exception()  # Its producer may be gone: then nobody looks at it.
-        if waiting in self._acknowledgements:
-            self._acknowledgements.remove(waiting)
+        self._acknowledgements.pop(waiting, None)
+
+    def _settle(self, waiting: Acknowledgement) -> bool:
+        """Tell a producer what came of its append, if that is known."""
+        if not self.is_acknowledged(waiting.last_offset, waiting.acks):
+            return False
+        if waiting.acks == -1 and self.leader.is_under_min_isr:
+            waiting.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _TOO_FEW_SINCE))
+        elif not waiting.future.done():
+            waiting.future.set_result(None)
+        return True
 
     # -- what happens to it -------------------------------------------------------------------
 
@@ -167,20 +177,9 @@ class HostedPartition:
             if self._watchers:
                 for watcher in tuple(self._watchers):
                     watcher.advanced(self)
-        if self._acknowledgements:
-            self._acknowledge()
-
-    def _acknowledge(self) -> None:
         for waiting in tuple(self._acknowledgements):
-            if not self.is_acknowledged(waiting.last_offset, waiting.acks):
-                continue
-            if waiting.acks == -1 and self.leader.is_under_min_isr:
-                message = (
-                    "Messages are written to the log, but to fewer in-sync replicas than required."
-                )
-                waiting.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message))
-            elif not waiting.future.done():
-                waiting.future.set_result(None)
+            if self._settle(waiting):
+                del self._acknowledgements[waiting]
 
     def watch(self, watcher: Watcher) -> None:
         """Tell this watcher of everything that happens to the partition."""
@@ -208,7 +207,8 @@ class HostedPartition:
         return self._is_lost
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
-        for waiting in tuple(self._acknowledgements):
+        failed, self._acknowledgements = self._acknowledgements, {}
+        for waiting in failed:
             waiting.fail(KafkaError(code, message))
 
 

@@ -157,7 +157,11 @@ class ReplicaManager:
                 self._end(partition)
             return
         if partition is None:
-            self._begin(topic, topic_id, index, registration)
+            try:
+                self._begin(topic, topic_id, index, registration)
+            except (OSError, KafkaError) as error:
+                # The others go on; clients of this one are told to look for its leader again.
+                _LOGGER.error("%s-%d cannot be opened: %s", topic, index, error)
             return
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
@@ -168,7 +172,7 @@ class ReplicaManager:
 
     def _begin(
         self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
-    ) -> HostedPartition:
+    ) -> None:
         config = self._log_config(self._image.topics[topic].configs)
         log = self._log_manager.create(topic, index, topic_id, config)
         checkpoint = self._checkpointed.get((topic, index), 0)
@@ -185,7 +189,6 @@ class ReplicaManager:
             self._recover_soon()
         else:
             self._elected(partition)
-        return partition
 
     def _elected(self, partition: HostedPartition) -> None:
         log = partition.log
@@ -215,11 +218,13 @@ class ReplicaManager:
         partition.lose()
 
     def _delete(self, topic: str, topic_id: bytes) -> None:
+        has_table = False
         for partition in tuple(self._by_topic.get(topic, NO_PARTITIONS).values()):
             if partition.topic_id == topic_id:
+                has_table = has_table or partition.log.config.remote_storage_enable
                 self._end(partition)
                 self._log_manager.delete(topic, partition.index)
-        if self.tier is not None:
+        if self.tier is not None and has_table:
             self.tier.topic_deleted(topic, topic_id)
 
     def _configure(self, topic: str) -> None:
@@ -290,6 +295,8 @@ class ReplicaManager:
     def tick(self) -> None:
         """Write the high watermarks down when it is time."""
         now_ms = self._clock.monotonic_ms()
+        if self._stopped:
+            return
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()
@@ -302,6 +309,8 @@ class ReplicaManager:
 
     def stop(self) -> None:
         """Answer everybody who waits, and take nothing more; the logs are closed by their manager."""
+        if self._stopped:
+            return
         self._stopped = True
         if self._recovering is not None:
             self._recovering.cancel()

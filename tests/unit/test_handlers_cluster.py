@@ -374,3 +374,36 @@ async def test_a_lost_disk_is_a_new_beginning_of_the_same_topics(memory_path: Pa
         await recovered(broker)
         assert broker.node.metadata.topics["t"].topic_id == topic_id
         assert (await broker.produce("t", batch_of([b"a"]))).base_offset == 0
+
+
+@in_loop
+async def test_a_broker_whose_place_is_taken_leads_nothing_more(memory_path: Path) -> None:
+    async with in_process(memory_path) as old:
+        await old.create("t")
+        overtaking = {"log_dirs": memory_path / "other"}
+        crash(memory_path / "log", memory_path / "other")
+        async with in_process(memory_path, **overtaking):
+            with pytest.raises(AssertionError, match="NOT_CONTROLLER|error_code=41"):
+                await old.create("u")
+            answer = await old.produce("t", batch_of([b"a"]))
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@in_loop
+async def test_a_log_that_cannot_be_opened_is_one_partitions_trouble(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        make = broker.node.log_manager.create
+
+        def create(topic: str, index: int, *rest: Any) -> Any:
+            if index == 1:
+                raise OSError("no space left")
+            return make(topic, index, *rest)
+
+        monkeypatch.setattr(broker.node.log_manager, "create", create)
+        await broker.create("t", 3)
+        codes = [
+            (await broker.produce("t", batch_of([b"a"]), partition=i)).error_code for i in range(3)
+        ]
+        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
