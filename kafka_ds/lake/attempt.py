@@ -128,6 +128,7 @@ class Attempt:
         """By a clock that counts sleep: when the attempt's files began to be written."""
         self.tried_versions: dict[int, Fate] = {}
         self.won_version: int | None = None
+        self.known_ms = 0
         self._version = -1
         self._body = b""
 
@@ -157,10 +158,15 @@ class Attempt:
             self._version = version
         return self._body
 
-    def trying(self, version: int) -> bool:
-        """From now on `version` may hold this commit; True when it could before already."""
+    def trying(self, version: int, *, known_ms: int) -> bool:
+        """From now on `version` may hold this commit; True when it could before already.
+
+        Nobody had made the version by `known_ms`, as far as is known before the first try.
+        """
         before = self.tried_versions.get(version) is Fate.OPEN
         self.tried_versions[version] = Fate.OPEN
+        if not before:
+            self.known_ms = known_ms
         return before
 
     def not_written(self, version: int) -> None:

@@ -114,7 +114,7 @@ class DeltaLog:
         self.log_retention_ms = log_retention_ms
         self._latest: int | None = None
         self._latest_ms = 0
-        """When, at the earliest, `_latest` was seen to have no successor."""
+        """Every version above `_latest` was made after this moment: none of them is cleaned up for long."""
 
     def path(self, name: str) -> str:
         """A file of the table, relative to the lake."""
@@ -250,7 +250,7 @@ class DeltaLog:
                 attempt.inspect(version, actions, began_ms)
                 version += 1
                 continue
-            if self._is_stale():
+            if self._latest is None or self._is_stale():
                 self._relist()
             assert self._latest is not None
             if version <= self._latest:
@@ -265,19 +265,20 @@ class DeltaLog:
         began_ms = self.clock.boot_ms()
         name = self.path(commit_file(version))
         body = attempt.body(version, self.clock.wall_ms())
-        was_open = attempt.trying(version)
+        was_open = attempt.trying(version, known_ms=self._latest_ms)
         failure: OSError | None = None
         for pause in (0.0, *RETRY_PAUSES_SECONDS):
             if pause:
                 self.clock.sleep(pause)
             try:
                 if self.store.put_if_absent(name, body):
-                    actions: list[Action] | None = None
-                else:
-                    actions = decode_actions(self.store.read(name), name)
-                if actions is None or attempt.is_ours(actions):
                     self._confirm_win(attempt, version, was_open)
                     self._note(version, began_ms)
+                    attempt.won(version)
+                    return True
+                actions = decode_actions(self.store.read(name), name)
+                if attempt.is_ours(actions):
+                    self._confirm_found(attempt, version)
                     attempt.won(version)
                     return True
             except NotWritten as error:
@@ -304,6 +305,22 @@ class DeltaLog:
         if not was_open:
             attempt.lost(version)
         raise VersionsGone(f"{self.table}: version {version} is long past", attempt)
+
+    def _confirm_found(self, attempt: Attempt, version: int) -> None:
+        """A version found to be ours counts, unless it may have come after its like was cleaned up.
+
+        It cannot when little time has gone by since the version was known to be free. Later it must stand among its
+        neighbours, for a clean-up takes all up to some version. In doubt nothing is decided, nothing deleted.
+        """
+        if not self.is_long_past(attempt.known_ms):
+            return
+        listing = self.listing(start=max(0, version - 1))
+        if all(each < version for each in listing.checkpoints):
+            return
+        if {version - 1, version + 1} <= set(listing.commits):
+            return
+        self._latest = None
+        raise VersionsGone(f"{self.table}: version {version} may be long past", attempt)
 
     def is_long_past(self, seen_ms: int) -> bool:
         """Whether so much time has gone by since `seen_ms` that versions may have been cleaned up."""

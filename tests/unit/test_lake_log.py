@@ -164,32 +164,42 @@ def test_failures_before_the_write_are_retried_and_then_told(log, store, clock):
     assert log.commit(attempt, read_version=1) == 2
 
 
+def land_unanswered(log, store):
+    """A commit of version 1 that landed, though nobody could say so."""
+    store.after_put = times(1, raise_timeout)
+    puts = store.puts
+
+    def fail_again(path):
+        if store.puts > puts + 1:
+            raise TimeoutError("no answer")
+
+    store.before_put = fail_again
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(FateUnknown):
+        log.commit(attempt, read_version=0)
+    store.before_put = store.after_put = lambda path: None
+    return attempt
+
+
 @pytest.mark.parametrize("landed", [True, False])
 def test_an_unknown_fate_is_settled_later_with_the_same_bytes(log, store, landed):
     if landed:
-        store.after_put = times(1, raise_timeout)
-        store.on_read = times(100, raise_timeout)
-        store.before_put = times(0, raise_timeout)
-    hooks = {"count": 0}
-
-    def fail_from_the_second(path):
-        hooks["count"] += 1
-        if hooks["count"] > 1 or not landed:
-            raise TimeoutError("no answer")
-
-    store.before_put = fail_from_the_second
-    attempt = log.begin(PlainChange("TEST", info={"n": 1}))
-    store.on_read = lambda path: None
-    with pytest.raises(FateUnknown) as caught:
-        log.commit(attempt, read_version=0)
-    assert caught.value.attempt is attempt
+        attempt = land_unanswered(log, store)
+    else:
+        store.before_put = times(100, raise_timeout)
+        attempt = log.begin(PlainChange("TEST"))
+        with pytest.raises(FateUnknown) as caught:
+            log.commit(attempt, read_version=0)
+        assert caught.value.attempt is attempt
+        store.before_put = lambda path: None
+    path = log.path(commit_file(1))
+    assert (path in store.objects) == landed
     assert attempt.open_version == 1
     assert not attempt.files_may_be_deleted
-    assert (log.path(commit_file(1)) in store.objects) == landed
-    store.before_put = store.after_put = lambda path: None
-    assert log.commit(attempt, read_version=0) == 1
-    assert attempt.won_version == 1
-    assert ours_of(log.read_version(1))["n"] == 1
+    before = store.objects.get(path)
+    assert log.commit(attempt, read_version=0) == attempt.won_version == 1
+    assert attempt.is_ours(log.read_version(1))
+    assert before in (None, store.objects[path])
     assert log.latest_version() == 1
 
 
@@ -271,26 +281,71 @@ def test_a_long_pause_alone_does_not_lose_a_win(log, store, clock):
 
 def test_an_open_fate_that_was_cleaned_up_stays_unknown(log, store, clock):
     """The commit landed, unanswered; a week later its version is gone. It must not be taken for lost."""
-    store.after_put = times(1, raise_timeout)
-    store.on_read = times(100, raise_timeout)
-    attempt = log.begin(PlainChange("TEST"))
-    puts = store.puts
-
-    def fail_again(path):
-        if store.puts > puts + 1:
-            raise TimeoutError("no answer")
-
-    store.before_put = fail_again
-    store.on_read = lambda path: None
-    with pytest.raises(FateUnknown):
-        log.commit(attempt, read_version=0)
-    store.before_put = store.after_put = lambda path: None
+    attempt = land_unanswered(log, store)
     pass_a_week(store, clock, log, up_to=5)
     log.latest_version()  # What is newest may well be known again: that says nothing of version 1.
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=log.latest_version())
     assert not attempt.files_may_be_deleted
     assert log.read_version(1) is None
+
+
+def go_on(store, clock, *, up_to, checkpoint):
+    other = DeltaLog(store, "table", clock=clock)
+    version = other.latest_version()
+    while version < up_to:
+        version = commit(other, version)
+    store.put_durable(f"table/_delta_log/{checkpoint:020d}.checkpoint.parquet", b"stands for one")
+    store.put_durable("table/_delta_log/_last_checkpoint", b'{"version":%d}' % checkpoint)
+
+
+@pytest.mark.parametrize("days", [0, 1, 8])
+def test_a_landed_commit_counts_though_a_checkpoint_came_after_it(log, store, clock, days):
+    """The table went on, nothing was cleaned up: the version is ours, and its file stays."""
+    attempt = land_unanswered(log, store)
+    go_on(store, clock, up_to=6, checkpoint=5)
+    clock.now_ms += days * DAY_MS
+    assert log.latest_version() == 6
+    assert log.commit(attempt, read_version=6) == 1
+    assert attempt.is_ours(log.read_version(1))
+    assert commit(log, log.latest_version()) == 7
+
+
+def test_what_was_found_late_and_alone_is_not_decided(log, store, clock):
+    """Ours, but whether from before the clean-up or after it cannot be told: nothing is deleted."""
+    attempt = land_unanswered(log, store)
+    go_on(store, clock, up_to=6, checkpoint=5)
+    clock.now_ms += 8 * DAY_MS
+    for version in (0, 2, 3, 4):
+        store.delete(f"table/{commit_file(version)}")
+    with pytest.raises(VersionsGone):
+        log.commit(attempt, read_version=0)
+    assert not attempt.files_may_be_deleted
+    assert attempt.is_ours(log.read_version(1))
+
+
+def test_a_win_that_was_found_does_not_pass_for_the_newest_version(log, store, clock):
+    """After it the clean-up may come any time: the versions behind it are as old as it is."""
+    attempt = land_unanswered(log, store)
+    go_on(store, clock, up_to=6, checkpoint=5)
+    clock.now_ms += 8 * DAY_MS
+    assert log.commit(attempt, read_version=1) == 1
+    for version in range(5):
+        store.delete(f"table/{commit_file(version)}")
+    with pytest.raises(VersionsGone):
+        commit(log, 1)
+    assert log.read_version(2) is None
+    assert commit(log, log.latest_version()) == 7
+
+
+def test_a_fresh_log_takes_up_an_unsettled_attempt(log, store, clock):
+    store.before_put = times(100, raise_timeout)
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(FateUnknown):
+        log.commit(attempt, read_version=0)
+    store.before_put = lambda path: None
+    commit(DeltaLog(store, "table", clock=clock), 0)
+    assert DeltaLog(store, "table", clock=clock).commit(attempt, read_version=0) == 2
 
 
 def test_files_that_waited_through_a_vacuum_are_given_up(log, store, clock):
