@@ -139,3 +139,47 @@ def test_a_crash_with_a_lake_goes_on_where_it_was(tmp_path: Path) -> None:
             data = client.ask(fetch_request("a", 0), 12).responses[0].partitions[0]
             assert values_of(data.records) == [b"a", b"b"]
     assert "Traceback" not in broker.log_file.read_text()
+
+
+def test_a_lost_disk_loses_only_what_was_not_in_the_lake(tmp_path: Path) -> None:
+    import shutil
+
+    settings = {"lake.local.grace.ms": 0}
+    with running_broker(tmp_path, settings) as broker:
+        create(broker, NewTopic("a", 1, 1, config={"segment.bytes": str(1 << 20)}))
+        with RawClient(broker.bootstrap) as client:
+            values = [b"%06d" % i + b"v" * 200_000 for i in range(12)]
+            for value in values:
+                answer = client.ask(produce_request("a", batch_of([value])), 9)
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+            wait_until("segments in the lake", lambda: offset_of(client, -5) >= 4)
+        broker.kill()
+        shutil.rmtree(broker.data)
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            wait_until("the lake to be asked", lambda: offset_of(client, -1) >= 0)
+            kept = offset_of(client, -1)
+            assert 5 <= kept == offset_of(client, -4) == offset_of(client, -6) <= 12
+            assert offset_of(client, -2) == 0
+            answer = client.ask(produce_request("a", batch_of([b"next"])), 9)
+            assert answer.responses[0].partition_responses[0].base_offset == kept
+            read: list[bytes | None] = []
+            while len(read) <= kept:
+                data = client.ask(fetch_request("a", len(read)), 12).responses[0].partitions[0]
+                assert data.error_code == ErrorCode.NONE
+                read += values_of(data.records)
+            assert read == [*values[:kept], b"next"]
+
+
+def offset_of(client: RawClient, timestamp: int) -> int:
+    from kafka_ds.wire.messages import ListOffsetsRequest
+    from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=[wanted])]
+    )
+    found = client.ask(request, 11).topics[0].partitions[0]
+    assert found.error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    offset: int = found.offset
+    return offset
