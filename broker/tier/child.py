@@ -21,8 +21,6 @@ from broker.tier.policy import Backoff
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_SECONDS = 5.0
-# A worker that lived so long did not die of what killed the one before.
-HEALTHY_AFTER_MS = 60_000
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
 # allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast.
 ENVIRONMENT = {
@@ -40,7 +38,11 @@ ENVIRONMENT = {
 
 
 class WorkerLost(Exception):
-    """The worker ended before it answered, or may not be started yet: ask again later."""
+    """The worker ended before it answered, or may not be started yet: ask again in `retry_ms`."""
+
+    def __init__(self, message: str, retry_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_ms = retry_ms
 
 
 class WorkerFailed(Exception):
@@ -63,8 +65,7 @@ class Worker:
         self._changing = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[tuple[Header, memoryview]]] = {}
         self._last_id = 0
-        self._backoff = Backoff(first_ms=250, longest_ms=15_000)
-        self._started_ms = 0
+        self._backoff = Backoff(first_ms=100, longest_ms=10_000)
         self._stopped = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._reaping: asyncio.Task[None] | None = None
@@ -95,6 +96,7 @@ class Worker:
         finally:
             self._waiting.pop(number, None)
             self._note_activity()
+        self._backoff.succeeded()
         if "error" in answer:
             raise WorkerFailed(answer["error"], answer.get("message", ""))
         return answer, body
@@ -112,17 +114,17 @@ class Worker:
                 raise WorkerLost("the tier is stopped")
             now_ms = self._clock.monotonic_ms()
             if not self._backoff.ready(now_ms):
-                raise WorkerLost("the worker died; it is started again in a moment")
+                wait_ms = self._backoff.retry_at_ms - now_ms
+                raise WorkerLost("the worker died; it is started again in a moment", wait_ms)
             if self._reaping is not None:
                 await self._reaping
-            self._started_ms = now_ms
             ours, theirs = socket.socketpair()
             try:
                 await self._spawn(ours, theirs)
             except OSError as error:
                 ours.close()
-                self._backoff.failed(now_ms)
-                raise WorkerLost(f"the worker cannot be started: {error}") from error
+                wait_ms = self._backoff.failed(now_ms)
+                raise WorkerLost(f"the worker cannot be started: {error}", wait_ms) from error
             finally:
                 theirs.close()
 
@@ -159,15 +161,12 @@ class Worker:
         if process is not self._process:
             return
         self._channel = None
+        wait_ms = 0 if self._ending else self._backoff.failed(self._clock.monotonic_ms())
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(WorkerLost("the worker died"))
+                future.set_exception(WorkerLost("the worker died", wait_ms))
         if self._ending:
             return
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._started_ms >= HEALTHY_AFTER_MS:
-            self._backoff.succeeded()
-        wait_ms = self._backoff.failed(now_ms)
         log.warning(
             "tier worker %d died; next start in %d ms at the earliest", process.pid, wait_ms
         )

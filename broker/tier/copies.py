@@ -8,7 +8,7 @@ epoch in which the copy began. A failure makes the partition wait; it is never f
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.seams import Clock
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
@@ -129,7 +129,9 @@ class CopyLoop:
         due = [self.led[key] for key in keys if self._due.pop(key) is not None and key in self.led]
         if not due:
             return False
-        if not await self._learn([led for led in due if self._unknown(led)]):
+        lost_ms = await self._learn([led for led in due if self._unknown(led)])
+        if lost_ms is not None:
+            self._look_again(due, lost_ms)
             return False
         candidates = []
         for led in due:
@@ -143,25 +145,25 @@ class CopyLoop:
         topics, taking_part = copy_topics(choose(candidates, self._limits), self.led)
         if not topics:
             return False
-        await self._copy(topics, taking_part)
-        for view, ranges in candidates:
-            if ranges:
-                self._look_again((view.topic_id, view.partition))
-        return True
+        lost_ms = await self._copy(topics, taking_part)
+        keys = [(view.topic_id, view.partition) for view, ranges in candidates if ranges]
+        self._look_again([self.led[key] for key in keys if key in self.led], lost_ms or 0)
+        return lost_ms is None
 
-    def _look_again(self, key: Key) -> None:
-        """There may be more to copy of this partition, once its back-off is over."""
-        led = self.led.get(key)
-        if led is not None and led.state.phase is Phase.READY:
-            self.look_at(key, max(0, led.state.backoff.retry_at_ms - self._clock.monotonic_ms()))
+    def _look_again(self, partitions: Sequence[Led], delay_ms: int) -> None:
+        """There may be more to copy of these, once the worker is back and their back-off is over."""
+        now_ms = self._clock.monotonic_ms()
+        for led in partitions:
+            if led.state.phase is not Phase.PAUSED and self.led.get(led.key) is led:
+                self.look_at(led.key, max(delay_ms, led.state.backoff.retry_at_ms - now_ms))
 
     @staticmethod
     def _unknown(led: Led) -> bool:
         """Does it matter what the lake holds of this partition, and is it not known?"""
         return led.state.phase is Phase.UNKNOWN and led.log.log_end_offset > 0
 
-    async def _learn(self, unknown: list[Led]) -> bool:
-        """Ask the lake how far partitions are tiered; False when it does not answer now."""
+    async def _learn(self, unknown: list[Led]) -> int | None:
+        """Ask the lake how far partitions are tiered; if it does not answer, how long to wait."""
         for start in range(0, len(unknown), STATE_QUESTION_PARTITIONS_MAX):
             asked = unknown[start : start + STATE_QUESTION_PARTITIONS_MAX]
             question = [
@@ -171,17 +173,23 @@ class CopyLoop:
                 answer, _ = await self._worker.ask({"op": "state", "partitions": question})
             except (WorkerLost, WorkerFailed) as error:
                 log.warning("the lake's state is not known yet: %s", error)
-                for led in asked:
-                    self.look_at(led.key, led.state.backoff.failed(self._clock.monotonic_ms()))
-                return False
+                return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
             for led, state in zip(asked, answer["partitions"], strict=True):
                 led.state.backoff.succeeded()
                 led.state.learnt(state["tiered_end"], now_ms)
                 self._advanced(led)
-        return True
+        return None
 
-    async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> None:
+    def _wait_ms(self, error: WorkerLost | WorkerFailed, partitions: Sequence[Led]) -> int:
+        """How long until the worker is back; a failure of the store waits longer each time."""
+        if isinstance(error, WorkerLost):
+            return error.retry_ms
+        now_ms = self._clock.monotonic_ms()
+        return max(led.state.backoff.failed(now_ms) for led in partitions)
+
+    async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> int | None:
+        """Ask for a copy and act on its outcomes; if the worker was lost, how long to wait."""
         for led in taking_part:
             led.state.copying()
         epochs = {led.key: led.leader_epoch for led in taking_part}
@@ -192,8 +200,8 @@ class CopyLoop:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
             self._metrics.copy_errors += 1
             for led in taking_part:
-                self._retry(led)
-            return
+                led.state.interrupted()
+            return self._wait_ms(error, taking_part)
         self._crash_points.at("broker_after_copy")
         answer = CopyAnswer.of(header)
         for outcome in answer.partitions:
@@ -203,6 +211,7 @@ class CopyLoop:
                 self._settle(led_now, outcome)
         self._crash_points.at("broker_after_advance")
         self._tell(topics, answer)
+        return None
 
     def _settle(self, led: Led, outcome: PartitionOutcome) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -220,11 +229,7 @@ class CopyLoop:
             led.state.pause(outcome.message)
             return
         log.warning("copy of %s failed, will be tried again: %s", led.name, outcome.message)
-        self._retry(led)
-
-    def _retry(self, led: Led) -> None:
-        if led.state.phase is not Phase.PAUSED:
-            led.state.failed(self._clock.monotonic_ms())
+        led.state.failed(now_ms)
 
     @staticmethod
     def _tell(topics: list[CopyTopic], answer: CopyAnswer) -> None:

@@ -1,17 +1,20 @@
-"""Shell: named places at which a process kills itself, so that tests can die between any two steps.
+"""Shell: named places at which a process dies, so that tests can kill it between any two steps.
 
-Rules of this file: it is a test hook and nothing else. `KAFKA_DS_CRASH_AT=<point>[:<nth>]` in the
-environment arms one point of the process that reads it (`worker.main` and the broker's `manager`); the
-process then sends itself SIGKILL the nth time that it comes there (default: the first), so that
-nothing is flushed or cleaned up. Unarmed, a point costs one comparison. With
-`KAFKA_DS_CRASH_ONCE=<file>` the crash happens only while that file does not exist, and creates it: a
-process that is restarted with the same environment then goes on.
+Rules of this file: it is a test hook and nothing else, read from the environment by the processes' mains alone.
+- `KAFKA_DS_CRASH_AT=<point>[:<nth>][,<point>[:<nth>]…]` arms points: SIGKILL, so that nothing is flushed or
+  cleaned up, the nth time that a process comes there (default: the first).
+- `KAFKA_DS_CRASH_ONCE=<folder>`: each point kills once only, noted by a file of its name there, so that a
+  process that is started again with the same environment gets one point further.
+- `KAFKA_DS_CRASH_WHO=parent` kills the parent instead: the broker, at a step of its worker.
+Unarmed, a point costs one look into an empty dict.
 """
 
 import os
 import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-WORKER_POINTS = (
+COPY_POINTS = (
     "after_started",
     "after_parquet",
     "after_residue",
@@ -19,49 +22,60 @@ WORKER_POINTS = (
     "after_commit",
     "after_verify",
     "after_finished",
+)
+UPKEEP_POINTS = (
     "before_materialise",
     "after_materialise",
     "before_checkpoint",
     "after_checkpoint",
 )
+WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS
 BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
-POINTS = WORKER_POINTS + BROKER_POINTS
 
 
 class CrashPoints:
-    """At most one armed point of this process."""
+    """The armed points of this process."""
 
-    __slots__ = ("_left", "_once", "_point")
+    __slots__ = ("_left", "_once", "_victim")
 
-    def __init__(self, point: str = "", nth: int = 1, once: str = "") -> None:
-        self._point = point
-        self._left = nth
+    def __init__(
+        self, armed: Mapping[str, int] | None = None, *, once: str = "", victim: int | None = None
+    ) -> None:
+        self._left = dict(armed or {})
         self._once = once
+        self._victim = victim
 
     def at(self, point: str) -> None:
-        """The process is at this point; it dies here if the point is armed."""
-        if point != self._point:
+        """The process is at this point; somebody dies here if the point is armed."""
+        if point not in self._left:
             return
-        self._left -= 1
-        if self._left == 0 and self._first_time():
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._left[point] -= 1
+        if self._left[point] == 0 and self._first_time(point):
+            os.kill(os.getpid() if self._victim is None else self._victim, signal.SIGKILL)
 
-    def _first_time(self) -> bool:
+    def _first_time(self, point: str) -> bool:
         if not self._once:
             return True
         try:
-            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            (Path(self._once) / point).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
 
-def armed_from_environment() -> CrashPoints:
-    """The point that the environment names; an unknown one is an error, lest a test test nothing."""
-    text = os.environ.get("KAFKA_DS_CRASH_AT", "")
-    if not text:
-        return CrashPoints()
-    point, _, nth = text.partition(":")
-    if point not in POINTS:
-        raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
-    return CrashPoints(point, int(nth or 1), os.environ.get("KAFKA_DS_CRASH_ONCE", ""))
+def armed_from_environment(points: Sequence[str]) -> CrashPoints:
+    """Which of the process's own points the environment arms; an unknown one is an error."""
+    armed: dict[str, int] = {}
+    for text in filter(None, os.environ.get("KAFKA_DS_CRASH_AT", "").split(",")):
+        point, _, nth = text.partition(":")
+        if point not in WORKER_POINTS + BROKER_POINTS:
+            raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
+        if point in points:
+            armed[point] = int(nth or 1)
+    # The broker's own parent is whoever started it, and none of our business.
+    is_parent = os.environ.get("KAFKA_DS_CRASH_WHO") == "parent" and points is WORKER_POINTS
+    return CrashPoints(
+        armed,
+        once=os.environ.get("KAFKA_DS_CRASH_ONCE", ""),
+        victim=os.getppid() if is_parent else None,
+    )

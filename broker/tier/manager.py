@@ -17,7 +17,7 @@ from broker.seams import Clock
 from broker.tier.channel import Buffer, Header
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
-from broker.tier.crash_points import armed_from_environment
+from broker.tier.crash_points import BROKER_POINTS, armed_from_environment
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Led
@@ -64,7 +64,12 @@ class TierManager:
             settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
         )
         self._copies = CopyLoop(
-            settings, clock, self._worker, self.metrics, armed_from_environment(), self._advanced
+            settings,
+            clock,
+            self._worker,
+            self.metrics,
+            armed_from_environment(BROKER_POINTS),
+            self._advanced,
         )
         self._reading = asyncio.Semaphore(settings.remote_log_reader_threads)
         self._reads = 0

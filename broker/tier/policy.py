@@ -215,6 +215,10 @@ class CopyState:
         self._settled()
         return self.backoff.failed(now_ms)
 
+    def interrupted(self) -> None:
+        """The copy ended for no fault of this partition's: nothing is held against it."""
+        self._settled()
+
     def pause(self, reason: str) -> None:
         """Stop copying this partition until it is opened again."""
         self.phase = Phase.PAUSED

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from broker.tier.channel import BlockingChannel, Buffer, Header
-from broker.tier.crash_points import armed_from_environment
+from broker.tier.crash_points import WORKER_POINTS, armed_from_environment
 from broker.tier.memory import Trimmer
 from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
 from broker.tier.settings import TierSettings
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
     settings = TierSettings.from_worker_argument(arguments[1])
     from broker.tier.service import Service  # the heavy imports: a broken channel is seen before
 
-    service = Service(settings, armed_from_environment())
+    service = Service(settings, armed_from_environment(WORKER_POINTS))
     gc.freeze()
     worker = Worker(
         channel,

@@ -7,7 +7,7 @@ import pytest
 
 from broker.system import new_uuid
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
+from broker.tier.crash_points import COPY_POINTS, CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import CopyAnswer, CopyRequest
@@ -27,13 +27,12 @@ from tests.integration.tier_segments import (
     segment,
 )
 
-COPY_POINTS = (
-    "after_started",
-    "before_commit",
-    "after_commit",
-    "after_verify",
-    "after_finished",
-)
+# Between these the folder has no step.
+DELTA_POINTS = ("after_parquet", "after_residue")
+CRASHES = [
+    *(("delta", point) for point in COPY_POINTS),
+    *(("folder", point) for point in COPY_POINTS if point not in DELTA_POINTS),
+]
 
 
 class Crash(BaseException):
@@ -44,7 +43,7 @@ class RaisingCrashPoints(CrashPoints):
     """Raises instead of killing the test."""
 
     def at(self, point: str) -> None:
-        if point == self._point:
+        if point in self._left:
             raise Crash(point)
 
 
@@ -60,7 +59,7 @@ class Lake:
         self, crash_at: str = ""
     ) -> tuple[Copier, RemoteStorageManager, RemoteLogMetadataManager]:
         """What a freshly started worker has."""
-        points = RaisingCrashPoints(crash_at)
+        points = RaisingCrashPoints({crash_at: 1})
         storage: RemoteStorageManager
         metadata: RemoteLogMetadataManager
         if self.kind == "folder":
@@ -166,7 +165,7 @@ def test_a_segment_that_is_gone_fails_alone(lake: Lake, make: Callable[[int, int
     assert lake.records() == records(0, 10)
 
 
-@pytest.mark.parametrize("point", COPY_POINTS)
+@pytest.mark.parametrize(("lake", "point"), CRASHES, indirect=["lake"])
 def test_a_crash_at_any_step_neither_loses_nor_doubles(
     lake: Lake, make: Callable[[int, int], Path], point: str
 ) -> None:
