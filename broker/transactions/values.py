@@ -1,0 +1,106 @@
+"""Pure: what goes into the machine of transactions and what comes out of it.
+
+Rules of this file: values only. A transaction is never changed but replaced: `changed` gives the next one and holds
+it to the table of states. What the log does not keep (`last_producer_epoch`) is lost with a coordinator, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from broker.transactions.states import VALID_PREVIOUS, TransactionState
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+NO_TIMESTAMP = -1
+EPOCH_MAX = 2**15 - 1
+# The first and last transaction protocols (KIP-890): the second raises the epoch with every end.
+TRANSACTION_VERSION_0 = 0
+TRANSACTION_VERSION_2 = 2
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name."""
+
+    topic: str
+    partition: int
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who a producer is."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What is known of a transactional id: one record of `__transaction_state`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    updated_ms: int
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = NO_TIMESTAMP
+    last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = TRANSACTION_VERSION_0
+
+    def changed(self, state: TransactionState, **changes: Any) -> Transaction:
+        """The transaction in its next state."""
+        assert self.state in VALID_PREVIOUS[state], f"{self.state.shown} → {state.shown}"
+        return replace(self, state=state, **changes)
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether the producer id has no epoch left to give; the last one is kept for fencing."""
+        return is_epoch_exhausted(self.producer_epoch)
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the transaction was decided to be a commit."""
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+
+
+def is_epoch_exhausted(epoch: int) -> bool:
+    """Whether this epoch must not be raised for a producer any more."""
+    return epoch >= EPOCH_MAX - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteMarkers:
+    """To be done once the decision is committed: a marker into each partition of the transaction."""
+
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one event comes to: append the record, replay it; once it is committed, answer and do the effects.
+
+    `stored` is the transaction as the record has it, None for a tombstone; `transactional_id` says that there is a
+    record at all. A `response` that is a KafkaError is an answer too: it goes out when the record is committed.
+    """
+
+    transactional_id: str | None = None
+    stored: Transaction | None = None
+    response: Any = None
+    effects: tuple[WriteMarkers, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """The settings of all transactions, under Kafka's names, with its defaults."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 3
+    transaction_state_log_segment_bytes: int = 100 * 1024 * 1024

@@ -1,0 +1,141 @@
+"""What lies in `__transaction_state`, compared with the definitions in Apache Kafka's jar and with its own tool."""
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.wire.compile import decode, encode
+from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.persisted_transactions import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from kafka_ds.wire.plan import plan
+from kafka_ds.wire.types import message_info
+from spark_conf.jars import java_command
+from tests.wire.random_messages import random_message
+from tests.wire.test_facts import Comparison, kafka_range
+
+CLASSES = [TransactionLogKey, TransactionLogValue]
+
+
+def definition(jars: Path, name: str) -> dict[str, Any]:
+    jar = next(jars.glob("kafka-transaction-coordinator-[0-9]*.jar"))
+    with zipfile.ZipFile(jar) as archive:
+        text = archive.read(f"common/message/{name}.json").decode()
+    parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
+    for field in parsed["fields"]:
+        # Kafka's generator lets a tagged field say once in which versions it is.
+        field.setdefault("versions", field.get("taggedVersions"))
+    return parsed
+
+
+@pytest.mark.jars
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
+    theirs = definition(kafka_jars, cls.__name__)
+    info = message_info(cls)
+    assert info.versions == kafka_range(theirs["validVersions"])
+    assert info.flexible == kafka_range(theirs["flexibleVersions"])
+    assert theirs["apiKey"] == 0
+    for version in range(info.versions.first, info.versions.last + 1):
+        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_every_version_comes_back(version: int) -> None:
+    random = Random(version)
+    for _ in range(20):
+        value = random_message(TransactionLogValue, version, random)
+        assert decode(TransactionLogValue, encode(value, version), version) == value
+
+
+def value_of(**changes: Any) -> TransactionLogValue:
+    fields: dict[str, Any] = {
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "transaction_timeout_ms": 60_000,
+        "transaction_status": 1,
+        "transaction_partitions": [PartitionsSchema(topic="t", partition_ids=[0, 3])],
+        "transaction_last_update_timestamp_ms": 11,
+        "transaction_start_timestamp_ms": 9,
+    }
+    return TransactionLogValue(**fields | changes)
+
+
+def test_a_key_begins_with_its_type_and_a_value_with_its_version() -> None:
+    key = TransactionLogKey(transactional_id="tä")
+    assert encode_key(key) == bytes.fromhex("0000 0003 74c3a4")
+    assert decode_key(encode_key(key)) == key
+    value = value_of(transaction_partitions=None)
+    assert encode_value(value, 0) == bytes.fromhex(
+        "0000 0000000000000007 0002 0000ea60 01 ffffffff 000000000000000b 0000000000000009"
+    )
+    assert decode_value(encode_value(value, 0)) == value
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x00\x00", b"\x00\x00\x00\x01gg"])
+def test_a_broken_key_is_an_error(data: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        decode_key(data)
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    assert decode_key(bytes.fromhex("0001 0001 67")) is None
+    with pytest.raises(MalformedFrame, match="TransactionLogValue 2"):
+        decode_value(b"\x00\x02rest")
+
+
+@pytest.mark.jars
+def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -> None:
+    values = [
+        (value_of(), 0),
+        (value_of(transaction_partitions=None, transaction_status=0), 1),
+        (value_of(previous_producer_id=5, client_transaction_version=2), 1),
+        (None, 0),
+    ]
+    key = encode_key(TransactionLogKey(transactional_id="tä"))
+    batch = build_batch(
+        [
+            Record(i, 9, key, None if value is None else encode_value(value, version))
+            for i, (value, version) in enumerate(values)
+        ]
+    )
+    log = tmp_path / "00000000000000000000.log"
+    log.write_bytes(batch)
+    command = [java_command(), "-cp", f"{kafka_jars}/*", "org.apache.kafka.tools.DumpLogSegments"]
+    command += ["--transaction-log-decoder", "--files", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = [line.partition(" key: ")[2] for line in done.stdout.splitlines() if " key: " in line]
+    shown = [line.partition(" payload: ")[::2] for line in lines]
+    assert all(json.loads(key)["data"] == {"transactionalId": "tä"} for key, _ in shown)
+    bodies = [json.loads(body) if body != "<DELETE>" else None for _, body in shown]
+    assert bodies[0] == {
+        "version": "0",
+        "data": {
+            "producerId": 7,
+            "producerEpoch": 2,
+            "transactionTimeoutMs": 60_000,
+            "transactionStatus": 1,
+            "transactionPartitions": [{"topic": "t", "partitionIds": [0, 3]}],
+            "transactionLastUpdateTimestampMs": 11,
+            "transactionStartTimestampMs": 9,
+        },
+    }
+    assert bodies[1]["data"]["transactionPartitions"] is None
+    assert bodies[2]["data"]["previousProducerId"] == 5
+    assert bodies[2]["data"]["clientTransactionVersion"] == 2
+    assert bodies[3] is None
