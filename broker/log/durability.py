@@ -13,13 +13,6 @@ from broker.seams import Background
 from broker.system import InlineBackground
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
-Then = Callable[[BaseException | None], None]
-
-
-def ignore(error: BaseException | None) -> None:
-    """Nobody waits for this sync."""
-
-
 Outcome = Callable[[BaseException | None], None]
 
 

@@ -18,17 +18,17 @@ from typing import Self
 from broker.log import lookup, names
 from broker.log.checkpoint import encode_epochs
 from broker.log.config import LogConfig
-from broker.log.durability import Durability, Then, ignore
+from broker.log.durability import Durability, Outcome
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import replace, write_whole
-from broker.log.own_batches import accept_own, accept_replica, record_own
+from broker.log.own_batches import Place, accept, record_own
 from broker.log.producers import Producers
 from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
 from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
 from broker.log.segment import Segment
 from broker.log.segments import Segments
-from broker.log.validation import check_client_batch
+from broker.log.validation import check_client_batch, too_large_for_segment
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -153,7 +153,7 @@ class Log:
         header = check_client_batch(records, config, now_ms)
         size = len(records)
         if size > config.segment_bytes:
-            raise _too_large_for_segment(size, config)
+            raise too_large_for_segment(size, config)
         if header.producer_id >= 0:
             earlier = self.producers.check(header, origin)
             if earlier is not None:
@@ -170,12 +170,10 @@ class Log:
         self._write(records, (header,), now_ms)
         if header.producer_id >= 0:
             self.producers.update(header)
-        end_offset = self.log_end_offset
-        if end_offset - self.recovery_point >= config.flush_messages and self.flushes_in_append:
-            self.flush(wait=True)
-        return AppendInfo(
-            first_offset, end_offset - 1, time_ms, self.log_start_offset, False, 1, size
-        )
+        if self.flushes_in_append:
+            self._flush_if_many()
+        last_offset = self.log_end_offset - 1
+        return AppendInfo(first_offset, last_offset, time_ms, self.log_start_offset, False, 1, size)
 
     def _append_own(
         self, records: memoryview, leader_epoch: int, now_ms: int, origin: AppendOrigin
@@ -183,23 +181,9 @@ class Log:
         """Append batches that a leader (their offsets stay) or this broker made."""
         if records.readonly:
             records = memoryview(bytearray(records))
-        config, end_offset = self.config, self.log_end_offset
-        time_ms = -1
-        if origin is AppendOrigin.REPLICATION:
-            batches = accept_replica(records, next_offset=end_offset)
-        else:
-            if len(records) > config.segment_bytes:
-                raise _too_large_for_segment(len(records), config)
-            batches = accept_own(
-                records,
-                self.producers,
-                config,
-                next_offset=end_offset,
-                leader_epoch=leader_epoch,
-                now_ms=now_ms,
-            )
-            time_ms = now_ms if config.uses_log_append_time else -1
-        first_offset = end_offset
+        first_offset = self.log_end_offset
+        place = Place(first_offset, leader_epoch, now_ms)
+        batches = accept(records, self.producers, self.config, origin, place)
         if batches:
             first_offset = batches[0].header.base_offset
             self._write(records, [batch.header for batch in batches], now_ms)
@@ -207,11 +191,17 @@ class Log:
                 aborted = record_own(batch, self.producers)
                 if aborted is not None:
                     self._active.aborted.append(aborted)
-            if self.unflushed_count >= config.flush_messages and self.flushes_in_append:
-                self.flush(wait=True)
+            self._flush_if_many()
+        is_timed = self.config.uses_log_append_time and origin is not AppendOrigin.REPLICATION
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
-        made = len(batches), len(records)
-        return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, *made)
+        time_ms, count = now_ms if is_timed else -1, len(batches)
+        return AppendInfo(
+            first_offset, last_offset, time_ms, start_offset, False, count, len(records)
+        )
+
+    def _flush_if_many(self) -> None:
+        if self.flushes_in_append and self.unflushed_count >= self.config.flush_messages:
+            self.flush(wait=True)
 
     def _write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
@@ -368,7 +358,9 @@ class Log:
         """What has put this log out of order, if anything did."""
         return self._durability.storage_error
 
-    def flush(self, up_to: int | None = None, *, wait: bool = False, then: Then = ignore) -> None:
+    def flush(
+        self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
+    ) -> None:
         """Make all below `up_to` (default: the end) durable, in Background unless waiting; `then`
         is told when it is, or why not."""
         target = self.log_end_offset if up_to is None else up_to
@@ -421,7 +413,7 @@ class Log:
             self._epochs_changed()
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off what diverges from the leader's log: all from this offset on."""
+        """Cut off what diverges from the leader's log (then: manager.checkpoint_recovery_points)."""
         if offset >= self.log_end_offset:
             return
         due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
@@ -492,8 +484,3 @@ class Log:
             self._durability.close()
             self._segments.close()
         return self.storage_error is None
-
-
-def _too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
-    problem = f"{size} bytes in one append, segment.bytes is {config.segment_bytes}"
-    return KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, problem)

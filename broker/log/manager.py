@@ -147,7 +147,9 @@ class LogManager:
         try:
             return decode_partition_metadata(data) if data else NO_UUID
         except CorruptCheckpoint as error:
-            raise LogDirectoryError(f"{path}: {error}") from error
+            # Torn by a crash before its first sync, as then nothing of the log was durable either.
+            _LOGGER.warning("%s is not used: %s", path, error)
+            return NO_UUID
 
     # -- logs -----------------------------------------------------------------------------------
 
@@ -226,6 +228,11 @@ class LogManager:
     def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
         """Write replication-offset-checkpoint."""
         self._checkpoint(names.HIGH_WATERMARK_CHECKPOINT, high_watermarks, wait=False)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write recovery-point-offset-checkpoint now: a log that was cut must not be appended to
+        while its old recovery point would be believed."""
+        self._checkpoint_logs(wait=True)
 
     def _checkpoint(self, name: str, offsets: Offsets, *, wait: bool) -> None:
         """Write the part of each directory, where it has changed."""

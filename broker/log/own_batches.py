@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.log.config import LogConfig
 from broker.log.producers import Producers
-from broker.log.validation import check_own_batch
+from broker.log.validation import check_own_batch, too_large_for_segment
 from broker.log.values import AbortedTransaction, AppendOrigin
 from kafka_ds.wire.batch import (
     BatchHeader,
@@ -33,6 +33,14 @@ class Marker(NamedTuple):
 
     aborted: bool
     coordinator_epoch: int
+
+
+class Place(NamedTuple):
+    """Where in the log, under whose lead and when batches are appended."""
+
+    next_offset: int
+    leader_epoch: int
+    now_ms: int
 
 
 class OwnBatch(NamedTuple):
@@ -56,8 +64,21 @@ def read_marker(batch: bytes | memoryview, header: BatchHeader) -> Marker:
     return Marker(kind == ControlType.ABORT, _MARKER_VALUE.unpack_from(value)[1])
 
 
-def accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
-    """A leader's batches as they are; raises CORRUPT_MESSAGE."""
+def accept(
+    records: memoryview,
+    producers: Producers,
+    config: LogConfig,
+    origin: AppendOrigin,
+    place: Place,
+) -> list[OwnBatch]:
+    """The batches as they may be written; raises KafkaError."""
+    if origin is AppendOrigin.REPLICATION:
+        return _accept_replica(records, next_offset=place.next_offset)
+    return _accept_own(records, producers, config, place)
+
+
+def _accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
+    """A leader's batches as they are."""
     accepted: list[OwnBatch] = []
     position = 0
     while position < len(records):
@@ -72,18 +93,15 @@ def accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
     return accepted
 
 
-def accept_own(
-    records: memoryview,
-    producers: Producers,
-    config: LogConfig,
-    *,
-    next_offset: int,
-    leader_epoch: int,
-    now_ms: int,
+def _accept_own(
+    records: memoryview, producers: Producers, config: LogConfig, place: Place
 ) -> list[OwnBatch]:
-    """This broker's batches, stamped with their offsets and epoch; raises KafkaError."""
+    """This broker's batches, stamped with their offsets and epoch."""
+    if len(records) > config.segment_bytes:
+        raise too_large_for_segment(len(records), config)
     accepted: list[OwnBatch] = []
     position = 0
+    next_offset, leader_epoch, now_ms = place
     while position < len(records):
         header = check_own_batch(records, position, limit_bytes=config.max_message_bytes)
         if config.uses_log_append_time:

@@ -249,6 +249,8 @@ def _recover(
             remove_segments(disk, rest)
             del segments[index + 1 :]
             break
+    for segment in segments[first:-1]:
+        segment.drop_indexes()
     return scanned_from
 
 

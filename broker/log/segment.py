@@ -212,7 +212,8 @@ class Segment:
             return 0
         last_offsets, positions = self._tail
         if last_offsets and offset > last_offsets[0]:
-            return positions[bisect_left(last_offsets, offset)]
+            at = bisect_left(last_offsets, offset)
+            return positions[at] if at < len(positions) else self.size_bytes
         known = self._cuts.get(offset)
         if known is not None:
             return known
@@ -294,6 +295,7 @@ class Segment:
         """Forget the indexes of a closed segment; they are in its files."""
         assert not self.is_active
         self._offset_index = self._time_index = None
+        self._forget_places()
 
     def reset(self) -> tuple[OffsetIndex, TimeIndex]:
         """Forget all that `note` collected and begin new indexes; the file is as it was."""

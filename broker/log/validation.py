@@ -148,6 +148,13 @@ def _check_not_too_old(records: memoryview, header: BatchHeader, earliest_ms: in
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is before {earliest_ms}")
 
 
+def too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"{size} bytes in one append, segment.bytes is {config.segment_bytes}",
+    )
+
+
 def _too_short(records: memoryview) -> KafkaError:
     if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in (0, 1):
         return _legacy(records[MAGIC_POSITION])

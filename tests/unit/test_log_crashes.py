@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -225,10 +226,8 @@ class LogMachine(RuleBasedStateMachine):
     )
     def crash_within(self, operations: int, seed: int | None, action: str) -> None:
         self.disk.crash_after = operations
-        try:
+        with suppress(PowerLoss):
             self.act(action, operations)
-        except PowerLoss:
-            pass
         durable = self.log.recovery_point if seed is not None else self.model.end_offset
         if self.in_flight is not None:
             self.model.batches.append(self.in_flight)
@@ -391,8 +390,8 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogCrashes = LogMachine.TestCase
 TestLogCrashes.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=60,
+    stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
