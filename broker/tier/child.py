@@ -21,6 +21,9 @@ from broker.tier.policy import Backoff
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_SECONDS = 5.0
+# A worker that was only asked for what keeps the metadata tidy is not kept waiting for more of it.
+BRIEF_IDLE_MS = 5_000
+BRIEF_OPERATIONS = frozenset({"materialise", "state", "delete_topic"})
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
 # allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast.
 ENVIRONMENT = {
@@ -60,6 +63,7 @@ class Worker:
         self._arguments = list(arguments)
         self._clock = clock
         self._idle_ms = idle_ms
+        self._is_brief = True
         self._process: asyncio.subprocess.Process | None = None
         self._channel: ChannelProtocol | None = None
         self._changing = asyncio.Lock()
@@ -86,6 +90,7 @@ class Worker:
             await self._start()
         if self._channel is None:
             raise WorkerLost("the worker died as it started")
+        self._is_brief &= header["op"] in BRIEF_OPERATIONS
         self._last_id += 1
         number = self._last_id
         future = asyncio.get_running_loop().create_future()
@@ -148,6 +153,7 @@ class Worker:
             lambda: ChannelProtocol(self._received, lambda: self._lost(process)), sock=ours
         )
         self.starts += 1
+        self._is_brief = True
         log.info("tier worker %d started", process.pid)
         self._note_activity()
 
@@ -202,11 +208,12 @@ class Worker:
             self._idle_timer.cancel()
         if self._channel is None or self._stopped or self._idle_ms < 0:
             return
+        idle_ms = min(self._idle_ms, BRIEF_IDLE_MS) if self._is_brief else self._idle_ms
         loop = asyncio.get_running_loop()
-        self._idle_timer = loop.call_later(self._idle_ms / 1000, self._idle)
+        self._idle_timer = loop.call_later(idle_ms / 1000, self._idle, idle_ms)
 
-    def _idle(self) -> None:
+    def _idle(self, idle_ms: int) -> None:
         if self._waiting or self._channel is None:
             return
-        log.info("tier worker idle for %d ms: ended", self._idle_ms)
+        log.info("tier worker idle for %d ms: ended", idle_ms)
         self._idling = asyncio.get_running_loop().create_task(self._end())

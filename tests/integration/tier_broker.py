@@ -224,6 +224,16 @@ def segment_states(lake: Path, topic: str, partition: int) -> list[tuple[str, in
     )
 
 
+def finished_end(lake: Path, topic: str, partition: int) -> int:
+    """The last offset that was told to be finished."""
+    ends = [
+        end
+        for state, _, end in segment_states(lake, topic, partition)
+        if state == "COPY_SEGMENT_FINISHED"
+    ]
+    return max(ends, default=-1)
+
+
 def assert_segments_finished(lake: Path, topic: str, partition: int, end: int) -> None:
     """The finished segments follow each other from 0 to `end`, each told to be finished once."""
     events = pl.read_delta(str(lake / "__remote_log_metadata"))
