@@ -26,6 +26,12 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
             side.launch(clean=True)
             ready(side)
         idle = {side.name: machine.resident_mib(side.pids()[:1]) for side in sides}
+        floor = [machine.bare_write_s_per_gb(folder) for _ in range(runs)]
+        report.add(
+            Figure(
+                name="(a bare write to a new file, CPU: both sides pay it)", unit="s/GB", ours=floor
+            )
+        )
         for size, count in RECORDS.items():
             _throughput_of(sides, report, size, count, runs)
         loaded = {side.name: machine.resident_mib(side.pids()) for side in sides}

@@ -81,3 +81,19 @@ def watching(pids: list[int]) -> Iterator[Use]:
     use.wall_s = time.monotonic() - began
     use.cpu_s = cpu_seconds(pids) - watched
     use.foreign_cores = max(0.0, _busy() - busy - (cpu_seconds(everybody) - mine)) / use.wall_s
+
+
+def bare_write_s_per_gb(folder: Path) -> float:
+    """CPU seconds a GB of nothing but writing 1 MiB at a time to a new file: what the kernel takes of any broker.
+
+    On a virtual machine a page that the guest has not touched lately is expensive, and a log is made of such pages.
+    """
+    block = bytes(range(256)) * 4096
+    path = folder / "bare-write"
+    began = time.thread_time()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(block)
+    used = time.thread_time() - began
+    path.unlink()
+    return used / (200 * len(block) / 1e9)
