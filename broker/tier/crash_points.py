@@ -30,7 +30,13 @@ UPKEEP_POINTS = (
     "after_checkpoint",
 )
 WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS
-BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
+TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
+BROKER_POINTS = (
+    "broker_before_copy",
+    "broker_after_copy",
+    "broker_after_advance",
+    *TRANSACTION_POINTS,
+)
 
 
 class CrashPoints:

@@ -3,7 +3,8 @@
 Rules of this file: a residue file holds what its range held below the last stable offset, which is the same whichever
 attempt wrote it: so any file that covers an offset will do, and a batch that two of them hold counts once.
 Files are listed when a reader asks beyond what was listed. A file of another incarnation of the topic is
-passed over. A batch that no client could read is given as an empty one, so that a position gets over it. Any thread.
+passed over, as are bytes that no client could take for a batch (their place is not known either): the span of
+their neighbours covers them, so that a position gets over them. Any thread.
 """
 
 import logging
@@ -15,13 +16,7 @@ from dataclasses import dataclass, field
 from kafka_ds.lake.names import RESIDUE, topic_table
 from kafka_ds.lake.residue import BatchPlace, CorruptResidue, Residue
 from kafka_ds.lake.store import Store
-from kafka_ds.wire.batch import (
-    NO_LEADER_EPOCH,
-    CorruptRecord,
-    crc_is_valid,
-    empty_batch,
-    read_header,
-)
+from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +69,12 @@ class ResidueFiles:
             found: dict[int, ResiduePiece] = {}
             for residue in self._covering(listing, topic_id, start_offset, last_offset):
                 for place in residue.header.find(start_offset, last_offset):
-                    if place.base_offset not in found:
-                        found[place.base_offset] = _piece(residue, place)
+                    data = residue.batch(place)
+                    if place.kind == "undecodable" and not _is_batch(data, place):
+                        continue
+                    found[place.base_offset] = ResiduePiece(
+                        place.base_offset, place.last_offset, data
+                    )
         return [found[base] for base in sorted(found)]
 
     def forget(self, topic: str) -> None:
@@ -138,13 +137,6 @@ class ResidueFiles:
         while len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)
         return residue
-
-
-def _piece(residue: Residue, place: BatchPlace) -> ResiduePiece:
-    data = residue.batch(place)
-    if place.kind == "undecodable" and not _is_batch(data, place):
-        data = empty_batch(place.base_offset, place.last_offset, NO_LEADER_EPOCH)
-    return ResiduePiece(place.base_offset, place.last_offset, data)
 
 
 def _is_batch(data: bytes, place: BatchPlace) -> bool:

@@ -162,7 +162,8 @@ class DeltaStorage:
                 raise
             except CommitError as error:
                 raise StorageError(str(error)) from error
-        left = {part.partition for part in change.partitions}
+        with table.view(fresh=True):
+            left = {part.partition for part in change.partitions}
         return Committed(
             written=tuple(each for each in ranges if each.segment.partition in left),
             dropped={partition: str(conflict) for partition, conflict in change.out.items()},

@@ -1,0 +1,189 @@
+"""What never enters the table: aborted, control, empty and undecodable batches, and how a consumer gets over them."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.system import new_uuid
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.messages import PartitionOutcome
+from broker.tier.settings import TierSettings
+from kafka_ds.wire.batch import (
+    ControlType,
+    Record,
+    build_batch,
+    empty_batch,
+    end_transaction_marker,
+    iterate_headers,
+    read_header,
+)
+from tests.integration.tier_broker import table
+from tests.integration.tier_segments import (
+    BASE_MS,
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    copy_range,
+    copy_request,
+    records,
+    write_segment,
+)
+
+
+class Lake:
+    def __init__(self, root: Path) -> None:
+        self.path = root / "lake"
+        self.root = root
+        settings = TierSettings(lake_uri=str(self.path))
+        self.storage = DeltaStorage.open(settings, CrashPoints())
+        metadata = DeltaMetadata.open(settings, CrashPoints())
+        self.copier = Copier(
+            self.storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
+        )
+
+    def copy(
+        self, start: int, end: int, batches: list[bytes], aborted: list[tuple[int, int, int]]
+    ) -> PartitionOutcome:
+        path = write_segment(self.root / f"{start}.log", batches)
+        request = copy_request([copy_range(path, start, end, aborted=aborted)])
+        (outcome,) = self.copier.copy(request).partitions
+        return outcome
+
+    def read(self, *, committed_only: bool, start: int = 0) -> list[bytes]:
+        """All batches, as a consumer that follows its position sees them."""
+        found: list[bytes] = []
+        offset = start
+        while True:
+            read = self.storage.read(
+                TOPIC, TOPIC_ID, 0, offset, max_bytes=2000, committed_only=committed_only
+            )
+            assert read.chunks
+            for chunk in read.chunks:
+                data = bytes(chunk)
+                for _, header in iterate_headers(data):
+                    assert header.next_offset > offset, "a batch that leads nowhere"
+                    assert found == [] or header.base_offset <= offset
+                    offset = header.next_offset
+                found.append(data)
+            assert offset == read.next_offset
+            if offset > read.tiered_end:
+                assert offset == read.tiered_end + 1
+                return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def transactional(start: int, count: int, producer: int) -> bytes:
+    return build_batch(
+        records(start, count),
+        leader_epoch=3,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+
+
+def marker(kind: ControlType, offset: int, producer: int) -> bytes:
+    return end_transaction_marker(
+        kind,
+        offset=offset,
+        timestamp=BASE_MS,
+        producer_id=producer,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        leader_epoch=3,
+    )
+
+
+def offsets(batches: list[bytes]) -> list[int]:
+    return [record.offset for record in all_records(batches)]
+
+
+def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> None:
+    plain = build_batch(records(0, 3), leader_epoch=3)
+    aborted = transactional(3, 4, producer=7)
+    committed = transactional(7, 2, producer=8)
+    batches = [
+        plain,
+        aborted,
+        committed,
+        marker(ControlType.ABORT, 9, 7),
+        marker(ControlType.COMMIT, 10, 8),
+        build_batch(records(11, 2), leader_epoch=3),
+    ]
+    outcome = lake.copy(0, 12, batches, [(7, 3, 9)])
+    assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 7, 12)
+    assert table(lake.path, TOPIC)["offset"].to_list() == [0, 1, 2, 7, 8, 11, 12]
+    assert offsets(lake.read(committed_only=True)) == [0, 1, 2, 7, 8, 11, 12]
+    everything = lake.read(committed_only=False)
+    assert offsets(everything) == list(range(13))
+    assert aborted in everything
+    assert marker(ControlType.ABORT, 9, 7) in everything
+    # Whoever begins inside of a batch of the residue gets the whole batch.
+    assert lake.read(committed_only=False, start=5)[0] == aborted
+
+
+def test_a_range_without_a_row_is_got_over(lake: Lake) -> None:
+    lake.copy(0, 4, [transactional(0, 4, 7), marker(ControlType.ABORT, 4, 7)], [(7, 0, 4)])
+    lake.copy(5, 7, [build_batch(records(5, 3), leader_epoch=3)], [])
+    lake.copy(8, 9, [empty_batch(8, 9, 3)], [])
+    assert offsets(lake.read(committed_only=True)) == [5, 6, 7]
+    assert offsets(lake.read(committed_only=False)) == list(range(8))
+    assert table(lake.path, TOPIC)["offset"].to_list() == [5, 6, 7]
+
+
+def test_a_batch_that_nobody_can_read_stops_nothing(lake: Lake) -> None:
+    good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10, 15)]
+    broken = bytearray(good[1])
+    broken[-3] ^= 0xFF
+    garbled = bytearray(good[2])
+    garbled[0:8] = (10**15).to_bytes(8, "big")  # the base offset, which no checksum covers
+    outcome = lake.copy(0, 19, [good[0], bytes(broken), bytes(garbled), good[3]], [])
+    assert (outcome.outcome, outcome.rows) == ("finished", 10)
+    expected = [*range(5), *range(15, 20)]
+    assert offsets(lake.read(committed_only=True)) == expected
+    assert offsets(lake.read(committed_only=False)) == expected
+    lake.copy(20, 24, [build_batch(records(20, 5), leader_epoch=3)], [])
+    assert offsets(lake.read(committed_only=False)) == [*expected, *range(20, 25)]
+
+
+def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
+    outcome = lake.copy(0, 9, [build_batch(records(0, 5), leader_epoch=3), b"\x00" * 400], [])
+    assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 5, 9)
+    lake.copy(10, 14, [build_batch(records(10, 5), leader_epoch=3)], [])
+    assert offsets(lake.read(committed_only=False)) == [*range(5), *range(10, 15)]
+
+
+def test_offsets_that_compaction_removed_stay_gaps(lake: Lake) -> None:
+    kept = [record for record in records(0, 30) if record.offset % 7 in (0, 3)]
+    batches = [
+        build_batch(kept[:5], base_offset=0, last_offset=14, leader_epoch=3),
+        build_batch(kept[5:], base_offset=15, last_offset=29, leader_epoch=3),
+    ]
+    assert lake.copy(0, 29, batches, []).outcome == "finished"
+    for committed_only in (True, False):
+        found = lake.read(committed_only=committed_only)
+        assert all_records(found) == kept
+        assert read_header(found[-1]).last_offset == 29
+
+
+def test_bad_header_keys_and_impossible_times_come_back(lake: Lake) -> None:
+    strange = [
+        Record(0, -1, b"k", b"v", ()),
+        Record(1, 2**62, b"k", b"v", ()),
+        Record(2, -(2**40), b"k", None, ((b"\xff\xfe", b"1"), (b"ok", None))),
+        Record(3, BASE_MS, None, b"", ((b"", b""),)),
+        Record(4, 253_402_300_799_999, b"last day", b"", ()),
+        Record(5, 253_402_300_800_000, b"after it", b"", ()),
+    ]
+    batches = [build_batch([each], leader_epoch=3) for each in strange]
+    assert lake.copy(0, 5, batches, []).rows == 6
+    for committed_only in (True, False):
+        assert all_records(lake.read(committed_only=committed_only)) == strange
