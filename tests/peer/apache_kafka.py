@@ -1,0 +1,138 @@
+"""Apache Kafka from its jars: one combined node as a process of its own, and its tools."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from spark_conf import jars
+
+CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
+TOOL_OPTIONS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+BROKER_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC")
+READY_TIMEOUT_S = 60.0
+LOG4J = """rootLogger.level=INFO
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%p %m (%c)%n
+"""
+
+
+def java(jar_folder: Path, options: tuple[str, ...], *words: str) -> list[str]:
+    return [jars.java_command(), *options, "-cp", f"{jar_folder}/*", *words]
+
+
+def tool(jar_folder: Path, name: str, *words: str) -> str:
+    """What a tool prints on both streams."""
+    done = subprocess.run(
+        java(jar_folder, TOOL_OPTIONS, name, *words),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def dump(jar_folder: Path, files: list[Path], *options: str) -> str:
+    names = ",".join(str(file) for file in files)
+    return tool(jar_folder, "org.apache.kafka.tools.DumpLogSegments", "--files", names, *options)
+
+
+class ApacheKafka:
+    """A broker whose data directory stays when it stops."""
+
+    def __init__(self, jar_folder: Path, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.log_file = folder / "server.log"
+        self._jars = jar_folder
+        self._process: subprocess.Popen[bytes] | None = None
+        port, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.data,
+            "offsets.topic.num.partitions": 1,
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+        }
+        folder.mkdir(parents=True)
+        self._properties = folder / "server.properties"
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+        self._log4j = folder / "log4j2.properties"
+        self._log4j.write_text(LOG4J)
+        words = ("format", "-t", CLUSTER_ID, "-c", str(self._properties))
+        tool(jar_folder, "kafka.tools.StorageTool", *words)
+
+    def start(self) -> None:
+        """Start it and wait until it listens; its log begins anew."""
+        options = (*BROKER_OPTIONS, f"-Dlog4j2.configurationFile={self._log4j}")
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                java(self._jars, options, "kafka.Kafka", str(self._properties)),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        host, port = self.bootstrap.split(":")
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 0.5).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, self.log_file.read_text()[-3000:]
+                assert time.monotonic() < deadline, "Apache Kafka does not listen"
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def complaints(self) -> list[str]:
+        """What it logged about the topics' logs at WARN or above since it was started."""
+        lines = self.log_file.read_text().splitlines()
+        about = ("log", "segment", "index", "snapshot", "recover", "checkpoint", "corrupt")
+        return [
+            line
+            for line in lines
+            if line.startswith(("WARN", "ERROR", "FATAL"))
+            and any(word in line.lower() for word in about)
+        ]
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
