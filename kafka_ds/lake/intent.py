@@ -82,6 +82,8 @@ class PartitionIntent:
     """Where the log begins from now on; -1 where it stays."""
     adds: tuple[Action, ...] = ()
     removes: tuple[Action, ...] = ()
+    segments: tuple[Mapping[str, Any], ...] = ()
+    """What the commit says of the segments that it adds, for whoever looks for them after a crash."""
 
     def __post_init__(self) -> None:
         assert not (self.adds and self.removes), "adds only, or removes only"
@@ -145,6 +147,7 @@ class TopicChange:
                     "leaderEpoch": part.leader_epoch,
                     "startOffset": part.start_offset,
                     "endOffset": part.end_offset,
+                    **({"segments": list(part.segments)} if part.segments else {}),
                 }
                 for part in self._left.values()
             ],
