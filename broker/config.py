@@ -41,6 +41,8 @@ class BrokerConfig:
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
+    `changes` are those made while it runs, by resource name (`broker.dynamic_config`), `started_topic` is what
+    `topic` was before them.
     """
 
     # -- who it is ----------------------------------------------------------------------------------
@@ -187,6 +189,8 @@ class BrokerConfig:
     # -- not settings -------------------------------------------------------------------------------
     topic: TopicConfig = TopicConfig()
     origins: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    started_topic: TopicConfig | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -21,6 +21,8 @@ class Source(IntEnum):
     """Where a value comes from."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -68,7 +70,21 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 
 def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
     synonyms = _broker_synonyms(config, setting, name, value)
-    return _described(setting, name, value, synonyms, is_read_only=True)
+    # Those that give topics their defaults may be changed (`broker.dynamic_config`).
+    return _described(setting, name, value, synonyms, is_read_only=not setting.synonyms)
+
+
+def describe_all_brokers(config: BrokerConfig) -> list[Described]:
+    """What was changed for all brokers at once, and nothing else, as Kafka answers it."""
+    changed = config.changes.get("", {})
+    described = []
+    for setting in settings_of(type(config.topic)).values():
+        name = setting.synonyms[0][0] if setting.synonyms else None
+        if name is not None and name in changed:
+            value = setting.text(setting.parse(changed[name]))
+            synonyms = (Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER),)
+            described.append(_described(setting, name, value, synonyms, is_read_only=False))
+    return sorted(described, key=lambda entry: entry.name)
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
@@ -94,13 +110,29 @@ def _broker_synonyms(
 ) -> tuple[Synonym, ...]:
     """What was given for the broker, the strongest first, then the default."""
     names = [synonym for synonym, _ in setting.synonyms] or [name]
-    found = []
+    found = _changes(config, setting, names[0])
+    if found and config.started_topic is not None:
+        value = setting.text(getattr(config.started_topic, attribute_of(setting.name)))
     for synonym in names:
         if synonym in config.origins:
             found.append(Synonym(name=synonym, value=value, source=Source.STATIC_BROKER))
     default = setting.text(setting.default)
     found.append(Synonym(name=name, value=default, source=Source.DEFAULT))
     return tuple(found)
+
+
+def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[Synonym]:
+    """What was changed while the broker runs, its own before that of all brokers."""
+    found = []
+    for resource, source in (
+        (str(config.node_id), Source.DYNAMIC_BROKER),
+        ("", Source.DYNAMIC_DEFAULT_BROKER),
+    ):
+        text = config.changes.get(resource, {}).get(name)
+        if text is not None:
+            value = setting.text(setting.parse(text))
+            found.append(Synonym(name=name, value=value, source=source))
+    return found
 
 
 def _described(

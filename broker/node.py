@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cluster.controller import Defaults
 from broker.cluster.driver import ClusterDriver
-from broker.cluster.events import Endpoint, Event
+from broker.cluster.events import BROKER_RESOURCE, ConfigChanged, Endpoint, Event
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.config import BrokerConfig, log_config
+from broker.dynamic_config import with_changes
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.net.dispatch import Dispatcher
@@ -83,6 +84,7 @@ class Node:
             self._metrics_server.bind(self.network, host, self.config.metrics_port)
         loop = asyncio.get_running_loop()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
+        self.config = with_changes(self.config, self.metadata.broker_configs)
         self.log_manager = self._open_logs()
         try:
             self._check_lake()
@@ -182,11 +184,11 @@ class Node:
             node_id=config.node_id,
             clock=self.clock,
             image=self.metadata,
-            log_config=lambda overrides: log_config(config, overrides),
+            log_config=lambda overrides: log_config(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         )
         self.replica_manager.decide_recovered = self.controller.recovered
-        self.controller.apply = self.replica_manager.apply
+        self.controller.apply = self._apply
         # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
         self.controller.on_resigned = self.replica_manager.stop
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
@@ -194,6 +196,13 @@ class Node:
             self.tier = TierManager(TierSettings.of(config.values()), self.clock)
             self.replica_manager.tier = self.tier
             self.controller.on_commit = self._committed
+
+    async def _apply(self, events: Sequence[Event]) -> None:
+        """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
+        if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
+            self.config = with_changes(self.config, self.metadata.broker_configs)
+            self.replica_manager.configure_all()
+        await self.replica_manager.apply(events)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:

@@ -5,13 +5,16 @@ left out. `docs/protocol.md` and the answer to ApiVersions follow from their reg
 """
 
 from broker.handlers import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
     describe_configs,
     fetch,
     find_coordinator,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
     metadata,
@@ -20,13 +23,16 @@ from broker.handlers import (
 )
 
 __all__ = [
+    "alter_configs",
     "api_versions",
+    "create_partitions",
     "create_topics",
     "delete_topics",
     "describe_cluster",
     "describe_configs",
     "fetch",
     "find_coordinator",
+    "incremental_alter_configs",
     "init_producer_id",
     "list_offsets",
     "metadata",

@@ -1,7 +1,7 @@
 """Shell: DescribeConfigs 1-4: the settings of brokers and topics, with where each value comes from.
 
-- Topics by name, brokers by their number; the empty name of a broker means what all brokers share, of which there is
-  nothing: settings of a broker stand in its own configuration.
+- Topics by name, brokers by their number; the empty name of a broker means what was changed for all brokers at once,
+  and nothing else.
 - Null keys ask for all settings, a list for those of these names; unknown names are passed over, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) where asked for.
 - Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.topic_names import why_illegal
-from broker.describe import Described, describe_broker, describe_topic
+from broker.describe import Described, describe_all_brokers, describe_broker, describe_topic
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -79,7 +79,7 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
         return describe_topic(node.config, topic.configs)
     if resource.resource_type == BROKER_RESOURCE:
         if not name:
-            return []
+            return describe_all_brokers(node.config)
         if name != str(node.config.node_id):
             message = f"Unexpected broker id, expected {node.config.node_id} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)

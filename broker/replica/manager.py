@@ -227,15 +227,24 @@ class ReplicaManager:
         if self.tier is not None and has_table:
             self.tier.topic_deleted(topic, topic_id)
 
+    def configure_all(self) -> None:
+        """What topics inherit has changed."""
+        for topic in tuple(self._by_topic):
+            self._configure(topic)
+
     def _configure(self, topic: str) -> None:
         image = self._image.topics.get(topic)
         if image is None:
             return
         config = self._log_config(image.configs)
         for partition in self._by_topic.get(topic, NO_PARTITIONS).values():
-            if partition.log.config != config:
-                partition.log.update_config(config)
-                partition.apply(lambda leader: leader.configured(config.min_insync_replicas))
+            before = partition.log.config
+            if before == config:
+                continue
+            partition.log.update_config(config)
+            partition.apply(lambda leader: leader.configured(config.min_insync_replicas))
+            if not before.remote_storage_enable and not partition.leader.is_recovering:
+                self._tell_tier(partition)
 
     # -- after an unclean stop ----------------------------------------------------------------
 

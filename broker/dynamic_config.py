@@ -1,0 +1,68 @@
+"""Shell: settings of a broker that change while it runs (KIP-226).
+
+Rules of this file:
+- Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
+  them at once. All others are read once, at the start, and are refused by name: an answer that says "changed" while
+  nothing changes would be a lie.
+- The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from broker.config import broker_settings, known_names, topic_config, topic_settings
+from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
+from broker.topic_config import TopicConfig
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+# The name of the resource that stands for all brokers.
+ALL_BROKERS = ""
+
+
+@cache
+def changeable() -> Mapping[str, Setting]:
+    """The settings of topics that a running broker lets one change, by the broker-wide name."""
+    return {
+        setting.synonyms[0][0]: setting for setting in topic_settings().values() if setting.synonyms
+    }
+
+
+def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
+    """The configuration with these changes, by resource name; ConfigError names the one that is wrong.
+
+    `config` may have been changed before: it is always what the broker was started with that is changed.
+    """
+    started = (
+        config if config.started_topic is None else replace(config, topic=config.started_topic)
+    )
+    in_force: dict[str, str] = {}
+    for name in (ALL_BROKERS, str(config.node_id)):
+        own = changes.get(name, {})
+        for key, text in own.items():
+            _parse(key, text)
+            in_force[key] = text
+    typed: dict[str, Any] = {
+        attribute_of(changeable()[key].name): _parse(key, text) for key, text in in_force.items()
+    }
+    changed = replace(
+        started,
+        topic=replace(started.topic, **typed),
+        started_topic=started.topic,
+        changes={name: dict(own) for name, own in changes.items() if own},
+    )
+    topic_config(changed, {})
+    return changed
+
+
+def _parse(key: str, text: str) -> Any:
+    if key not in changeable():
+        if key in known_names() or key in broker_settings():
+            raise ConfigError(f"{key} cannot be changed while the broker runs")
+        raise ConfigError(f"{key} is no setting of this broker")
+    return broker_synonyms(TopicConfig)[key][0].parse(text)

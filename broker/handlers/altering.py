@@ -1,0 +1,112 @@
+"""Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
+
+Rules of this file: a resource changes as a whole or not at all, and is answered once the change is durable and open
+logs have it. What may be changed and how it looks is said by the declarations of the settings alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from broker.cluster.administration import (
+    ConfigRules,
+    Overrides,
+    ResourceAlteration,
+    ResourceResult,
+    alter_configs,
+)
+from broker.cluster.events import TOPIC_RESOURCE
+from broker.cluster.image import MetadataImage
+from broker.config import BrokerConfig, topic_config, topic_settings
+from broker.dynamic_config import changeable, with_changes
+from broker.net.registry import RequestContext
+from broker.settings import ConfigError, Kind, attribute_of
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
+
+
+async def alter(
+    context: RequestContext, resources: Sequence[ResourceAlteration], *, validate_only: bool
+) -> list[AlterConfigsResourceResponse]:
+    """Change the settings, or say why not, resource by resource."""
+    node = context.node
+    results = await node.controller.decide(
+        lambda c: alter_configs(
+            c.image, resources, rules_of(node.config), validate_only=validate_only
+        )
+    )
+    return [answer(result) for result in results]
+
+
+def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
+    """One resource's part of the answer."""
+    return AlterConfigsResourceResponse(
+        error_code=result.error,
+        error_message=result.message,
+        resource_type=result.resource_type,
+        resource_name=result.resource_name,
+    )
+
+
+def refused(
+    resources: Sequence[tuple[int, str]], code: ErrorCode, message: str | None
+) -> list[AlterConfigsResourceResponse]:
+    """The same error for every resource."""
+    return [
+        answer(ResourceResult(resource_type=kind, resource_name=name, error=code, message=message))
+        for kind, name in dict.fromkeys(resources)
+    ]
+
+
+def rules_of(config: BrokerConfig) -> ConfigRules:
+    """What a broker with this configuration lets be changed."""
+
+    def check_topic(before: Overrides, after: Overrides) -> None:
+        _check_topic(config, before, after)
+
+    def check_broker(changes: Mapping[str, Overrides], image: MetadataImage) -> None:
+        _check_broker(config, changes, image)
+
+    def list_of(resource_type: int, name: str) -> Sequence[str] | None:
+        settings = topic_settings() if resource_type == TOPIC_RESOURCE else changeable()
+        setting = settings.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            return None
+        items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
+        return items
+
+    return ConfigRules(
+        node_id=config.node_id, check_topic=check_topic, check_broker=check_broker, list_of=list_of
+    )
+
+
+def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> None:
+    try:
+        wanted = topic_config(config, after)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if wanted.remote_storage_enable or not config.remote_log_storage_system_enable:
+        return
+    if topic_config(config, before).remote_storage_enable:
+        message = (
+            "remote.storage.enable=false: a topic stays a Delta table once it is one, "
+            "for what is in the table may be nowhere else"
+        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _check_broker(
+    config: BrokerConfig, changes: Mapping[str, Overrides], image: MetadataImage
+) -> None:
+    """The settings themselves, and that every topic's own still fit them."""
+    try:
+        changed = with_changes(config, changes)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    for topic in image.topics.values():
+        try:
+            if topic.configs:
+                topic_config(changed, topic.configs)
+        except ConfigError as error:
+            message = f"topic {topic.name} would have {error}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, message) from None

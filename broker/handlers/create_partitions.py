@@ -1,0 +1,61 @@
+"""Shell: CreatePartitions 0-3: topics get more partitions, each topic for itself.
+
+- The count is the new total. Not more than there are: INVALID_PARTITIONS; the same topic twice: INVALID_REQUEST;
+  unknown: UNKNOWN_TOPIC_OR_PARTITION; more than 10,000 new ones in a request: POLICY_VIOLATION.
+- Assignments, if given, are those of the new partitions in order: one for each, as many replicas as the topic has,
+  brokers that exist and stand there once, else INVALID_REPLICA_ASSIGNMENT.
+- One request is one commit; the new partitions take appends when it is answered.
+- validate_only decides and answers in the same way, and nothing is created.
+
+Versions: 2 flexible; 3 is 2 (THROTTLING_QUOTA_EXCEEDED is never given).
+Left out: quotas (KIP-599).
+"""
+
+from __future__ import annotations
+
+from broker.cluster.administration import MorePartitions, create_partitions
+from broker.handlers.waiting import within
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
+from kafka_ds.wire.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult
+
+
+def refuse(
+    request: CreatePartitionsRequest, code: ErrorCode, message: str | None
+) -> CreatePartitionsResponse:
+    """The same error for every topic."""
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
+            for name in names
+        ]
+    )
+
+
+@serves(CreatePartitionsRequest, versions="0-3", failure=refuse)
+async def grow(
+    request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Add the partitions, or say why not."""
+    wanted = [_wanted(topic) for topic in request.topics]
+    decision = context.node.controller.decide(
+        lambda c: create_partitions(c.image, wanted, validate_only=request.validate_only)
+    )
+    results = await within(request.timeout_ms, decision)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=result.name or "", error_code=result.error, error_message=result.message
+            )
+            for result in results
+        ]
+    )
+
+
+def _wanted(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = tuple(tuple(each.broker_ids) for each in topic.assignments)
+    return MorePartitions(name=topic.name, count=topic.count, assignments=assignments)

@@ -1,0 +1,267 @@
+"""AlterConfigs and IncrementalAlterConfigs: what changes, in which logs, and after a restart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka_ds.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
+from tests.in_process import InProcess, batch_of, in_process
+from tests.loops import in_loop
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+
+Change = tuple[str, int, str | None]
+
+
+def resource(kind: int, name: str, *changes: Change) -> IncrementalAlterConfigsResource:
+    return IncrementalAlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            IncrementalAlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in changes
+        ],
+    )
+
+
+async def change(
+    broker: InProcess, kind: int, name: str, *changes: Change, only: bool = False, version: int = 1
+) -> Any:
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(kind, name, *changes)], validate_only=only
+    )
+    (answer,) = (await broker.ask(request, version)).responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    return answer
+
+
+async def replace(broker: InProcess, name: str, version: int = 2, **configs: str) -> Any:
+    request = AlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name=name,
+                configs=[
+                    AlterableConfig(name=key.replace("_", "."), value=value)
+                    for key, value in configs.items()
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+    (answer,) = (await broker.ask(request, version)).responses
+    return answer
+
+
+async def described(broker: InProcess, kind: int, name: str, key: str) -> Any:
+    wanted = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=[key]
+    )
+    request = DescribeConfigsRequest(resources=[wanted], include_synonyms=True)
+    (result,) = (await broker.ask(request, 4)).results
+    (config,) = result.configs
+    return config
+
+
+def log_of(broker: InProcess, topic: str) -> Any:
+    return broker.node.replica_manager.get(topic, 0).log
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@in_loop
+async def test_a_topics_setting_reaches_its_open_log(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", retention_ms=5000)
+        changes = (("max.message.bytes", SET, "90"), ("retention.ms", DELETE, None))
+        answer = await change(broker, TOPIC, "t", *changes, version=version)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        assert log_of(broker, "t").config.max_message_bytes == 90
+        assert log_of(broker, "t").config.retention_ms == 7 * 24 * 3_600_000
+        refused = await broker.produce("t", batch_of([b"x" * 200]))
+        assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert broker.node.metadata.topics["t"].configs == {"max.message.bytes": "90"}
+
+
+@in_loop
+async def test_min_insync_replicas_counts_at_once_but_not_beyond_the_replicas(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await change(broker, TOPIC, "t", ("min.insync.replicas", SET, "2"))
+        leader = broker.node.replica_manager.get("t", 0).leader
+        assert leader.min_insync_replicas == 2
+        assert (await broker.produce("t", batch_of([b"a"]))).error_code == ErrorCode.NONE
+
+
+@in_loop
+async def test_what_was_changed_is_there_after_a_restart(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.create("u", retention_ms=7)
+        await change(broker, TOPIC, "t", ("segment.ms", SET, "12345"))
+        await change(broker, BROKER, "1", ("log.retention.ms", SET, "99"))
+        await change(broker, BROKER, "", ("message.max.bytes", SET, "5000"))
+    async with in_process(memory_path) as broker:
+        config = log_of(broker, "t").config
+        assert (config.segment_ms, config.retention_ms, config.max_message_bytes) == (
+            12345, 99, 5000,
+        )  # fmt: skip
+        assert log_of(broker, "u").config.retention_ms == 7
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@in_loop
+async def test_alter_configs_replaces_everything(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", retention_ms=5000, segment_ms=6000)
+        answer = await replace(broker, "t", version, segment_ms="7000", flush_ms="10")
+        assert answer.error_code == 0
+        configs = broker.node.metadata.topics["t"].configs
+        assert configs == {"segment.ms": "7000", "flush.ms": "10"}
+        assert log_of(broker, "t").config.segment_ms == 7000
+        wrong = await replace(broker, "t", version, segment_ms="soon")
+        assert wrong.error_code == ErrorCode.INVALID_CONFIG
+        assert "segment.ms" in wrong.error_message
+        assert broker.node.metadata.topics["t"].configs == configs
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code", "says"),
+    [
+        (TOPIC, "t", [("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG, "retention.ms"),
+        (TOPIC, "t", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG, "no.such"),
+        (TOPIC, "t", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "APPEND"),
+        (TOPIC, "t", [("cleanup.policy", APPEND, "x")], ErrorCode.INVALID_CONFIG, "cleanup.policy"),
+        (TOPIC, "t", [("flush.ms", SET, None)], ErrorCode.INVALID_REQUEST, "flush.ms"),
+        (TOPIC, "t", [("flush.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "9"),
+        (
+            TOPIC, "t", [("flush.ms", SET, "1"), ("flush.ms", SET, "2")],
+            ErrorCode.INVALID_REQUEST, "flush.ms",
+        ),
+        (TOPIC, "none", [("flush.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none"),
+        (TOPIC, "a/b", [("flush.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b"),
+        (BROKER, "7", [("log.retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST, "7"),
+        (BROKER, "1", [("node.id", SET, "5")], ErrorCode.INVALID_CONFIG, "node.id cannot"),
+        (BROKER, "1", [("log.roll.hours", SET, "5")], ErrorCode.INVALID_CONFIG, "log.roll.hours"),
+        (BROKER, "1", [("nonsense", SET, "5")], ErrorCode.INVALID_CONFIG, "nonsense"),
+        (BROKER, "", [("message.max.bytes", SET, "-1")], ErrorCode.INVALID_CONFIG, "message.max"),
+        (8, "1", [("root", SET, "DEBUG")], ErrorCode.INVALID_REQUEST, "8"),
+    ],
+)  # fmt: skip
+@in_loop
+async def test_what_is_refused_changes_nothing(
+    memory_path: Path, kind: int, name: str, changes: list[Change], code: ErrorCode, says: str
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        version = broker.node.metadata.version
+        answer = await change(broker, kind, name, ("segment.ms", DELETE, None), *changes)
+        assert answer.error_code == code
+        assert says in answer.error_message
+        assert broker.node.metadata.version == version
+
+
+@in_loop
+async def test_lists_grow_and_shrink(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        # What is there by default stays what is there: nothing is appended twice.
+        assert (
+            await change(broker, TOPIC, "t", ("cleanup.policy", APPEND, "delete"))
+        ).error_code == 0
+        assert (await described(broker, TOPIC, "t", "cleanup.policy")).value == "delete"
+
+
+@in_loop
+async def test_validate_only_changes_nothing(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        right = await change(broker, TOPIC, "t", ("flush.ms", SET, "1"), only=True)
+        wrong = await change(broker, TOPIC, "t", ("flush.ms", SET, "-1"), only=True)
+        assert (right.error_code, wrong.error_code) == (0, ErrorCode.INVALID_CONFIG)
+        assert broker.node.metadata.topics["t"].configs == {}
+
+
+@in_loop
+async def test_a_resource_twice(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        one = resource(TOPIC, "t", ("flush.ms", SET, "1"))
+        request = IncrementalAlterConfigsRequest(resources=[one, one], validate_only=False)
+        (answer,) = (await broker.ask(request, 1)).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@in_loop
+async def test_a_brokers_own_change_wins_over_that_for_all(memory_path: Path) -> None:
+    async with in_process(memory_path, log_segment_bytes=3 << 20) as broker:
+        await broker.create("t")
+        await broker.create("own", segment_bytes=9 << 20)
+        key = "log.segment.bytes"
+        await change(broker, BROKER, "", (key, SET, str(4 << 20)))
+        assert log_of(broker, "t").config.segment_bytes == 4 << 20
+        await change(broker, BROKER, "1", (key, SET, str(5 << 20)))
+        assert log_of(broker, "t").config.segment_bytes == 5 << 20
+        assert log_of(broker, "own").config.segment_bytes == 9 << 20
+        told = await described(broker, BROKER, "1", key)
+        assert (told.value, told.config_source, told.read_only) == (
+            str(5 << 20), DYNAMIC_BROKER, False,
+        )  # fmt: skip
+        assert [(s.source, s.value) for s in told.synonyms] == [
+            (DYNAMIC_BROKER, str(5 << 20)),
+            (DYNAMIC_DEFAULT, str(4 << 20)),
+            (STATIC, str(3 << 20)),
+            (DEFAULT, str(1 << 30)),
+        ]
+        topic = await described(broker, TOPIC, "t", "segment.bytes")
+        assert (topic.value, topic.config_source) == (str(5 << 20), DYNAMIC_BROKER)
+        shared = await described(broker, BROKER, "", key)
+        assert (shared.value, shared.config_source) == (str(4 << 20), DYNAMIC_DEFAULT)
+        await change(broker, BROKER, "1", (key, DELETE, None))
+        await change(broker, BROKER, "", (key, DELETE, None))
+        assert log_of(broker, "t").config.segment_bytes == 3 << 20
+        assert (await described(broker, BROKER, "1", key)).config_source == STATIC
+
+
+@in_loop
+async def test_what_all_topics_inherit_must_fit_what_one_has(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t", local_retention_ms=5000)
+        answer = await change(broker, BROKER, "1", ("log.retention.ms", SET, "4000"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "topic t" in answer.error_message
+        assert "local.retention.ms=5000" in answer.error_message
+
+
+@in_loop
+async def test_a_topic_becomes_a_table_but_never_ceases_to_be_one(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        topic_id = await broker.create("t", remote_storage_enable="false")
+        tier = broker.node.tier
+        assert tier is not None
+        assert tier.tiered_end(topic_id, 0) is None
+        assert log_of(broker, "t").on_roll is None
+        answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "true"))
+        assert answer.error_code == 0
+        assert log_of(broker, "t").on_roll is not None
+        answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "remote.storage.enable" in answer.error_message
