@@ -13,22 +13,22 @@ from typing import Any, Self
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_reader import ColdReader
-from broker.tier.delta_tables import TopicTable, TopicTables, tiered_end
+from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
 from broker.tier.spi import ColdRead, Committed, FateUnknownError, StorageError, Written
-from kafka_ds.lake.actions import Action, ours_of
+from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.intent import (
     Intent,
     LeaderEpochFenced,
     PartitionIntent,
     TableChanged,
-    TopicChange,
     TopicIdChanged,
 )
-from kafka_ds.lake.log import DeltaLog, LogClock, SystemLogClock
+from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.parquet import FileReader
+from kafka_ds.lake.snapshot import NoSuchTable
 from kafka_ds.lake.states import RemoteLogSegment
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
@@ -41,23 +41,6 @@ FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
 # Of a 64 MiB file a footer is half a MiB in memory.
 FOOTERS_MAX = 32
-
-
-class RangesChange(TopicChange):
-    """An append of ranges whose commit says which attempts it makes visible."""
-
-    def __init__(
-        self, intent: Intent, view: Any, segments: Sequence[RemoteLogSegment], *, now_ms: int
-    ) -> None:
-        self._segments = segments
-        super().__init__(intent, view, now_ms=now_ms)
-
-    def info(self) -> Mapping[str, Any]:
-        left = {part.partition for part in self.partitions}
-        return {
-            **super().info(),
-            "segments": [_described(each) for each in self._segments if each.partition in left],
-        }
 
 
 class DeltaStorage:
@@ -114,7 +97,7 @@ class DeltaStorage:
 
         return write_ranges(
             self._store,
-            table.name,
+            table.folder,
             segments,
             sources,
             file_bytes=self._settings.lake_file_bytes,
@@ -132,84 +115,68 @@ class DeltaStorage:
                 except VersionsGone as error:
                     if not error.attempt.files_may_be_deleted:
                         raise FateUnknownError(str(error)) from error
-        raise StorageError(f"{table.name}: its log was cleaned up under the commit")
+        raise StorageError(f"{table.folder}: its log was cleaned up under the commit")
 
-    def _try(self, table: TopicTable, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
-        now_ms = self._clock.wall_ms()
+    def _try(self, shared: SharedTable, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        table = shared.table
         intent = Intent(
-            operation=OPERATION,
-            topic_id=topic_id,
-            partitions=tuple(self._intents(table, ranges, now_ms)),
+            operation=OPERATION, topic_id=topic_id, partitions=tuple(self._intents(shared, ranges))
         )
-        segments = [each.segment for each in ranges]
-        with table.view(fresh=True) as snapshot:
-            if snapshot is None:
-                raise StorageError(f"{table.name} is gone")
-            try:
-                change = RangesChange(intent, snapshot, segments, now_ms=now_ms)
-            except Conflict as conflict:
-                return _all_dropped(ranges, conflict)
-            attempt = table.log.begin(change)
-            attempt.begun_ms = min(each.parts.begun_ms for each in ranges)
-            try:
-                table.log.commit(attempt, read_version=snapshot.version)
-            except Conflict as conflict:
-                return _all_dropped(ranges, conflict)
-            except FateUnknown as error:
-                self._unsettled[table.topic] = attempt
-                raise FateUnknownError(f"fate unknown, tried again: {error}") from error
-            except VersionsGone:
-                raise
-            except CommitError as error:
-                raise StorageError(str(error)) from error
-        with table.view(fresh=True):
-            left = {part.partition for part in change.partitions}
+        try:
+            done = table.commit(intent, begun_ms=min(each.parts.begun_ms for each in ranges))
+        except Conflict as conflict:
+            return _all_dropped(ranges, conflict)
+        except (NoSuchTable, ForeignTable) as error:
+            raise StorageError(str(error)) from error
+        except FateUnknown as error:
+            self._unsettled[table.topic] = error.attempt
+            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+        except VersionsGone:
+            raise
+        except CommitError as error:
+            raise StorageError(str(error)) from error
         return Committed(
-            written=tuple(each for each in ranges if each.segment.partition in left),
-            dropped={partition: str(conflict) for partition, conflict in change.out.items()},
+            written=tuple(each for each in ranges if each.segment.partition not in done.out),
+            dropped={partition: str(conflict) for partition, conflict in done.out.items()},
             final=frozenset(
                 partition
-                for partition, conflict in change.out.items()
+                for partition, conflict in done.out.items()
                 if isinstance(conflict, FINAL_CONFLICTS)
             ),
         )
 
-    def _intents(
-        self, table: TopicTable, ranges: Sequence[Written], now_ms: int
-    ) -> Iterator[PartitionIntent]:
+    @staticmethod
+    def _intents(shared: SharedTable, ranges: Sequence[Written]) -> Iterator[PartitionIntent]:
         """One for each partition: its ranges follow each other."""
+        now_ms = shared.table.log.clock.wall_ms()
         by_partition: dict[int, list[Written]] = {}
         for each in ranges:
             by_partition.setdefault(each.segment.partition, []).append(each)
         for partition, parts in by_partition.items():
             files = {file.path: file for each in parts for file in each.parts.files}
-            adds: list[Action] = [
-                file.add(table.name, partition, now_ms=now_ms) for file in files.values()
-            ]
             yield PartitionIntent(
                 partition=partition,
                 leader_epoch=parts[-1].segment.leader_epoch,
                 start_offset=parts[0].segment.start_offset,
                 end_offset=parts[-1].segment.end_offset,
-                adds=tuple(adds),
+                adds=tuple(
+                    file.add(shared.folder, partition, now_ms=now_ms) for file in files.values()
+                ),
+                segments=tuple(_described(each.segment) for each in parts),
             )
 
-    def _settle(self, table: TopicTable) -> None:
+    def _settle(self, shared: SharedTable) -> None:
         """Find out what became of a commit whose answer was lost."""
-        attempt = self._unsettled.get(table.topic)
+        attempt = self._unsettled.get(shared.table.topic)
         if attempt is None:
             return
         try:
-            with table.view(fresh=True) as snapshot:
-                version = -1 if snapshot is None else snapshot.version
-            table.log.commit(attempt, read_version=version)
-        except FateUnknown as error:
-            raise FateUnknownError(f"fate still unknown: {error}") from error
-        except OSError as error:
+            shared.table.resume(attempt)
+        except (FateUnknown, OSError) as error:
             raise FateUnknownError(f"fate still unknown: {error}") from error
         except (Conflict, CommitError) as error:
-            log.warning("%s: a commit whose answer was lost is not there: %s", table.name, error)
-        del self._unsettled[table.topic]
+            log.warning("%s: a commit whose answer was lost is not there: %s", shared.folder, error)
+        del self._unsettled[shared.table.topic]
 
     # -- after a crash ----------------------------------------------------------------------
 
@@ -232,12 +199,12 @@ class DeltaStorage:
 
     @staticmethod
     def _decided(
-        table: TopicTable, version: int, segment: RemoteLogSegment
+        table: SharedTable, version: int, segment: RemoteLogSegment
     ) -> list[dict[str, Any]] | None:
         """The attempts in the commit that made the segment's range visible; None if it is cleaned up."""
         topic_id = uuid_text(segment.topic_id)
         while version >= 0:
-            actions = table.log.read_version(version)
+            actions = table.table.log.read_version(version)
             if actions is None:
                 return None
             ours = ours_of(actions) or {}
@@ -246,7 +213,7 @@ class DeltaStorage:
                     if part["partition"] == segment.partition and (
                         0 <= part["startOffset"] <= segment.end_offset <= part["endOffset"]
                     ):
-                        found: list[dict[str, Any]] = ours.get("segments", [])
+                        found: list[dict[str, Any]] = part.get("segments", [])
                         return found
             version -= 1
         return None
@@ -255,8 +222,8 @@ class DeltaStorage:
         table = self._tables.get(segment.topic)
         residue = [segment.residue] if segment.residue else []
         for name in (*segment.files, *residue):
-            if not self._store.size(f"{table.name}/{name}"):
-                raise StorageError(f"{table.name}/{name} is committed but not in the store")
+            if not self._store.size(f"{table.folder}/{name}"):
+                raise StorageError(f"{table.folder}/{name} is committed but not in the store")
 
     def discard(self, segment: RemoteLogSegment) -> None:
         if segment.segment_id not in self._lost:
@@ -265,7 +232,7 @@ class DeltaStorage:
         attempt = uuid_text(segment.segment_id)
         folders = (f"partition={segment.partition}", f"_residue/partition={segment.partition}")
         for folder in folders:
-            for entry in self._store.list(f"{table.name}/{folder}"):
+            for entry in self._store.list(f"{table.folder}/{folder}"):
                 if attempt in entry.path:
                     self._store.delete(entry.path)
         self._lost.discard(segment.segment_id)
@@ -293,8 +260,8 @@ class DeltaStorage:
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         table = self._tables.get(topic)
-        residue = self._store.list(f"{table.name}/_residue")
-        if table.delete(topic_id, now_ms=self._clock.wall_ms()):
+        residue = self._store.list(f"{table.folder}/_residue")
+        if table.retire(topic_id):
             log.info("deleted the rows of %s (%s)", topic, uuid_text(topic_id))
             # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
             for entry in residue:
@@ -306,7 +273,7 @@ class DeltaStorage:
         with table.lock, table.view(fresh=False) as snapshot:
             if snapshot is None:
                 return
-            checkpoint = table.log.last_checkpoint() or 0
+            checkpoint = table.table.log.last_checkpoint() or 0
             if snapshot.version - checkpoint < self._settings.lake_checkpoint_interval:
                 return
         self._crash_points.at("before_checkpoint")
@@ -314,14 +281,14 @@ class DeltaStorage:
 
         # A log of its own: readers follow the table meanwhile.
         done = maintain(
-            DeltaLog(self._store, table.name, clock=self._clock),
+            DeltaLog(self._store, table.folder, clock=self._clock),
             now_ms=self._clock.wall_ms(),
             interval=self._settings.lake_checkpoint_interval,
         )
         self._crash_points.at("after_checkpoint")
         log.info(
             "%s: checkpoint of version %s, %d log files cleaned up",
-            table.name,
+            table.folder,
             done.checkpoint_version,
             done.log_files_deleted,
         )
@@ -337,7 +304,6 @@ def _described(segment: RemoteLogSegment) -> dict[str, Any]:
     """What of a segment is known only when its files are written."""
     return {
         "id": uuid_text(segment.segment_id),
-        "partition": segment.partition,
         "startOffset": segment.start_offset,
         "endOffset": segment.end_offset,
         "files": list(segment.files),
