@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 UNKNOWN_END = -2
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+# A copy that meets one of these is asked for again; what it left is settled by `recover` then.
+STORE_ERRORS = (StorageError, FateUnknownError, OSError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class Copier:
             for topic in request.topics:
                 self._commit_topic(topic, [each for each in partitions if each.topic is topic])
             self._finish(partitions)
-        except (StorageError, FateUnknownError) as error:
+        except STORE_ERRORS as error:
             for each in partitions:
                 if each.outcome != CONFLICT:
                     each.fail(str(error))
@@ -181,7 +183,7 @@ class Copier:
         self._crash_points.at("before_commit")
         try:
             committed = self._storage.commit(topic.topic, uuid_from_text(topic.topic_id), written)
-        except (StorageError, FateUnknownError) as error:
+        except STORE_ERRORS as error:
             log.warning("commit of %s: %s", topic.topic, error)
             for each in partitions:
                 if each.written:
@@ -197,7 +199,7 @@ class Copier:
             return
         try:
             each.written = self._storage.write(each.segments, each.ranges)
-        except (SourceGone, StorageError) as error:
+        except (SourceGone, *STORE_ERRORS) as error:
             each.fail(str(error))
 
     def _note(self, each: _Partition, committed: Committed) -> None:
@@ -217,7 +219,7 @@ class Copier:
             try:
                 for one in each.done:
                     self._storage.verify(one.segment)
-            except StorageError as error:
+            except (StorageError, OSError) as error:
                 log.error("%s-%d: %s", each.topic.topic, each.partition, error)
                 each.fail(str(error))
                 each.done = []

@@ -7,7 +7,6 @@ bytes before the next one.
 """
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -19,7 +18,7 @@ from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.log import DeltaLog, ForeignTable
+from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
@@ -30,11 +29,19 @@ Segments = dict[bytes, RemoteLogSegment]
 class DeltaMetadata:
     """The events of one broker's attempts, and what all events together say."""
 
-    def __init__(self, store: Store, settings: TierSettings, crash_points: CrashPoints) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        *,
+        clock: LogClock | None = None,
+    ) -> None:
         self._store = store
         self._settings = settings
         self._crash_points = crash_points
-        self._events = RemoteLogEvents(store)
+        self._clock = clock or SystemLogClock()
+        self._events = RemoteLogEvents(store, clock=self._clock)
         self._open: Segments | None = None
         self._unsettled: tuple[Attempt, Segments] | None = None
         self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
@@ -95,7 +102,7 @@ class DeltaMetadata:
         return {}
 
     def _append(self, segments: Sequence[RemoteLogSegment], left: Segments) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
         info = {
             "brokerId": self._settings.node_id,
@@ -126,14 +133,14 @@ class DeltaMetadata:
         self._unsettled = None
 
     def maintain(self) -> None:
-        log = DeltaLog(self._store, self._events.log.table)
+        log = DeltaLog(self._store, self._events.log.table, clock=self._clock)
         interval = self._settings.lake_checkpoint_interval
         if log.latest_version() - (log.last_checkpoint() or 0) < interval:
             return
         from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
 
         self._crash_points.at("before_checkpoint")
-        maintain(log, now_ms=time.time_ns() // 1_000_000, interval=interval)
+        maintain(log, now_ms=self._clock.wall_ms(), interval=interval)
         self._crash_points.at("after_checkpoint")
 
     # -- reading ----------------------------------------------------------------------------

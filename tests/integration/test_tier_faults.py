@@ -1,0 +1,280 @@
+"""What the copier makes of lost answers, a store that is away, leaders that were overtaken, foreign changes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.system import new_uuid
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.messages import CONFLICT, FAILED, FINISHED, PartitionOutcome
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.actions import encode_actions, txn_action
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.names import AppIdKind, app_id, commit_file
+from kafka_ds.lake.states import RemoteLogSegmentState
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    copy_range,
+    copy_request,
+    segment,
+)
+
+TABLE = f"topics/{TOPIC}"
+EVENTS = "__remote_log_metadata"
+
+
+class Worker:
+    """What a worker process has, over a store in memory that outlives it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        settings = TierSettings(node_id=1)
+        self.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
+        self.metadata = DeltaMetadata(store, settings, CrashPoints(), clock=store.clock)
+        self.copier = Copier(
+            self.storage, self.metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
+        )
+
+    def copy(self, *ranges: Any, topic_id: bytes = TOPIC_ID) -> list[PartitionOutcome]:
+        return self.copier.copy(copy_request(ranges, topic_id=topic_id)).partitions
+
+    def finished(self, partition: int = 0) -> list[tuple[int, int]]:
+        return [
+            (each.start_offset, each.end_offset)
+            for each in self.metadata.list_segments(TOPIC_ID, partition)
+            if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        found: list[int] = []
+        offset = 0
+        while True:
+            read = self.storage.read(
+                TOPIC, TOPIC_ID, partition, offset, max_bytes=1000, committed_only=True
+            )
+            found += [record.offset for record in all_records(read.chunks)]
+            offset = read.next_offset
+            if offset > read.tiered_end:
+                return found
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[..., Any]:
+    def made(start: int, end: int, **more: Any) -> Any:
+        path = segment(tmp_path / f"{start}-{end}.log", start, end - start + 1)
+        return copy_range(path, start, end, **more)
+
+    return made
+
+
+def is_commit_of(path: str, table: str) -> bool:
+    return path.startswith(f"{table}/_delta_log/") and path.endswith(".json")
+
+
+class Loses:
+    """From the first put into one table's log on, the store is away for that many calls.
+
+    `written`: the put is done all the same, and its answer is lost.
+    """
+
+    def __init__(self, store: MemoryStore, table: str, *, times: int, written: bool) -> None:
+        self.left = times
+        self.begun = False
+        self._table = table
+        if written:
+            store.after_put = self.fail
+        else:
+            store.before_put = self.fail
+        store.on_read = lambda path: self.fail(path) if self.begun else None
+
+    def fail(self, path: str) -> None:
+        if is_commit_of(path, self._table) and self.left > 0:
+            self.begun = True
+            self.left -= 1
+            raise OSError("the connection was reset")
+
+
+@pytest.mark.parametrize("table", [TABLE, EVENTS])
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("times", [1, 3, 40])
+def test_lost_answers_neither_lose_nor_double(
+    store: MemoryStore, source: Callable[..., Any], table: str, written: bool, times: int
+) -> None:
+    worker = Worker(store)
+    assert worker.copy(source(0, 9))[0].outcome == FINISHED
+    loss = Loses(store, table, times=times, written=written)
+    outcomes = [worker.copy(source(10, 19), source(20, 24))[0] for _ in range(30)]
+    assert {each.outcome for each in outcomes} <= {FINISHED, FAILED}
+    assert loss.left == 0
+    assert (outcomes[-1].outcome, outcomes[-1].tiered_end) == (FINISHED, 24)
+    for each in (worker, Worker(store)):
+        assert each.offsets() == list(range(25))
+        assert each.finished() == [(0, 9), (10, 19), (20, 24)]
+        each.copier.recover()
+        assert each.metadata.unfinished() == []
+
+
+@pytest.mark.parametrize("table", [TABLE, EVENTS])
+def test_a_worker_that_dies_while_a_fate_is_unknown(
+    store: MemoryStore, source: Callable[..., Any], table: str
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    loss = Loses(store, table, times=10**6, written=True)
+    assert worker.copy(source(10, 19))[0].outcome == FAILED
+    loss.left = 0
+    later = Worker(store)
+    assert later.copy(source(10, 19))[0].outcome == FINISHED
+    assert later.offsets() == list(range(20))
+    assert later.finished() == [(0, 9), (10, 19)]
+
+
+def test_while_a_fate_is_unknown_no_file_is_deleted(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    before = set(store.objects)
+    loss = Loses(store, TABLE, times=10**6, written=True)
+    for _ in range(3):
+        assert worker.copy(source(10, 19))[0].outcome == FAILED
+    files = {
+        each for each in set(store.objects) - before if each.endswith((".parquet", ".residue"))
+    }
+    assert len([each for each in files if each.startswith(TABLE)]) == 2, "one attempt's files"
+    loss.left = 0
+    assert worker.copy(source(10, 19))[0].outcome == FINISHED
+    assert files <= set(store.objects)
+
+
+def test_a_store_that_is_away_fails_the_copy_and_later_not(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    loss = Loses(store, EVENTS, times=10**6, written=False)
+    assert worker.copy(source(0, 9))[0].outcome == FAILED
+    assert not any(each.startswith(TABLE) for each in store.objects), "nothing before STARTED"
+    loss.left = 0
+    assert worker.copy(source(0, 9))[0].outcome == FINISHED
+
+
+def put_version(store: MemoryStore, *actions: Any) -> None:
+    """A commit by somebody else."""
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    version = log.latest_version() + 1
+    assert store.put_if_absent(f"{TABLE}/{commit_file(version)}", encode_actions(actions))
+
+
+def test_a_leader_that_was_overtaken_is_fenced_and_the_rest_goes_on(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9), source(0, 9, partition=1))
+    put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4, 0))
+    first, second = worker.copy(source(10, 19), source(10, 19, partition=1))
+    assert (first.outcome, first.tiered_end) == (CONFLICT, 9)
+    assert "leader epoch 4 wrote" in first.message
+    assert (second.outcome, second.tiered_end) == (FINISHED, 19)
+    assert worker.offsets() == list(range(10))
+    # The leader of the higher epoch goes on.
+    (third,) = worker.copy(source(10, 19, epoch=4))
+    assert third.outcome == FINISHED
+
+
+def test_two_workers_race_for_the_same_ranges(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    first, second = Worker(store), Worker(store)
+    first.copy(source(0, 9))
+    second.copy(source(0, 9))
+    raced: list[PartitionOutcome] = []
+
+    def race(path: str) -> None:
+        if is_commit_of(path, TABLE):
+            store.before_put = lambda path: None
+            raced.extend(second.copy(source(10, 19)))
+
+    store.before_put = race
+    (outcome,) = first.copy(source(10, 14))
+    assert raced[0].outcome == FINISHED
+    assert (outcome.outcome, outcome.tiered_end) == (FAILED, 9)
+    # Asked again, it says what there is, so that the leader goes on behind it.
+    (again,) = first.copy(source(10, 14))
+    assert (again.outcome, again.tiered_end) == (FINISHED, 19)
+    assert first.offsets() == list(range(20))
+
+
+def test_files_of_an_attempt_that_lost_go_once_another_has_won(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker, other = Worker(store), Worker(store)
+    worker.copy(source(0, 9))
+
+    def race(path: str) -> None:
+        if is_commit_of(path, TABLE):
+            store.before_put = lambda path: None
+            other.copy(source(10, 19))
+
+    store.before_put = race
+    worker.copy(source(10, 19))
+    assert len(data_files(store)) == 3
+    later = Worker(store)
+    later.copy(source(20, 29))
+    assert len(data_files(store)) == 3, "two that won before, one new"
+    assert later.offsets() == list(range(30))
+
+
+def data_files(store: MemoryStore) -> list[str]:
+    return [each for each in store.objects if each.startswith(TABLE) and each.endswith(".parquet")]
+
+
+def test_a_table_that_others_changed_pauses_its_topic(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    put_version(
+        store,
+        {
+            "protocol": {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": ["deletionVectors"],
+                "writerFeatures": ["deletionVectors"],
+            }
+        },
+    )
+    (outcome,) = worker.copy(source(10, 19))
+    assert outcome.outcome == CONFLICT
+    assert "reader version 3" in outcome.message
+
+
+def test_a_deleted_topic_s_leader_writes_no_more(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker, asleep = Worker(store), Worker(store)
+    worker.copy(source(0, 9))
+    asleep.storage.state(TOPIC, TOPIC_ID, 0)
+    worker.storage.delete_topic(TOPIC, TOPIC_ID)
+    (outcome,) = asleep.copy(source(10, 19))
+    assert outcome.outcome != FINISHED
+    fresh = bytes(range(100, 116))
+    (again,) = worker.copy(source(0, 4), topic_id=fresh)
+    assert (again.outcome, again.tiered_end) == (FINISHED, 4)
+    (outcome,) = asleep.copy(source(10, 19))
+    assert outcome.outcome != FINISHED
+    assert worker.storage.state(TOPIC, fresh, 0).tiered_end == 4
+    assert not any(".residue" in each and "00000000000000000010-" in each for each in store.objects)
