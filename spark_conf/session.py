@@ -1,7 +1,8 @@
 """Shell: a Spark session that reads and writes Delta and knows the format "kafka_ds".
 
 Rules of this file: settings live in spark-defaults.conf beside it, so that spark-submit and spark-sql can use the same
-ones; Delta's jars come from the cache of `spark_conf.jars`, so that starting a session needs no network.
+ones, and the caller has the last word; Delta's jars come from the cache of `spark_conf.jars`, so that starting a
+session needs no network; Python workers run the interpreter that asks, since it is the one that has the package.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 from spark_conf import jars
@@ -18,36 +20,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS = Path(__file__).parent / "spark-defaults.conf"
+VIEWS = Path(__file__).parent / "views"
 
 
 def defaults() -> dict[str, str]:
     """The settings of spark-defaults.conf."""
     lines = (line.split("#", 1)[0].strip() for line in DEFAULTS.read_text().splitlines())
     words = (line.split(None, 1) for line in lines if line)
-    return {name: value for name, value in words}
+    return {name: value.strip() for name, value in words}
 
 
 def session(
     app_name: str,
     *,
     master: str = "local[*]",
+    lake: str | os.PathLike[str] | None = None,
     extra_jars: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session named ``app_name``; ``settings`` win over those of spark-defaults.conf.
+    """A session named ``app_name`` with Delta, in which ``format("kafka_ds")`` is registered.
 
-    ``extra_jars`` is a comma-separated list of jars beside Delta's.
+    ``settings`` win over those of spark-defaults.conf; ``lake`` is a folder of tables: with it the views of
+    ``system_views`` are there, too; ``extra_jars`` is a comma-separated list of jars beside Delta's.
 
     Raises:
         JarsUnavailable: Delta's jars are not in the cache and cannot be fetched, or there is no Java.
     """
     from pyspark.sql import SparkSession
 
+    import kafka_ds
+
     delta = sorted(str(path) for path in jars.fetch("delta").glob("*.jar"))
     java = Path(jars.java_command()).resolve().parent.parent
     # Spark's launcher looks here; the version that we found is the version that it shall use.
     os.environ.setdefault("JAVA_HOME", str(java))
-    # The data source runs in Python workers: they need this interpreter's packages, not those of the first python3.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     wanted = {**defaults(), **(settings or {})}
@@ -56,4 +62,24 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    kafka_ds.register(spark)
+    if lake is not None:
+        system_views(spark, lake)
     return spark
+
+
+def system_views(spark: SparkSession, lake: str | os.PathLike[str]) -> list[str]:
+    """Make a temporary view for each query in ``views`` whose table the lake has; their names.
+
+    A table appears with its first commit: ask again when one is missing.
+    """
+    root = os.path.abspath(lake) if "://" not in os.fspath(lake) else os.fspath(lake)
+    made: list[str] = []
+    for path in sorted(VIEWS.glob("*.sql")):
+        query = Template(path.read_text()).substitute(lake=root)
+        table = query.partition("delta.`")[2].partition("`")[0]
+        if "://" not in root and not (Path(table) / "_delta_log").is_dir():
+            continue
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {path.stem} AS {query}")
+        made.append(path.stem)
+    return made

@@ -47,11 +47,6 @@ class KafkaBatchReader(DataSourceReader):
         for name in options.ignored:
             LOGGER.warning("option '%s' is ignored in a batch query", name)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what can be applied exactly; hand back the rest."""
-        self._predicate, refused = pushed(filters, self._predicate)
-        return refused
-
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
         options = self._options
@@ -86,3 +81,15 @@ class KafkaBatchReader(DataSourceReader):
             return iter(())
         config = read_config(self._options, self._schema, self._predicate)
         return read_task(partition.value, config)
+
+
+class PushingKafkaBatchReader(KafkaBatchReader):
+    """The reader where each query has a plan of its own (`kafka_ds.source.optimizer`): it takes filters.
+
+    It is a class apart because Spark asks whether the method is there.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what can be applied exactly; hand back the rest."""
+        self._predicate, refused = pushed(filters, self._predicate)
+        return refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_ds.source import optimizer
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import Options, parse_options
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from kafka_ds.source.batch import KafkaBatchReader
     from kafka_ds.source.stream import KafkaStreamReader
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -82,7 +82,7 @@ class KafkaDataSource(DataSource):
         names = options.columns or default_columns(include_headers=options.include_headers)
         return StructType([StructField(name, _TYPES[COLUMNS[name.lower()].ddl]) for name in names])
 
-    def reader(self, schema: StructType) -> KafkaBatchReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         from kafka_ds.source.batch import KafkaBatchReader
 
@@ -96,6 +96,16 @@ class KafkaDataSource(DataSource):
 
     def _parsed(self, *, stream: bool | None) -> Options:
         return parse_options(dict(self.options), stream=stream)
+
+
+class PushingKafkaDataSource(KafkaDataSource):
+    """The same source where Spark may push filters down to it: in sessions that keep each query's plan apart."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query, which takes filters."""
+        from kafka_ds.source.batch import PushingKafkaBatchReader
+
+        return PushingKafkaBatchReader(self._parsed(stream=False), declared(schema))
 
 
 def declared(schema: StructType) -> pa.Schema:
@@ -123,13 +133,17 @@ def declared(schema: StructType) -> pa.Schema:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("kafka_ds")`` known to a session, with push-down of filters.
+    """Make ``format("kafka_ds")`` known to a session, with push-down of filters and columns.
 
     Parameters
     ----------
     spark
-        The session; its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
-        refuses a source that takes filters.
+        The session. Its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
+        refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.optimizer`. Where it
+        does not take the rule (Spark Connect), filters are applied by Spark alone.
     """
-    spark.conf.set(PUSHDOWN_SETTING, "true")
-    spark.dataSource.register(KafkaDataSource)
+    if optimizer.install(spark):
+        spark.conf.set(PUSHDOWN_SETTING, "true")
+        spark.dataSource.register(PushingKafkaDataSource)
+    else:
+        spark.dataSource.register(KafkaDataSource)

@@ -167,6 +167,10 @@ def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
         raise OptionError(
             f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})"
         )
+    if parsed.tiers == "remote" and not parsed.client.read_committed:
+        raise OptionError(
+            "option 'isolation' is read_uncommitted, which the table alone ('tiers' = remote) cannot serve"
+        )
     if isinstance(parsed.starting, AtTimestamp | AtTimestamps) and parsed.tiers == "remote":
         raise OptionError(
             f"option '{parsed.starting.option}' asks the brokers, which 'tiers' = remote does not"

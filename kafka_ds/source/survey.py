@@ -32,7 +32,6 @@ from kafka_ds.source.planning import LakeView, PartitionView
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.types import NO_UUID
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
@@ -243,7 +242,9 @@ class Survey:
         return self._narrowed(found, predicate)
 
     def _views_of(self, topic: str, bounds: Bounds) -> Mapping[int, LakeView]:
-        if self.options.tiers == "local" or not self.has_tables():
+        # What was aborted is not in the table: uncommitted reads go through the brokers.
+        committed = self.options.client.read_committed
+        if self.options.tiers == "local" or not committed or not self.has_tables():
             return {}
         return self.tables().views(topic, bounds.topic_id)
 
@@ -368,8 +369,3 @@ def _same_partitions(
             f"option '{limit.option}' must name every partition, with -1 for latest and -2 for earliest "
             f"offsets; named are {names(given)}, there are {names(set(there))}"
         )
-
-
-def no_topic_id(topic: Topic) -> bool:
-    """Whether the cluster is too old for topic ids (KIP-516)."""
-    return topic.topic_id == NO_UUID

@@ -1,0 +1,221 @@
+"""Shell: a rule for Spark's optimizer: each query has a plan of its own, and reads the columns that it uses.
+
+Rules of this file:
+- Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share: after
+  `df.where("partition = 0").count()`, `df.count()` would read partition 0 alone, and of two scans in one query both
+  would read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of
+  its own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
+- A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
+- It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public
+  interface (`ExperimentalMethods.extraOptimizations`): nothing to download, nothing on the class path. What it needs of
+  Spark's internals is looked up once, when it is installed: a Spark in which something is missing runs without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGER = logging.getLogger("kafka_ds.source")
+CLASS_NAME: Final = "kafka_ds.OwnPlan"
+
+JAVA: Final = r"""
+package kafka_ds;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.util.Collections;
+import java.util.Map;
+import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeSet;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
+import scala.Some;
+import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+
+public class OwnPlan extends Rule {
+  private static final String FORMAT = "kafka_ds";
+  private static final String CHEAPEST = "partition";
+  private final Map done = Collections.synchronizedMap(new WeakHashMap());
+  private final Field ds, shortName, options, schema, filters, instance;
+  private final Constructor relation = DataSourceV2ScanRelation.class.getConstructors()[0];
+
+  public OwnPlan() throws Exception {
+    ds = field(PythonScan.class, "ds");
+    shortName = field(PythonScan.class, "shortName");
+    options = field(PythonScan.class, "options");
+    schema = field(PythonScan.class, "outputSchema");
+    filters = field(PythonScan.class, "supportedFilters");
+    instance = field(PythonDataSourceV2.class, "dataSourceInPython");
+  }
+
+  private static Field field(Class owner, String name) throws NoSuchFieldException {
+    Field found = owner.getDeclaredField(name);
+    found.setAccessible(true);
+    return found;
+  }
+
+  public TreeNode apply(TreeNode plan) {
+    try {
+      return visit((LogicalPlan) plan, null);
+    } catch (RuntimeException problem) {
+      throw problem;
+    } catch (Exception problem) {
+      throw new RuntimeException(problem);
+    }
+  }
+
+  /* `used` are the columns that the plan above asks for, null for all. */
+  private LogicalPlan visit(LogicalPlan plan, AttributeSet used) throws Exception {
+    if (plan instanceof DataSourceV2ScanRelation) {
+      return replaced((DataSourceV2ScanRelation) plan, used);
+    }
+    AttributeSet below = null;
+    if (plan instanceof Project) {
+      below = plan.references();
+    } else if (plan instanceof org.apache.spark.sql.catalyst.plans.logical.Filter && used != null) {
+      below = used.$plus$plus(plan.references());
+    }
+    Seq children = plan.children();
+    Object[] visited = new Object[children.length()];
+    boolean changed = false;
+    for (int i = 0; i < visited.length; i++) {
+      visited[i] = visit((LogicalPlan) children.apply(i), below);
+      changed = changed || visited[i] != children.apply(i);
+    }
+    if (!changed) {
+      return plan;
+    }
+    return (LogicalPlan) plan.withNewChildren(seq(visited));
+  }
+
+  private LogicalPlan replaced(DataSourceV2ScanRelation node, AttributeSet used) throws Exception {
+    Object old = node.scan();
+    if (!(old instanceof PythonScan) || done.containsKey(old)
+        || !FORMAT.equalsIgnoreCase((String) shortName.get(old))) {
+      return node;
+    }
+    StructType whole = (StructType) schema.get(old);
+    Filter[] pushed = (Filter[]) filters.get(old);
+    java.util.List output = new java.util.ArrayList();
+    StructType wanted = pruned(whole, node.output(), used, pushed, output);
+    String name = (String) shortName.get(old);
+    CaseInsensitiveStringMap given = (CaseInsensitiveStringMap) options.get(old);
+    PythonDataSourceCreationResult created = ((PythonDataSourceV2) ds.get(old))
+        .getOrCreateDataSourceInPython(name, given, new Some(whole));
+    PythonDataSourceV2 own = new PythonDataSourceV2();
+    own.setShortName(name);
+    instance.set(own, created);
+    if (pushed.length > 0) {
+      Option found = own.source().pushdownFiltersInPython(created, wanted, pushed);
+      PythonFilterPushdownResult result = (PythonFilterPushdownResult) found.get();
+      for (Iterator each = result.isFilterPushed().iterator(); each.hasNext();) {
+        if (!Boolean.TRUE.equals(each.next())) {
+          throw new IllegalStateException("kafka_ds does not take a filter that it took before");
+        }
+      }
+      own.setReadInfo(result.readInfo());
+    }
+    PythonScan fresh = new PythonScan(own, name, wanted, given, pushed);
+    done.put(fresh, Boolean.TRUE);
+    Object[] arguments = new Object[node.productArity()];
+    for (int i = 0; i < arguments.length; i++) {
+      arguments[i] = node.productElement(i);
+    }
+    arguments[1] = fresh;
+    arguments[2] = seq(output.toArray());
+    LogicalPlan made = (LogicalPlan) relation.newInstance(arguments);
+    made.copyTagsFrom(node);
+    return made;
+  }
+
+  /* The columns in use or filtered by, the cheapest where none is; `output` takes their attributes. */
+  private static StructType pruned(StructType whole, Seq attributes, AttributeSet used,
+      Filter[] pushed, java.util.List output) {
+    StructField[] fields = whole.fields();
+    java.util.Set filtered = new java.util.HashSet();
+    for (int i = 0; i < pushed.length; i++) {
+      filtered.addAll(java.util.Arrays.asList(pushed[i].references()));
+    }
+    java.util.List kept = new java.util.ArrayList();
+    for (int i = 0; i < fields.length; i++) {
+      Attribute attribute = (Attribute) attributes.apply(i);
+      if (used == null || used.contains(attribute) || filtered.contains(fields[i].name())) {
+        kept.add(fields[i]);
+        output.add(attribute);
+      }
+    }
+    for (int i = 0; kept.isEmpty() && i < fields.length; i++) {
+      if (i == fields.length - 1 || CHEAPEST.equalsIgnoreCase(fields[i].name())) {
+        kept.add(fields[i]);
+        output.add(attributes.apply(i));
+      }
+    }
+    return new StructType((StructField[]) kept.toArray(new StructField[0]));
+  }
+
+  private static Seq seq(Object[] items) {
+    return scala.jdk.javaapi.CollectionConverters.asScala(java.util.Arrays.asList(items)).toList();
+  }
+}
+"""
+
+
+def install(spark: SparkSession) -> bool:
+    """Give the session the rule; whether it has it now (or does not need it).
+
+    A Spark Connect client has no session of its own to give it to.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    jvm = getattr(spark, "_jvm", None)
+    if session is None or jvm is None:
+        return False
+    # What py4j raises depends on where it goes wrong; whatever it is, the source works without.
+    try:
+        methods = session.experimental()
+        rules = methods.extraOptimizations()
+        present = [rules.apply(i) for i in range(rules.size())]
+        if any(rule.getClass().getName() == CLASS_NAME for rule in present):
+            return True
+        rule = _compiled(spark)
+        listed = jvm.java.util.ArrayList()
+        for each in (*present, rule):
+            listed.add(each)
+        converters = jvm.scala.jdk.javaapi.CollectionConverters
+        getattr(methods, "extraOptimizations_$eq")(converters.asScala(listed).toSeq())
+    except Exception as problem:  # noqa: BLE001
+        LOGGER.warning(
+            "this Spark does not take the optimizer rule of kafka_ds, so filters are not pushed down "
+            "(option 'where' is): %s",
+            problem,
+        )
+        return False
+    return True
+
+
+def _compiled(spark: Any) -> Any:
+    """An instance of the rule, compiled in the driver."""
+    jvm, gateway = spark._jvm, spark.sparkContext._gateway
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(JAVA)
+    made = compiler.getClassLoader().loadClass(CLASS_NAME)
+    nothing = gateway.new_array(jvm.java.lang.Class, 0), gateway.new_array(jvm.java.lang.Object, 0)
+    return made.getConstructor(nothing[0]).newInstance(nothing[1])

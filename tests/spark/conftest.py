@@ -1,0 +1,51 @@
+"""One session for all tests of this folder, and one broker of ours with a lake; each test has topics of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.processes import BrokerProcess, running_broker
+from tests.spark.topics import Topic
+
+# Closed segments go to the lake at once, and open ones stay where they are: tests know what is cold and what is hot.
+QUICKLY = {
+    "remote.log.manager.task.interval.ms": 200,
+    "lake.local.grace.ms": 200,
+    "log.retention.check.interval.ms": 200,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from spark_conf.session import session
+
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    running = session("tests", master="local[2]", settings=settings)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker"), QUICKLY) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: BrokerProcess) -> Topic:
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return Topic(broker, f"s-{name}"[:100])
