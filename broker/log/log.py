@@ -299,6 +299,15 @@ class Log:
         """Below it every transaction is decided, and its marker below the high watermark."""
         return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has written to this log in a transaction that is still open."""
+        producer = self.producers.get(producer_id)
+        return (
+            producer is not None
+            and producer.transaction_start >= 0
+            and producer.epoch == producer_epoch
+        )
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start_offset, end_offset)."""
         return lookup.aborted(self._segments.all, start_offset, end_offset)

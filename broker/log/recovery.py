@@ -93,6 +93,8 @@ def load(
     producers.expire(now_ms, config.producer_id_expiration_ms)
     useful = {segment.base_offset for segment in segments} | {end_offset}
     remove_snapshots(disk, directory, lambda offset: offset not in useful)
+    for segment in segments:
+        segment.close()  # Opened again when asked for: most partitions are idle, and files are few.
     return LoadedLog(
         segments=segments,
         producers=producers,

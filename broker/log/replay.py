@@ -1,0 +1,73 @@
+"""Shell: a whole log read again, batch by batch: how coordinators learn what they know.
+
+Rules of this file:
+- The log is read to its end, not to the high watermark: what this leader holds will be committed, and answers wait for
+  that anyway.
+- The event loop goes on meanwhile: reading waits in a thread, and others get their turn every few records.
+- A batch that is damaged, or that its reader cannot understand, ends the reading: half of a state is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from broker.log.log import Log
+from broker.log.values import FileSlice
+from kafka_ds.wire.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
+from kafka_ds.wire.errors import MalformedFrame
+
+# Kafka's offsets.load.buffer.size and transaction.state.log.load.buffer.size.
+LOAD_BYTES = 5 * 1024 * 1024
+RECORDS_AT_ONCE = 500
+
+# Takes the batch of this header at this position of the data; tells how many records it had.
+ReplayBatch: TypeAlias = Callable[["bytes | bytearray", int, BatchHeader], int]
+
+
+class LoadFailed(Exception):
+    """The log holds something that must not be passed over."""
+
+
+async def replay_log(log: Log, replay: ReplayBatch) -> None:
+    """Give each batch to `replay`; raises LoadFailed, KafkaError or OSError."""
+    offset = log.local_log_start_offset
+    while offset < log.log_end_offset:
+        end_offset = log.log_end_offset
+        read = await asyncio.to_thread(
+            log.read,
+            offset,
+            max_bytes=LOAD_BYTES,
+            upper_bound_offset=end_offset,
+            min_one_batch=True,
+        )
+        if not read.slices:
+            offset = end_offset  # compaction has left nothing up to there
+        for part in read.slices:
+            offset = await _replay_slice(log, replay, await _read(log, part), offset)
+
+
+async def _replay_slice(log: Log, replay: ReplayBatch, data: bytes | bytearray, offset: int) -> int:
+    """Replay the batches of a slice from this offset on; returns where they end."""
+    replayed = 0
+    for position, header in iterate_headers(data):
+        if header.last_offset < offset:
+            continue
+        try:
+            if not crc_is_valid(data, position, header):
+                raise CorruptRecord("the batch does not match its checksum")
+            replayed += replay(data, position, header)
+        except (CorruptRecord, MalformedFrame) as error:
+            where = f"{log.name} at offset {header.base_offset}"
+            raise LoadFailed(f"{where}: {error}") from error
+        offset = header.next_offset
+        if replayed >= RECORDS_AT_ONCE:
+            replayed = 0
+            await asyncio.sleep(0)
+    return offset
+
+
+async def _read(log: Log, part: FileSlice) -> bytes | bytearray:
+    data = log.pread(part)
+    return await asyncio.to_thread(log.pread_blocking, part) if data is None else data
