@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 from pathlib import Path
 
@@ -10,11 +9,10 @@ from kafka_ds.lake.convert import decode_batches
 from kafka_ds.lake.parquet import write_rows
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.batch import Record, build_batch
+from tests.bench.load import words
 
 RECORDS_A_BATCH = 500
 BEGAN_MS = 1_760_000_000_000
-LOTS = random.Random(7)
-WORDS = [bytes(LOTS.choices(b"abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
 
 
 def segment(size: int, total_bytes: int) -> bytes:
@@ -22,7 +20,7 @@ def segment(size: int, total_bytes: int) -> bytes:
 
     Their values are words, none of them repeated at length: they compress about as much as JSON does.
     """
-    text = b" ".join(LOTS.choices(WORDS, k=total_bytes // 7 + 1))
+    text = words(total_bytes)
     chunks: list[bytes] = []
     written = 0
     for first in range(0, len(text) // size, RECORDS_A_BATCH):

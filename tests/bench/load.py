@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import time
@@ -16,6 +17,15 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
 CHUNK = 10_000
+# Larger than any codec's window, so that no record repeats within reach of it.
+TEXT_BYTES = 16 << 20
+
+
+def words(size: int) -> bytes:
+    """Text of random words, which compresses about as much as JSON does."""
+    lots = random.Random(7)
+    known = [bytes(lots.choices(b"abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+    return b" ".join(lots.choices(known, k=size // 7 + 1))[:size]
 
 
 def produce(options: argparse.Namespace) -> dict[str, Any]:
@@ -36,10 +46,12 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
         }
     )
     producer.list_topics(options.topic, timeout=20)
-    value = bytes(range(256)) * (options.size // 256 + 1)
-    value = value[: options.size]
+    text = words(TEXT_BYTES)
+    starts = range(0, len(text) - options.size, options.size)
     began = time.perf_counter()
     for i in range(options.count):
+        start = starts[i % len(starts)]
+        value = text[start : start + options.size]
         while True:
             try:
                 producer.produce(options.topic, value, on_delivery=delivered)
