@@ -29,8 +29,9 @@ from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 log = logging.getLogger(__name__)
 
-# Rolls of several partitions come close together: a moment's wait lets them share their commits.
-GROUPING_SECONDS = 0.1
+# Rolls of several partitions come close together: a moment's wait lets them share their commits, each of
+# which costs fsyncs that a producer's writes wait behind.
+GROUPING_SECONDS = 0.5
 # A closed segment that is not yet below the last stable offset is looked at again so soon.
 UNSTABLE_RECHECK_MS = 1_000
 UNEXPECTED_PAUSE_SECONDS = 5.0
@@ -85,7 +86,7 @@ class CopyLoop:
             await self._wait()
             if self._stopping.is_set():
                 return
-            await asyncio.sleep(GROUPING_SECONDS)
+            await asyncio.sleep(self._grouping_seconds())
             try:
                 self._begin_round()
                 while await self._copy_once():
@@ -95,6 +96,11 @@ class CopyLoop:
                 log.exception("copying failed unexpectedly")
                 self._metrics.copy_errors += 1
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
+
+    def _grouping_seconds(self) -> float:
+        """A part of the lag that is allowed, at most."""
+        lag_ms = self._settings.lake_max_lag_ms
+        return GROUPING_SECONDS if lag_ms < 0 else min(GROUPING_SECONDS, lag_ms / 4000)
 
     async def _wait(self) -> None:
         """Until a partition is due: at once, or when its back-off or the interval ends."""

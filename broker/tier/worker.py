@@ -73,9 +73,11 @@ class Worker:
 
     def _thread(self, source: "queue.SimpleQueue[Header]", niceness: int) -> None:
         def work() -> None:
-            # On Linux priorities are the threads' own.
-            with contextlib.suppress(OSError):
+            # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
+            with contextlib.suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+                if niceness == COPY_NICENESS:
+                    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             while True:
                 self._serve(source.get())
                 if source is self._writes and source.empty():
