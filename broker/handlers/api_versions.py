@@ -8,20 +8,23 @@
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
 
 Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0.
-Left out: features. None is finalized, which keeps clients at the first transaction protocol (KIP-890) and at
-classic groups (KIP-848) until others are served.
+Features come with version 3, as `broker.cluster.features` has them: the range of each, and those agreed on that are
+above 0, with the version of the metadata as their epoch. Before version 4 clients cannot read a range that begins
+at 0: it begins at 1 for them, or is left out.
 """
 
 from __future__ import annotations
 
 import re
 
+from broker.cluster.features import FEATURES
 from broker.net.registry import REGISTRY, RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from kafka_ds.wire.messages.cluster import ApiVersion
+from kafka_ds.wire.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
 
 FIRST_VERSION_WITH_CLIENT_NAMES = 3
+FIRST_VERSION_WITH_LEVEL_0 = 4
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -47,4 +50,26 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         )
         for served in REGISTRY
     ]
-    return ApiVersionsResponse(api_keys=keys)
+    return ApiVersionsResponse(
+        api_keys=keys,
+        supported_features=_supported(context.header.api_version),
+        finalized_features_epoch=context.node.metadata.version,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=name, max_version_level=feature.level, min_version_level=feature.level
+            )
+            for name, feature in FEATURES.items()
+            if feature.level > 0
+        ],
+    )
+
+
+def _supported(version: int) -> list[SupportedFeatureKey]:
+    least = 0 if version >= FIRST_VERSION_WITH_LEVEL_0 else 1
+    return [
+        SupportedFeatureKey(
+            name=name, min_version=max(feature.lowest, least), max_version=feature.highest
+        )
+        for name, feature in FEATURES.items()
+        if feature.highest >= least
+    ]

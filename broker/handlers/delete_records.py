@@ -1,0 +1,101 @@
+"""Shell: DeleteRecords 0-2: a partition begins later from now on; what lies below can be read no more.
+
+- An offset up to the high watermark, -1 meaning that one; beyond it or below -1: OFFSET_OUT_OF_RANGE. Below what the
+  partition begins with already nothing changes. The answer is where the partition begins now.
+- When it is answered the new log start is durable (Kafka lets a crash take it back). The segments below it go with the
+  next run of retention.
+- Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
+  UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
+
+Versions: 1 is 0; 2 flexible.
+Left out: rows below the new start stay in the topic's table, where clients of the broker no longer reach them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.net.registry import RequestContext, serves
+from broker.replica.hosted import HostedPartition
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from kafka_ds.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+TO_HIGH_WATERMARK = -1
+NO_OFFSET = -1
+
+
+def refuse(
+    request: DeleteRecordsRequest, code: ErrorCode, message: str | None
+) -> DeleteRecordsResponse:
+    """The same error for every partition."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_refused(each, code) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@serves(DeleteRecordsRequest, versions="0-2", failure=refuse)
+def delete_records(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+    """Move the log starts, or say why not."""
+    node = context.node
+    topics = [_of_topic(topic, node) for topic in request.topics]
+    node.log_manager.checkpoint_recovery_points()
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _of_topic(topic: DeleteRecordsTopic, node: Node) -> DeleteRecordsTopicResult:
+    results = []
+    for wanted in topic.partitions:
+        try:
+            start = _delete(topic.name, wanted, node)
+        except KafkaError as error:
+            results.append(_refused(wanted, error.code))
+            continue
+        results.append(
+            DeleteRecordsPartitionResult(
+                partition_index=wanted.partition_index, low_watermark=start
+            )
+        )
+    return DeleteRecordsTopicResult(name=topic.name, partitions=results)
+
+
+def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> int:
+    """Where the partition begins from now on."""
+    image = node.metadata.topics.get(topic)
+    if image is not None and image.is_internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    partition = node.replica_manager.get(topic, wanted.partition_index)
+    _check_may_delete(partition)
+    high_watermark = partition.high_watermark
+    offset = high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
+    if not 0 <= offset <= high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    partition.log.advance_log_start_offset(offset)
+    return partition.log.log_start_offset
+
+
+def _check_may_delete(partition: HostedPartition) -> None:
+    if partition.leader.is_recovering:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if not partition.log.config.deletes_old:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+
+
+def _refused(wanted: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=NO_OFFSET, error_code=code
+    )

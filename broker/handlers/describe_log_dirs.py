@@ -1,0 +1,85 @@
+"""Shell: DescribeLogDirs 1-5: what lies in the log directories, and how much room there is.
+
+- Null topics mean all; of a list, what is not here is left out, as in Kafka.
+- Every directory is told, with the size of each partition in it, and lag 0: this broker leads all that it has. What is
+  in the lake is not counted: it is not in the directory.
+- Room of the whole file system (v4+), -1 where it cannot be told.
+
+Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories, of which there are none.
+Left out: moving replicas between directories, so that no replica is a future one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from broker.log.log import Log
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafka_ds.wire.messages.replicas import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+UNKNOWN_BYTES = -1
+
+
+def refuse(
+    request: DescribeLogDirsRequest, code: ErrorCode, message: str | None
+) -> DescribeLogDirsResponse:
+    """The answer to a request that cannot be answered."""
+    return DescribeLogDirsResponse(error_code=code, results=[])
+
+
+@serves(DescribeLogDirsRequest, versions="1-5", failure=refuse)
+def describe_log_dirs(
+    request: DescribeLogDirsRequest, context: RequestContext
+) -> DescribeLogDirsResponse:
+    """Tell what is in each directory."""
+    manager = context.node.log_manager
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    by_directory: dict[str, dict[str, list[Log]]] = {path: {} for path in manager.directory_ids}
+    for log in manager.logs():
+        topics = by_directory.get(os.path.dirname(log.directory))
+        if topics is not None and (wanted is None or (log.topic, log.partition) in wanted):
+            topics.setdefault(log.topic, []).append(log)
+    return DescribeLogDirsResponse(
+        results=[_directory(path, topics) for path, topics in by_directory.items()]
+    )
+
+
+def _directory(path: str, topics: Mapping[str, list[Log]]) -> DescribeLogDirsResult:
+    total, usable = _room(path)
+    return DescribeLogDirsResult(
+        log_dir=os.path.abspath(path),
+        topics=[
+            DescribeLogDirsTopic(
+                name=topic,
+                partitions=[
+                    DescribeLogDirsPartition(
+                        partition_index=log.partition,
+                        partition_size=log.size_bytes,
+                        offset_lag=0,
+                        is_future_key=False,
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in topics.items()
+        ],
+        total_bytes=total,
+        usable_bytes=usable,
+    )
+
+
+def _room(path: str) -> tuple[int, int]:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

@@ -1,0 +1,119 @@
+"""Shell: DescribeTopicPartitions 0: topics with their partitions, a page at a time (KIP-966).
+
+- Topics by name, all of them where none is named; in the order of their names, whatever the order of the request.
+- A page holds as many partitions as the request allows, at most 2,000; where more follow, the cursor of the next one
+  says with which partition of which topic it begins. Topics before the cursor's are passed over.
+- Unknown: UNKNOWN_TOPIC_OR_PARTITION; a name that no topic may have: INVALID_TOPIC_EXCEPTION; neither is told again on
+  a later page. Topics are not created by being asked for. A cursor or limit that makes no sense: INVALID_REQUEST.
+- Eligible leaders beyond the in-sync replicas are told as the metadata has them: none.
+
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cluster.image import MetadataImage, TopicImage
+from broker.cluster.topic_names import why_illegal
+from broker.handlers.common import TOPIC_OPERATIONS
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from kafka_ds.wire.messages.quorum import (
+    Cursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kafka_ds.wire.types import NO_UUID
+
+# Kafka's max.request.partition.size.limit.
+PAGE_PARTITIONS_MAX = 2_000
+
+
+def refuse(
+    request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
+) -> DescribeTopicPartitionsResponse:
+    """The same error for every topic."""
+    return DescribeTopicPartitionsResponse(
+        topics=[_refused(topic.name, code) for topic in request.topics]
+    )
+
+
+@serves(DescribeTopicPartitionsRequest, versions="0", failure=refuse)
+def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """Tell one page."""
+    cursor = request.cursor
+    if request.response_partition_limit < 1 or (cursor and cursor.partition_index < 0):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    image = context.node.metadata
+    wanted = {topic.name for topic in request.topics} or set(image.topics)
+    names = sorted(name for name in wanted if cursor is None or name >= cursor.topic_name)
+    first = cursor.partition_index if cursor and names[:1] == [cursor.topic_name] else 0
+    limit = min(request.response_partition_limit, PAGE_PARTITIONS_MAX)
+    topics, next_cursor = _page(image, names, first, limit)
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _page(
+    image: MetadataImage, names: Sequence[str], first: int, limit: int
+) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
+    """What fits, and where the next page begins."""
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if limit == 0:
+            return topics, Cursor(topic_name=name, partition_index=0)
+        topic = image.topics.get(name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(
+                _refused(name, ErrorCode.INVALID_TOPIC_EXCEPTION if why_illegal(name) else code)
+            )
+            continue
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        first = 0
+        topics.append(_topic(image, topic, indexes[:limit]))
+        if len(indexes) > limit:
+            return topics, Cursor(topic_name=name, partition_index=indexes[limit])
+        limit -= len(indexes)
+    return topics, None
+
+
+def _topic(
+    image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(image, topic, index) for index in indexes],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(
+    image: MetadataImage, topic: TopicImage, index: int
+) -> DescribeTopicPartitionsResponsePartition:
+    found = topic.partitions[index]
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=found.leader,
+        leader_epoch=found.leader_epoch,
+        replica_nodes=list(found.replicas),
+        isr_nodes=list(found.isr),
+        eligible_leader_replicas=list(found.elr),
+        last_known_elr=list(found.last_known_elr),
+        offline_replicas=[r for r in found.replicas if r not in image.brokers],
+    )
+
+
+def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_id=NO_UUID, partitions=[]
+    )

@@ -1,0 +1,248 @@
+"""What tools ask of a cluster: log directories, elections, moves, the quorum, features, pages of topics."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster import features
+from broker.cluster.features import Feature
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    ApiVersionsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
+from kafka_ds.wire.messages.quorum import (
+    Cursor,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeTopicPartitionsTopicRequest,
+    FeatureUpdateKey,
+)
+from kafka_ds.wire.messages.replicas import (
+    DescribableLogDirTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from tests.in_process import InProcess, batch_of, in_process
+from tests.loops import in_loop
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+@in_loop
+async def test_log_directories(memory_path: Path, version: int) -> None:
+    folders = [memory_path / "a", memory_path / "b"]
+    async with in_process(memory_path, log_dirs=",".join(map(str, folders))) as broker:
+        await broker.create("t", 2)
+        batch = batch_of([b"x" * 100])
+        await broker.produce("t", batch, partition=1)
+        response = await broker.ask(DescribeLogDirsRequest(topics=None), version)
+        assert [result.log_dir for result in response.results] == [str(f) for f in folders]
+        sizes = {
+            (topic.name, each.partition_index): (each.partition_size, each.offset_lag)
+            for result in response.results
+            for topic in result.topics
+            for each in topic.partitions
+        }
+        assert sizes == {("t", 0): (0, 0), ("t", 1): (len(batch), 0)}
+        for result in response.results:
+            assert len(result.topics) == 1, "partitions are spread over directories"
+            if version >= 4:
+                assert result.total_bytes >= result.usable_bytes > 0
+        wanted = [DescribableLogDirTopic(topic="t", partitions=[1, 9])]
+        some = await broker.ask(DescribeLogDirsRequest(topics=wanted), version)
+        assert sum(len(result.topics) for result in some.results) == 1
+
+
+@pytest.mark.parametrize("version", range(3))
+@in_loop
+async def test_no_election_is_needed(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        wanted = [TopicPartitions(topic="t", partitions=[0, 1])]
+        response = await broker.ask(ElectLeadersRequest(topic_partitions=wanted), version)
+        (result,) = response.replica_election_results
+        assert [each.error_code for each in result.partition_result] == [
+            ErrorCode.ELECTION_NOT_NEEDED,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        response = await broker.ask(ElectLeadersRequest(topic_partitions=None), version)
+        assert (response.error_code, response.replica_election_results) == (0, [])
+
+
+@in_loop
+async def test_an_unknown_kind_of_election(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        response = await broker.ask(ElectLeadersRequest(topic_partitions=None, election_type=5), 2)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(2))
+@in_loop
+async def test_nothing_moves(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", 5)
+        wanted: list[list[int] | None] = [None, [1], [2], [], [1, 1], [1]]
+        partitions = [
+            ReassignablePartition(partition_index=index, replicas=replicas)
+            for index, replicas in enumerate(wanted)
+        ]
+        topics = [ReassignableTopic(name="t", partitions=partitions)]
+        response = await broker.ask(AlterPartitionReassignmentsRequest(topics=topics), version)
+        assert [each.error_code for each in response.responses[0].partitions] == [
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            ErrorCode.NONE,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        listed = await broker.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+        assert (listed.error_code, listed.topics) == (0, [])
+
+
+@pytest.mark.parametrize("version", range(3))
+@in_loop
+async def test_a_quorum_of_one(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        partitions = [DescribeQuorumRequestPartitionData(partition_index=i) for i in (0, 1)]
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata", partitions=partitions
+                )
+            ]
+        )
+        before = (await broker.ask(request, version)).topics[0].partitions[0]
+        await broker.create("t")
+        response = await broker.ask(request, version)
+        found, other = response.topics[0].partitions
+        assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (found.error_code, found.leader_id, found.observers) == (0, 1, [])
+        assert found.leader_epoch == broker.node.metadata.controller_epoch >= 1
+        assert found.high_watermark == before.high_watermark + 1
+        (voter,) = found.current_voters
+        assert (voter.replica_id, voter.log_end_offset) == (1, found.high_watermark)
+        if version >= 2:
+            host, port = broker.node.bound_address
+            (node,) = response.nodes
+            assert [(each.host, each.port) for each in node.listeners] == [(host, port)]
+
+
+async def update(broker: InProcess, version: int, *levels: tuple[str, int]) -> Any:
+    updates = [FeatureUpdateKey(feature=n, max_version_level=level) for n, level in levels]
+    return await broker.ask(UpdateFeaturesRequest(feature_updates=updates), version)
+
+
+@pytest.mark.parametrize("version", range(3))
+@in_loop
+async def test_features_stay_at_their_levels(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        name, feature = next(iter(features.FEATURES.items()))
+        fine = await update(broker, version, (name, feature.level))
+        assert fine.error_code == ErrorCode.NONE
+        levels = ((name, feature.level), (name + ".x", 1), ("metadata.version", 99))
+        refused = await update(broker, version, *levels)
+        if version < 2:
+            assert [each.error_code for each in refused.results] == [
+                ErrorCode.NONE,
+                ErrorCode.INVALID_UPDATE_VERSION,
+                ErrorCode.INVALID_UPDATE_VERSION,
+            ]
+        else:
+            assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+            assert name in refused.error_message
+        twice = await update(broker, version, (name, 0), (name, 0))
+        assert twice.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@in_loop
+async def test_api_versions_tells_features(
+    memory_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "broker.handlers.api_versions.FEATURES",
+        {
+            "a": Feature(lowest=0, highest=2, level=2),
+            "b": Feature(lowest=0, highest=1, level=0),
+            "c": Feature(lowest=0, highest=0, level=0),
+        },
+    )
+    async with in_process(memory_path) as broker:
+        request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+        response = await broker.ask(request, version)
+        told = [(f.name, f.min_version, f.max_version) for f in response.supported_features]
+        least = 0 if version >= 4 else 1
+        assert told[:2] == [("a", least, 2), ("b", least, 1)]
+        assert told[2:] == ([("c", 0, 0)] if version >= 4 else [])
+        (agreed,) = response.finalized_features
+        assert (agreed.name, agreed.max_version_level) == ("a", 2)
+        assert response.finalized_features_epoch == broker.node.metadata.version
+
+
+async def pages(broker: InProcess, names: list[str], limit: int) -> list[list[tuple[str, int]]]:
+    found: list[list[tuple[str, int]]] = []
+    cursor = None
+    while cursor is not None or not found:
+        request = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopicRequest(name=name) for name in names],
+            response_partition_limit=limit,
+            cursor=cursor,
+        )
+        response = await broker.ask(request, 0)
+        assert [t.error_code for t in response.topics] == [0] * len(response.topics)
+        found.append([(t.name, p.partition_index) for t in response.topics for p in t.partitions])
+        cursor = response.next_cursor
+    return found
+
+
+@in_loop
+async def test_topics_come_in_pages(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await broker.create("b", 3)
+        await broker.create("a", 2)
+        await broker.create("c", 1)
+        everything = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+        for limit in range(1, 8):
+            split = await pages(broker, [], limit)
+            assert [each for page in split for each in page] == everything
+            assert all(len(page) == limit for page in split[:-1])
+            assert len(split) == -(-len(everything) // limit)
+        assert await pages(broker, ["c", "a"], 2) == [[("a", 0), ("a", 1)], [("c", 0)]]
+        request = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopicRequest(name=n) for n in ("b", "none", "a/b")]
+        )
+        refused, b, none = (await broker.ask(request, 0)).topics
+        assert (b.name, b.topic_id, b.error_code) == ("b", topic_id, 0)
+        first = b.partitions[0]
+        assert (first.leader_id, first.replica_nodes, first.isr_nodes) == (1, [1], [1])
+        assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert none.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("cursor", "count"), [(("b", 1), 2), (("b", 9), 1), (("aa", 0), 4), (("z", 0), 0)]
+)
+@in_loop
+async def test_a_cursor_whose_place_is_gone(
+    memory_path: Path, cursor: tuple[str, int], count: int
+) -> None:
+    """Topics may come, go and shrink between two pages."""
+    async with in_process(memory_path) as broker:
+        await broker.create("b", 2)
+        await broker.create("c", 1)
+        await broker.create("a", 1)
+        await broker.create("aa", 1)
+        request = DescribeTopicPartitionsRequest(
+            topics=[], cursor=Cursor(topic_name=cursor[0], partition_index=cursor[1])
+        )
+        response = await broker.ask(request, 0)
+        assert sum(len(topic.partitions) for topic in response.topics) == count

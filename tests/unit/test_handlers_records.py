@@ -1,0 +1,103 @@
+"""DeleteRecords: where a partition begins afterwards, for every reader and after a crash."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DeleteRecordsRequest, ListOffsetsRequest
+from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from tests.in_process import InProcess, batch_of, in_process, records_of
+from tests.loops import in_loop
+
+EARLIEST = -2
+
+
+async def delete(
+    broker: InProcess, topic: str, offset: int, partition: int = 0, version: int = 2
+) -> Any:
+    wanted = DeleteRecordsPartition(partition_index=partition, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])], timeout_ms=1000
+    )
+    (answer,) = (await broker.ask(request, version)).topics
+    assert answer.name == topic
+    return answer.partitions[0]
+
+
+async def earliest(broker: InProcess, topic: str) -> int:
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+    )
+    offset: int = (await broker.ask(request, 7)).topics[0].partitions[0].offset
+    return offset
+
+
+@pytest.mark.parametrize("version", range(3))
+@in_loop
+async def test_what_lies_below_is_out_of_range(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        for value in (b"a", b"b", b"c"):
+            await broker.produce("t", batch_of([value, value]))
+        answer = await delete(broker, "t", 4, version=version)
+        assert (answer.error_code, answer.low_watermark) == (0, 4)
+        assert await earliest(broker, "t") == 4
+        assert (await broker.fetch("t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        data = await broker.fetch("t", 4)
+        assert data.log_start_offset == 4
+        assert [(r.offset, r.value) for r in records_of(data.records)] == [(4, b"c"), (5, b"c")]
+        again = await delete(broker, "t", 1)
+        assert (again.error_code, again.low_watermark) == (0, 4)
+
+
+@in_loop
+async def test_minus_one_is_the_high_watermark(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        assert (await delete(broker, "t", -1)).low_watermark == 2
+        assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
+        assert [r.value for r in records_of((await broker.fetch("t", 2)).records)] == [b"c"]
+
+
+@in_loop
+async def test_a_crash_does_not_take_it_back(memory_path: Path) -> None:
+    """The folder as a killed broker would leave it, as soon as the answer is there."""
+    async with in_process(memory_path / "one") as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b", b"c"]))
+        await delete(broker, "t", 2)
+        shutil.copytree(memory_path / "one", memory_path / "two")
+    (memory_path / "two" / "log" / ".lock").unlink(missing_ok=True)
+    async with in_process(memory_path / "two") as broker:
+        while broker.node.replica_manager.is_recovering:
+            await asyncio.sleep(0.01)
+        assert await earliest(broker, "t") == 2
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "code"),
+    [
+        ("t", 0, 3, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ("t", 0, -2, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ("t", 5, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("none", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+@in_loop
+async def test_refusals(
+    memory_path: Path, topic: str, partition: int, offset: int, code: ErrorCode
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        answer = await delete(broker, topic, offset, partition)
+        assert (answer.error_code, answer.low_watermark) == (code, -1)
+        assert await earliest(broker, "t") == 0
