@@ -15,7 +15,6 @@ import pyarrow as pa
 from broker.tier.messages import CopyRange
 from broker.tier.spi import SourceGone
 from kafka_ds.lake.convert import ResidueBatch, decode_batches
-from kafka_ds.lake.verdicts import sound_batches
 from kafka_ds.wire import decoding, kernel
 from kafka_ds.wire.arrays import read_only
 
@@ -39,7 +38,6 @@ class RangeSource:
         aborted = [(each[0], each[1], each[2]) for each in self._source.aborted]
         next_offset = start
         for piece in self._pieces():
-            data = read_only(piece, np.uint8)
             decoded = decode_batches(
                 [piece],
                 start_offset=next_offset,
@@ -47,10 +45,7 @@ class RangeSource:
                 aborted=aborted,
                 limit_bytes=BATCH_BYTES_MAX,
             )
-            # A batch whose place is wrong must not move the place of those after it.
-            _, next_offset = sound_batches(
-                data, kernel.scan(data)[0], next_offset=next_offset, within=(next_offset, end)
-            )
+            next_offset = decoded.next_offset
             self.residue.extend(decoded.residue)
             self.row_count += decoded.record_count
             self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
