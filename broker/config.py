@@ -22,6 +22,7 @@ from broker.settings import (
     attribute_of,
     boolean,
     broker_synonyms,
+    i16,
     i32,
     i64,
     settings_of,
@@ -126,6 +127,32 @@ class BrokerConfig:
     )
     fetch_max_bytes: int = i32(
         55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
+    )
+
+    # -- transactions -------------------------------------------------------------------------------
+    transaction_max_timeout_ms: int = i32(
+        900_000, "The longest time that a transaction may ask to stay open.", low=1
+    )
+    transactional_id_expiration_ms: int = i32(
+        7 * DAY_MS, "How long a transactional id is remembered that nobody uses.", low=1
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = i32(
+        10_000, "How often transactions that are open for too long are looked for.", low=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = i32(
+        3_600_000, "How often transactional ids that nobody uses are looked for.", low=1
+    )
+    transaction_state_log_num_partitions: int = i32(
+        50, "The partitions of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_replication_factor: int = i16(
+        3, "The most replicas of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_min_isr: int = i32(
+        2, "The min.insync.replicas of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_segment_bytes: int = i32(
+        100 * _MIB, "The segment.bytes of __transaction_state when it is created.", low=1 << 20
     )
 
     # -- lake ---------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ from broker.settings import ConfigError
 from broker.system import ThreadBackground, new_uuid
 from broker.tier.manager import TierManager
 from broker.tier.settings import TierSettings
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.settings import transaction_settings
 from kafka_ds.lake.store import StoreNotExclusive, UnsupportedStore, open_store, probe
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
@@ -60,6 +62,7 @@ class Node:
     replica_manager: ReplicaManager
     controller: ClusterDriver
     producer_ids: ProducerIds
+    transactions: TransactionCoordinator
     tier: TierManager | None
 
     def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, network: Network) -> None:
@@ -107,6 +110,7 @@ class Node:
         if self.tier is not None:
             await self.tier.start()
         await self.replica_manager.start()
+        self.transactions.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self._metrics_server.serve()
         await self.server.serve()
@@ -192,6 +196,15 @@ class Node:
         # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
         self.controller.on_resigned = self.replica_manager.stop
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.transactions = TransactionCoordinator(
+            transaction_settings(config),
+            partitions=self.replica_manager,
+            image=self.metadata,
+            clock=self.clock,
+            create_topics=self.controller.create_topics,
+            producer_ids=self.producer_ids,
+            offsets_marked=self._offsets_marked,
+        )
         if config.remote_log_storage_system_enable:
             self.tier = TierManager(TierSettings.of(config.values()), self.clock)
             self.replica_manager.tier = self.tier
@@ -213,6 +226,9 @@ class Node:
     def _committed(self, version: int, events: Sequence[Event]) -> None:
         if self.tier is not None:
             self.tier.cluster_events(version, events)
+
+    def _offsets_marked(self, index: int, producer_id: int, committed: bool) -> None:
+        """A transaction has ended that committed offsets of groups."""
 
     # -- where it is --------------------------------------------------------------------------------
 
@@ -259,6 +275,7 @@ class Node:
             self._ticking.cancel()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
+        self.transactions.stop()
         self.replica_manager.stop()
         await self.server.stop()
         if self.tier is not None:

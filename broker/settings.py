@@ -151,6 +151,11 @@ def boolean(default: bool, says: str, **more: Any) -> Any:
     return _declare(Kind.BOOLEAN, default, says, more)
 
 
+def i16(default: int | None, says: str, **more: Any) -> Any:
+    """Declares a whole number of 16 bits; `low` and `high` bound it."""
+    return _declare(Kind.SHORT, default, says, {"nullable": default is None, **more})
+
+
 def i32(default: int | None, says: str, **more: Any) -> Any:
     """Declares a whole number of 32 bits; `low` and `high` bound it."""
     return _declare(Kind.INT, default, says, {"nullable": default is None, **more})

@@ -288,17 +288,9 @@ ssl.truststore.location S
 ssl.truststore.password P
 ssl.truststore.type S JKS
 telemetry.max.bytes I 1048576
-transaction.abort.timed.out.transaction.cleanup.interval.ms I 10000
-transaction.max.timeout.ms I 900000
 transaction.partition.verification.enable B true
-transaction.remove.expired.transaction.cleanup.interval.ms I 3600000
 transaction.state.log.load.buffer.size I 5242880
-transaction.state.log.min.isr I 2
-transaction.state.log.num.partitions I 50
-transaction.state.log.replication.factor H 3
-transaction.state.log.segment.bytes I 104857600
 transaction.two.phase.commit.enable B false
-transactional.id.expiration.ms I 604800000
 """
 
 

@@ -47,7 +47,7 @@ RECORD_OVERHEAD_BYTES = 40
 
 _NOBODY: Ticket = -1
 _OURSELVES = Client("", "", 0)
-_COORDINATOR_ERRORS = {
+COORDINATOR_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -242,7 +242,7 @@ class ShardRunner:
                 self._append_batch(records, result.producer)
         except KafkaError as error:
             _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
-            return _COORDINATOR_ERRORS.get(error.code, error.code)
+            return COORDINATOR_ERRORS.get(error.code, error.code)
         return None
 
     def _batches(

@@ -2,19 +2,21 @@
 
 - With one broker the answer is this broker, for groups (key type 0) and transactional ids (1).
 - Unknown key types are INVALID_REQUEST, and so are share groups (2): none are served.
+- The topic in which the coordinator keeps its records is created when it is first asked for; until it is there, and
+  where it cannot be created, COORDINATOR_NOT_AVAILABLE, which clients retry.
 - A listener on which the coordinator cannot be reached: COORDINATOR_NOT_AVAILABLE.
 
 Versions: 1 key types and error messages; 3 flexible; 4 several keys in one request (KIP-699); 5 TRANSACTION_ABORTABLE
 (KIP-890); 6 share groups (KIP-932).
-Left out: the coordinators themselves. Their APIs are not advertised yet; a client that assigns its partitions itself
-needs no more than this answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from broker.handlers.common import brokers_of
 from broker.net.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka_ds.wire.messages.cluster import Coordinator
 
@@ -27,13 +29,34 @@ NO_NODE = -1
 @serves(FindCoordinatorRequest, versions="0-6")
 def find_coordinator(
     request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Name the coordinator of each key."""
+    if request.key_type == TRANSACTION and not context.node.transactions.has_topic:
+        return _find_when_there_is_a_topic(request, context)
+    return _answer(request, context)
+
+
+async def _find_when_there_is_a_topic(
+    request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    try:
+        await context.node.transactions.ensure_topic()
+    except KafkaError as error:
+        return _answer(request, context, error)
+    return _answer(request, context)
+
+
+def _answer(
+    request: FindCoordinatorRequest, context: RequestContext, error: KafkaError | None = None
+) -> FindCoordinatorResponse:
+    def find(key: str) -> Coordinator:
+        if error is not None:
+            return _none(key, error.code, error.message or error.code.name)
+        return _find(key, request.key_type, context)
+
     if context.header.api_version >= FIRST_VERSION_WITH_MANY_KEYS:
-        return FindCoordinatorResponse(
-            coordinators=[_find(key, request.key_type, context) for key in request.coordinator_keys]
-        )
-    found = _find(request.key, request.key_type, context)
+        return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
+    found = find(request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,

@@ -17,22 +17,32 @@ Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VE
 5 log_start_offset; 7 zstd, which is UNSUPPORTED_COMPRESSION_TYPE before (KIP-110); 8 record_errors and error_message
 (KIP-467); 9 flexible; 10 the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 11-12 transactions (KIP-890);
 13 topic ids (KIP-516).
-Left out: transactions. A transactional batch is INVALID_TXN_STATE, as nobody could ever end the transaction that it
-would open. record_errors stay empty: batches are judged by their headers, as a whole.
+Transactional batches belong to an open transaction: up to version 11 their partition must have been added to it
+(INVALID_TXN_STATE, from 11 on TRANSACTION_ABORTABLE), from 12 on it joins by being written to.
+Left out: record_errors stay empty: batches are judged by their headers, as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.net.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
-from kafka_ds.wire.batch import CODEC_MASK, HEADER_BYTES, TRANSACTIONAL_FLAG, Codec
+from broker.transactions.joining import join_transaction, support_of
+from broker.transactions.values import ProducerIdAndEpoch
+from kafka_ds.wire.batch import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_BYTES,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Codec,
+)
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
 from kafka_ds.wire.messages.data import (
@@ -44,6 +54,7 @@ from kafka_ds.wire.types import NO_UUID
 
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_THAT_JOINS = 12
 ADMIN_CLIENT = "__admin_client"
 # The low byte of the attributes, which holds codec and kind.
 _ATTRIBUTES_POSITION = 22
@@ -82,11 +93,9 @@ def produce(
     acks = request.acks
     if acks not in (-1, 0, 1):
         return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None)
-    if request.transactional_id is not None:
-        return refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None)
     node = context.node
     by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    append = Appender(node.replica_manager, context, acks)
+    append = Appender(node.replica_manager, context, acks, request.transactional_id)
     responses = []
     for topic in request.topic_data:
         name: str | None = topic.name
@@ -113,9 +122,24 @@ def produce(
 class Appender:
     """Appends the batches of one request."""
 
-    __slots__ = ("_acks", "_context", "_now_ms", "_replicas", "failed", "unacknowledged")
+    __slots__ = (
+        "_acks",
+        "_context",
+        "_now_ms",
+        "_replicas",
+        "_transactional_id",
+        "failed",
+        "unacknowledged",
+    )
 
-    def __init__(self, replicas: ReplicaManager, context: RequestContext, acks: int) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        context: RequestContext,
+        acks: int,
+        transactional_id: str | None,
+    ) -> None:
+        self._transactional_id = transactional_id
         self._replicas = replicas
         self._context = context
         self._acks = acks
@@ -136,6 +160,8 @@ class Appender:
             kind = records[_ATTRIBUTES_POSITION]
             if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
                 self._check_unusual(topic, kind)
+                if kind & TRANSACTIONAL_FLAG:
+                    self._check_transaction(partition, records)
             info = partition.append(records, acks=self._acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = error
@@ -154,14 +180,26 @@ class Appender:
     def _check_unusual(self, topic: str, kind: int) -> None:
         """Refuse what depends on more than the batch itself."""
         header = self._context.header
-        if kind & TRANSACTIONAL_FLAG:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
         if kind & CODEC_MASK == Codec.ZSTD and header.api_version < FIRST_VERSION_WITH_ZSTD:
             message = f"Produce requests with version {header.api_version} are not allowed to use ZStandard"
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
         if topic in INTERNAL_TOPICS and header.client_id != ADMIN_CLIENT:
             message = f"Cannot append to internal topic {topic}"
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+    def _check_transaction(self, partition: HostedPartition, records: Any) -> None:
+        """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890)."""
+        if self._transactional_id is None:
+            message = "a transactional batch without a transactional id"
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
+        header = BatchHeader._make(HEADER.unpack_from(records))
+        join_transaction(
+            self._context.node.transactions,
+            partition,
+            self._transactional_id,
+            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
+            support_of(self._context.header.api_version, FIRST_VERSION_THAT_JOINS),
+        )
 
 
 _NO_BATCH = "a produced partition holds exactly one record batch"

@@ -56,6 +56,23 @@ class Transaction:
         assert self.state in VALID_PREVIOUS[state], f"{self.state.shown} → {state.shown}"
         return replace(self, state=state, **changes)
 
+    def changed_epoch(self, epoch: int, *, last_epoch: int) -> Transaction:
+        """The same producer with another epoch."""
+        return replace(self, producer_epoch=epoch, last_producer_epoch=last_epoch)
+
+    def changed_producer(
+        self, producer_id: int, epoch: int, *, last_epoch: int | None = None
+    ) -> Transaction:
+        """Another producer id, as the epochs of the one before are used up."""
+        return replace(
+            self,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            last_producer_epoch=self.last_producer_epoch if last_epoch is None else last_epoch,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
     @property
     def is_epoch_exhausted(self) -> bool:
         """Whether the producer id has no epoch left to give; the last one is kept for fencing."""
@@ -101,6 +118,7 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_state_log_min_isr: int = 2
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 3
     transaction_state_log_segment_bytes: int = 100 * 1024 * 1024

@@ -136,7 +136,7 @@ def two_batches() -> bytes:
         (batch_of([b"a"], is_control=True), ErrorCode.INVALID_RECORD),
         (batch_of([b"a"], timestamp=2**62), ErrorCode.INVALID_TIMESTAMP),
         (batch_of([b"a"], is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
-         ErrorCode.INVALID_TXN_STATE),
+         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )  # fmt: skip
 @in_loop
@@ -176,17 +176,6 @@ async def test_zstd_needs_a_version_that_knows_it(
         batch = batch_of([b"a"], codec=Codec.ZSTD)
         answer = await broker.produce("t", batch, version=version)
         assert answer.error_code == code
-
-
-@in_loop
-async def test_transactional_ids_are_refused(memory_path: Path) -> None:
-    async with in_process(memory_path) as broker:
-        await broker.create("t")
-        request = produce_request("t", batch_of([b"a"]))
-        request.transactional_id = "x"
-        response = await broker.ask(request, 9)
-        answer = response.responses[0].partition_responses[0]
-        assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 @in_loop

@@ -1,0 +1,96 @@
+"""Shell: a topic in which a coordinator keeps its records: made when somebody first asks.
+
+Rules of this file: such a topic is compacted, has as many replicas as there are brokers up to what is set, and is no
+table: nobody else reads it. Its number of partitions decides where a key is, so it is the topic that counts, not the
+setting; who asks at the same time waits for the same creation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from broker.cluster.controller import NewTopic, TopicResult
+from broker.cluster.image import MetadataImage
+from broker.config import topic_settings
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopicSettings:
+    """What an internal topic is to be like."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    segment_bytes: int
+    more: tuple[tuple[str, str | None], ...] = ()
+
+
+class InternalTopic:
+    """One internal topic of the cluster."""
+
+    def __init__(
+        self, settings: InternalTopicSettings, *, image: MetadataImage, create_topics: CreateTopics
+    ) -> None:
+        """`image` is the published one."""
+        self._settings = settings
+        self._image = image
+        self._create_topics = create_topics
+        self._creating: asyncio.Task[None] | None = None
+
+    async def ensure(self) -> None:
+        """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        if self._settings.name in self._image.topics:
+            return
+        if self._creating is None:
+            self._creating = asyncio.get_running_loop().create_task(self._create())
+        await asyncio.shield(self._creating)
+
+    def stop(self) -> None:
+        """Create it no more."""
+        if self._creating is not None:
+            self._creating.cancel()
+
+    async def _create(self) -> None:
+        settings = self._settings
+        brokers = sum(not broker.fenced for broker in self._image.brokers.values())
+        wanted = NewTopic(
+            name=settings.name,
+            num_partitions=settings.num_partitions,
+            replication_factor=min(settings.replication_factor, max(brokers, 1)),
+            configs=_configs(settings),
+        )
+        try:
+            (result,) = await self._create_topics([wanted])
+        except KafkaError as error:
+            result = TopicResult(name=settings.name, error=error.code, message=error.message)
+        finally:
+            self._creating = None
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            reason = result.message or result.error.name
+            _LOGGER.error("%s cannot be created: %s", settings.name, reason)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
+
+
+def _configs(settings: InternalTopicSettings) -> tuple[tuple[str, str | None], ...]:
+    honours = topic_settings()["cleanup.policy"].honours
+    if honours is None or "compact" in honours:
+        keep: tuple[tuple[str, str | None], ...] = (("cleanup.policy", "compact"),)
+    else:
+        # Where logs are not compacted, nothing of this one may be deleted.
+        keep = (("retention.ms", "-1"), ("retention.bytes", "-1"))
+    return (
+        *keep,
+        ("compression.type", "producer"),
+        ("segment.bytes", str(settings.segment_bytes)),
+        ("remote.storage.enable", "false"),
+        *settings.more,
+    )

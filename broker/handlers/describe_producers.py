@@ -1,0 +1,74 @@
+"""Shell: DescribeProducers 0: who has been producing to a partition, and what transactions are open there (KIP-664).
+
+- The leader answers out of what its log remembers: producers that were silent for producer.id.expiration.ms are gone.
+- A partition that is led elsewhere is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DescribeProducersRequest, DescribeProducersResponse
+from kafka_ds.wire.messages.transaction_admin import (
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def refuse(
+    request: DescribeProducersRequest, code: ErrorCode, message: str | None
+) -> DescribeProducersResponse:
+    """The same error for every partition."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_refused(index, code) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@serves(DescribeProducersRequest, versions="0", failure=refuse)
+def describe_producers(
+    request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """Tell of the producers of each partition."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _describe(topic.name, index, context) for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(topic: str, index: int, context: RequestContext) -> PartitionResponse:
+    try:
+        log = context.node.replica_manager.get(topic, index).log
+    except KafkaError as error:
+        return _refused(index, error.code)
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_start,
+            )
+            for producer_id, producer in log.producers
+        ],
+    )
+
+
+def _refused(index: int, code: ErrorCode) -> PartitionResponse:
+    return PartitionResponse(partition_index=index, error_code=code, active_producers=[])

@@ -1,0 +1,73 @@
+"""Shell: DescribeTransactions 0: how far the transactions of some transactional ids are (KIP-664).
+
+- One that nobody knows is TRANSACTIONAL_ID_NOT_FOUND, one that is coordinated elsewhere NOT_COORDINATOR.
+- Partitions are those of the open transaction; of one that is complete there are none.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from broker.transactions.records import by_topic
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka_ds.wire.messages.transaction_admin import (
+    DescribeTransactionsTopicData,
+    DescribeTransactionsTransactionState,
+)
+
+
+def refuse(
+    request: DescribeTransactionsRequest, code: ErrorCode, message: str | None
+) -> DescribeTransactionsResponse:
+    """The same error for every transactional id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_refused(each, code) for each in request.transactional_ids]
+    )
+
+
+@serves(DescribeTransactionsRequest, versions="0", failure=refuse)
+def describe_transactions(
+    request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse:
+    """Tell of each transactional id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_describe(each, context) for each in request.transactional_ids]
+    )
+
+
+def _describe(
+    transactional_id: str, context: RequestContext
+) -> DescribeTransactionsTransactionState:
+    if not transactional_id:
+        return _refused(transactional_id, ErrorCode.INVALID_REQUEST)
+    try:
+        found = context.node.transactions.find(transactional_id)
+    except KafkaError as error:
+        return _refused(transactional_id, error.code)
+    if found is None:
+        return _refused(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribeTransactionsTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.shown,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[
+            DescribeTransactionsTopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(found.partitions).items()
+        ],
+    )
+
+
+def _refused(transactional_id: str, code: ErrorCode) -> DescribeTransactionsTransactionState:
+    return DescribeTransactionsTransactionState(
+        error_code=code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )

@@ -1,0 +1,58 @@
+"""Shell: ListTransactions 0-1: the transactional ids that this broker coordinates (KIP-664).
+
+- Filters go together: state, producer id, and for how long the transaction has been open at least (v1). States that
+  nobody knows are named in the answer.
+- While a partition of `__transaction_state` is still read, COORDINATOR_LOAD_IN_PROGRESS: half of a list is none.
+
+Versions: 1 the duration (KIP-994).
+Left out: version 2, the pattern of transactional ids (KIP-1152). Kafka's expressions take time in proportion to the
+text, Python's may take forever, and a client must not be able to stop the broker with one.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from broker.transactions.states import BY_NAME
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListTransactionsRequest, ListTransactionsResponse
+from kafka_ds.wire.messages.transaction_admin import ListTransactionsTransactionState
+
+
+@serves(ListTransactionsRequest, versions="0-1")
+def list_transactions(
+    request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """Tell of what is coordinated here."""
+    states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
+    unknown = [name for name in request.state_filters if name not in BY_NAME]
+    producer_ids = set(request.producer_id_filters)
+    now_ms = context.node.clock.now_ms()
+    try:
+        found = [
+            each
+            for each in context.node.transactions.all()
+            if (not request.state_filters or each.state in states)
+            and (not producer_ids or each.producer_id in producer_ids)
+            and (request.duration_filter < 0 or now_ms - each.started_ms > request.duration_filter)
+        ]
+    except KafkaError:
+        return _refused(unknown)
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListTransactionsTransactionState(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.state.shown,
+            )
+            for each in sorted(found, key=lambda each: each.transactional_id)
+        ],
+    )
+
+
+def _refused(unknown: list[str]) -> ListTransactionsResponse:
+    return ListTransactionsResponse(
+        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        unknown_state_filters=unknown,
+        transaction_states=[],
+    )

@@ -1,0 +1,313 @@
+"""Shell: one partition's coordinator of transactions at work: events in, records into the log, answers and markers out.
+
+Rules of this file:
+- An event runs from the machine's decision to its record without giving way: decide, append, replay. What follows,
+  answer and markers alike, waits until the record is below the high watermark: a decision that could be lost with
+  its leader must not be seen in any partition.
+- Markers that can be written at once are, before the answer goes out: the next transaction of the same producer then
+  finds this one complete and need not ask twice. The rest is tried until it is done.
+- While the log is read the answer is COORDINATOR_LOAD_IN_PROGRESS; when this broker does not lead the partition any
+  more, NOT_COORDINATOR, also for all who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from broker.groups.runner import COORDINATOR_ERRORS
+from broker.log.replay import LoadFailed, replay_log
+from broker.log.values import AppendOrigin
+from broker.replica.hosted import HostedPartition
+from broker.seams import Clock
+from broker.tier.crash_points import CrashPoints
+from broker.transactions.markers import FENCED, Marker, MarkerWriter, is_settled
+from broker.transactions.records import decode_record, encode_record
+from broker.transactions.shard import TransactionShard
+from broker.transactions.values import Result, TopicPartition, Transaction, TransactionSettings
+from kafka_ds.wire.batch import BatchHeader, Record, build_batch, read_records
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+RECOVERY_POLL_SECONDS = 0.05
+MARKER_RETRY_SECONDS = 0.1
+# How many markers are written before others get their turn.
+MARKERS_AT_ONCE = 100
+
+Event = Callable[[TransactionShard, int], Result]
+
+
+class TransactionRunner:
+    """The coordinator of one partition of `__transaction_state`, for as long as it is led here."""
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        settings: TransactionSettings,
+        markers: MarkerWriter,
+        *,
+        clock: Clock,
+        crash_points: CrashPoints,
+    ) -> None:
+        self.partition = partition
+        self.shard = TransactionShard(settings)
+        self._markers = markers
+        self._clock = clock
+        self._crash_points = crash_points
+        self._loop = asyncio.get_running_loop()
+        # Why no request is taken; None: they are.
+        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._written = -1
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this coordinator will never take a request again."""
+        return self._refusal is ErrorCode.NOT_COORDINATOR
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Under which markers are written: that of this lead."""
+        return self.partition.leader.leader_epoch
+
+    # -- beginning and ending -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read the log; one without records is read at once."""
+        self.partition.watch(self)
+        log = self.partition.log
+        if log.log_end_offset == log.log_start_offset and not self.partition.leader.is_recovering:
+            self._refusal = None
+        else:
+            self._begin(self._load())
+
+    async def _load(self) -> None:
+        partition = self.partition
+        try:
+            while partition.leader.is_recovering:
+                await asyncio.sleep(RECOVERY_POLL_SECONDS)
+            await replay_log(partition.log, self._replay_batch)
+        except (LoadFailed, KafkaError, OSError) as error:
+            name = partition.log.name
+            _LOGGER.error("the transactions of %s cannot be coordinated: %s", name, error)
+            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        self._written = partition.log.log_end_offset - 1
+        self._refusal = None
+        for effect in self.shard.loaded():
+            self._after_commit(partial(self._write_markers, effect.transaction))
+
+    def _replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
+        records = [] if header.is_control else read_records(data, position, header)
+        for record in records:
+            known = decode_record(record.key or b"", record.value)
+            if known is not None:
+                self.shard.replay(*known)
+        return len(records)
+
+    def close(self) -> None:
+        """Take nothing more; who waits is told by the partition."""
+        self._refusal = ErrorCode.NOT_COORDINATOR
+        self.partition.unwatch(self)
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def advanced(self, partition: HostedPartition) -> None:
+        """The high watermark has moved: who waits for it waits with the partition."""
+
+    def lost(self, partition: HostedPartition) -> None:
+        """Another broker leads the partition, or none does."""
+        self.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOGGER.error(
+                "%s: a mistake of ours", self.partition.log.name, exc_info=task.exception()
+            )
+
+    # -- events -------------------------------------------------------------------------------------
+
+    def look(self) -> TransactionShard:
+        """The machine, for questions that change nothing; raises KafkaError."""
+        if self._refusal is not None:
+            raise KafkaError(self._refusal)
+        return self.shard
+
+    def submit(self, event: Event) -> Any:
+        """The answer to an event, or a future that will have it; raises KafkaError."""
+        return self._perform(event(self.look(), self._clock.now_ms()))
+
+    def tick(self, now_ms: int, *, expire: bool) -> None:
+        """Abort what is open for too long and, when asked, forget what nobody uses."""
+        if self._refusal is not None:
+            return
+        try:
+            for result in self.shard.timed_out(now_ms):
+                assert result.stored is not None
+                _LOGGER.info("%s has timed out: aborting", result.transactional_id)
+                self._perform(result)
+            for result in self.shard.expired(now_ms) if expire else ():
+                self._perform(result)
+        except KafkaError as error:
+            _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
+
+    def _perform(self, result: Result) -> Any:
+        """Append and replay; the answer, or what will be one when the record is committed."""
+        if result.transactional_id is not None:
+            self._append(result.transactional_id, result.stored)
+            self.shard.replay(result.transactional_id, result.stored)
+        return self._after_commit(partial(self._follow, result))
+
+    def _follow(self, result: Result) -> Any:
+        """Do what follows from a committed record; raises where the answer is an error."""
+        for effect in result.effects:
+            self._crash_points.at("after_prepare")
+            self._write_markers(effect.transaction)
+        if isinstance(result.response, KafkaError):
+            raise result.response
+        return result.response
+
+    def _append(self, transactional_id: str, transaction: Transaction | None) -> None:
+        now_ms = self._clock.now_ms()
+        batch = build_batch([Record(0, now_ms, *encode_record(transactional_id, transaction))])
+        try:
+            info = self.partition.append(
+                memoryview(bytearray(batch)),
+                acks=-1,
+                now_ms=now_ms,
+                origin=AppendOrigin.COORDINATOR,
+            )
+        except KafkaError as error:
+            code = COORDINATOR_ERRORS.get(error.code, error.code)
+            raise KafkaError(code, error.message) from error
+        except OSError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        self._written = info.last_offset
+
+    def _after_commit(self, follow: Callable[[], Any]) -> Any:
+        """What `follow` gives when all that was appended is committed: at once if it is, else by a future."""
+        if self.partition.is_acknowledged(self._written, -1):
+            return follow()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        waiting = self.partition.acknowledgement(self._written, -1)
+        waiting.add_done_callback(partial(_settle, answer, follow))
+        return answer
+
+    # -- markers ------------------------------------------------------------------------------------
+
+    def _write_markers(self, decided: Transaction) -> None:
+        """Write what can be written at once, and go on with the rest in a task."""
+        marker = Marker.of(decided, self.coordinator_epoch)
+        listed = sorted(decided.partitions)
+        if len(listed) > MARKERS_AT_ONCE:
+            self._begin(self._write_all(decided, marker, listed))
+            return
+        waiting: list[tuple[TopicPartition, Awaitable[ErrorCode]]] = []
+        left: list[TopicPartition] = []
+        for where in listed:
+            outcome = self._markers.write(marker, where)
+            self._crash_points.at("after_marker")
+            if not isinstance(outcome, ErrorCode):
+                waiting.append((where, outcome))
+            elif outcome in FENCED:
+                self._fenced(decided, where, outcome)
+            elif not is_settled(outcome):
+                left.append(where)
+        if waiting or left:
+            self._begin(self._write_rest(decided, marker, waiting, left))
+        else:
+            self._complete(decided)
+
+    async def _write_rest(
+        self,
+        decided: Transaction,
+        marker: Marker,
+        waiting: list[tuple[TopicPartition, Awaitable[ErrorCode]]],
+        left: list[TopicPartition],
+    ) -> None:
+        codes = await asyncio.gather(*(outcome for _, outcome in waiting))
+        for (where, _), code in zip(waiting, codes, strict=True):
+            if not is_settled(code):
+                left.append(where)
+        if left:
+            await asyncio.sleep(MARKER_RETRY_SECONDS)
+        await self._write_all(decided, marker, left)
+
+    async def _write_all(
+        self, decided: Transaction, marker: Marker, left: list[TopicPartition]
+    ) -> None:
+        """Ask every partition until it has its marker; then the transaction is complete."""
+        while left:
+            again: list[TopicPartition] = []
+            for i, where in enumerate(left, 1):
+                outcome = self._markers.write(marker, where)
+                self._crash_points.at("after_marker")
+                code = outcome if isinstance(outcome, ErrorCode) else await outcome
+                if code in FENCED:
+                    self._fenced(decided, where, code)
+                elif not is_settled(code):
+                    again.append(where)
+                if i % MARKERS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            left = again
+            if left:
+                await asyncio.sleep(MARKER_RETRY_SECONDS)
+        self._complete(decided)
+
+    def _fenced(self, decided: Transaction, where: TopicPartition, code: ErrorCode) -> None:
+        """Somebody newer has ended this there: nothing is left to do for this partition."""
+        _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
+
+    def _complete(self, decided: Transaction) -> None:
+        self._crash_points.at("after_markers")
+        if self._refusal is not None:
+            return
+        try:
+            self._perform(self.shard.markers_written(decided, self._clock.now_ms()))
+        except KafkaError as error:
+            _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
+            self._begin(self._complete_later(decided))
+
+    async def _complete_later(self, decided: Transaction) -> None:
+        await asyncio.sleep(MARKER_RETRY_SECONDS)
+        self._complete(decided)
+
+
+def _settle(
+    answer: asyncio.Future[Any], follow: Callable[[], Any], acknowledged: asyncio.Future[None]
+) -> None:
+    """Let follow what waited for a commit, and give its answer to who still waits."""
+    error: BaseException | None = acknowledged.exception()
+    lost = isinstance(error, KafkaError) and error.code is not _TOO_FEW_REPLICAS
+    value = None
+    if lost:
+        error = KafkaError(ErrorCode.NOT_COORDINATOR)
+    else:
+        # Committed, though with fewer replicas than wanted: what follows from it follows.
+        try:
+            value = follow()
+        except KafkaError as refused:
+            error = refused
+        else:
+            error = error and KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+        return
+    answer.set_exception(error)
+    # Nobody asked for what time has brought about.
+    answer.exception()
+
+
+_TOO_FEW_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

@@ -1,0 +1,353 @@
+"""Pure: the machine of transactions: what one partition of `__transaction_state` decides (KIP-98, KIP-360, KIP-890).
+
+Rules of this file:
+- `handle`-like methods change nothing: they return the record that would change something, the answer that goes out
+  once the record is committed, and what is to be done then. `replay` alone changes state, at load and at work alike.
+- A decision (PrepareCommit, PrepareAbort) is for good. Until each of its markers is written the transactional id
+  takes nothing else: CONCURRENT_TRANSACTIONS, and clients ask again.
+- Who begins anew fences who was there: the open transaction is aborted under a raised epoch first, and the newcomer
+  asks again. The state PrepareEpochFence is passed through in one step, as an append here fails or is done at once.
+- Unlike Kafka, a producer that names its id and epoch (KIP-360) is fenced when the epoch is an old one even while
+  a transaction is open: else an instance that was fenced long ago could abort its successor's transaction.
+- Time comes from the caller; producer ids too: where one is needed, `NeedsProducerId` is raised and the caller asks
+  again with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from broker.transactions.states import TransactionState
+from broker.transactions.values import (
+    EPOCH_MAX,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTION_VERSION_2,
+    ProducerIdAndEpoch,
+    Result,
+    TopicPartition,
+    Transaction,
+    TransactionSettings,
+    WriteMarkers,
+    is_epoch_exhausted,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+
+class NeedsProducerId(Exception):
+    """The event needs a producer id that nobody ever had: ask again with one."""
+
+
+class TransactionShard:
+    """The transactions of one partition's transactional ids."""
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self._settings = settings
+        self._transactions: dict[str, Transaction] = {}
+        self._ongoing: set[str] = set()
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def replay(self, transactional_id: str, transaction: Transaction | None) -> None:
+        """A record is in the log; without a transaction it is a tombstone."""
+        self._ongoing.discard(transactional_id)
+        if transaction is None:
+            self._transactions.pop(transactional_id, None)
+            return
+        self._transactions[transactional_id] = transaction
+        if transaction.state is TransactionState.ONGOING:
+            self._ongoing.add(transactional_id)
+
+    def loaded(self) -> Iterator[WriteMarkers]:
+        """What was decided and not completed when the log ended."""
+        for transaction in self._transactions.values():
+            if transaction.state.is_decided:
+                yield WriteMarkers(transaction=transaction)
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """What is known of a transactional id."""
+        return self._transactions.get(transactional_id)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(tuple(self._transactions.values()))
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    # -- InitProducerId -----------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        *,
+        now_ms: int,
+        spare_producer_id: int | None = None,
+    ) -> Result:
+        """The producer that goes on under this transactional id; raises KafkaError."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            begun = Transaction(
+                transactional_id=transactional_id,
+                producer_id=_needed(spare_producer_id),
+                producer_epoch=0,
+                timeout_ms=timeout_ms,
+                state=TransactionState.EMPTY,
+                updated_ms=now_ms,
+                last_producer_epoch=NO_EPOCH if expected is None else expected.producer_epoch,
+            )
+            return _stored(begun, _producer_of(begun))
+        if expected is not None and not _is_same_producer(known, expected):
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if known.state.is_decided:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if known.state is TransactionState.ONGOING:
+            if expected is not None and expected != _producer_of(known):
+                raise KafkaError(ErrorCode.PRODUCER_FENCED)
+            return self._fence(known, now_ms, KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS))
+        begun = _next_producer(known, expected, spare_producer_id).changed(
+            TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            updated_ms=now_ms,
+            started_ms=NO_TIMESTAMP,
+            partitions=frozenset(),
+        )
+        return _stored(begun, _producer_of(begun))
+
+    def _fence(self, known: Transaction, now_ms: int, response: KafkaError | None) -> Result:
+        """Abort an open transaction under an epoch that its producer does not have."""
+        assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
+        fenced = known.changed(
+            TransactionState.PREPARE_EPOCH_FENCE,
+            producer_epoch=known.producer_epoch + 1,
+            last_producer_epoch=NO_EPOCH,
+        )
+        return _decided(fenced, committed=False, now_ms=now_ms, response=response)
+
+    # -- what belongs to a transaction ----------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        now_ms: int,
+        client_version: int,
+    ) -> Result:
+        """Take partitions into the transaction, which begins with the first; raises KafkaError."""
+        known = self._speaking(transactional_id, producer)
+        added = frozenset(partitions)
+        if known.state is TransactionState.ONGOING:
+            if added <= known.partitions:
+                return Result()
+            started_ms = known.started_ms
+        else:
+            started_ms = now_ms
+        ongoing = known.changed(
+            TransactionState.ONGOING,
+            partitions=known.partitions | added,
+            started_ms=started_ms,
+            updated_ms=now_ms,
+            client_version=client_version,
+        )
+        return _stored(ongoing, None)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> None:
+        """Refuse a write to a partition that does not belong to the producer's open transaction; raises KafkaError."""
+        if partition not in self._speaking(transactional_id, producer).partitions:
+            raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE)
+
+    def _speaking(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:
+        """The transaction of who speaks, if it may be changed; raises KafkaError."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        known = self._transactions.get(transactional_id)
+        if known is None or known.producer_id != producer.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if known.producer_epoch != producer.producer_epoch:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        if known.state.is_decided:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return known
+
+    # -- EndTxn -------------------------------------------------------------------------------------
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        client_version: int,
+        now_ms: int,
+        spare_producer_id: int | None = None,
+    ) -> Result:
+        """Decide the transaction, or say again what was decided; raises KafkaError."""
+        bumps_epoch = client_version >= TRANSACTION_VERSION_2
+        known, is_repeat = self._ending(transactional_id, producer, bumps_epoch=bumps_epoch)
+        if known.state is TransactionState.ONGOING:
+            if is_repeat:
+                raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        elif known.state.is_decided:
+            same = known.is_commit == committed
+            code = ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
+            raise KafkaError(code)
+        elif not (bumps_epoch and not is_repeat and not committed):
+            # Only who bumps epochs may abort nothing: it cannot know whether its first write arrived.
+            return _said_again(
+                known, committed=committed, is_answerable=is_repeat or not bumps_epoch
+            )
+        if not bumps_epoch:
+            producer_now = _producer_of(known)
+            return _decided(known, committed=committed, now_ms=now_ms, response=producer_now)
+        return _decided_with_next_epoch(known, committed, now_ms, spare_producer_id)
+
+    def _ending(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, bumps_epoch: bool
+    ) -> tuple[Transaction, bool]:
+        """The transaction of who ends it, and whether it was ended already with an answer that got lost."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if bumps_epoch and _has_been_bumped(known, producer):
+            return known, True
+        if known.producer_id != producer.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if known.producer_epoch != producer.producer_epoch:
+            raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        return known, False
+
+    def markers_written(self, decided: Transaction, now_ms: int) -> Result:
+        """Each partition of a decided transaction has its marker: it is complete."""
+        known = self._transactions.get(decided.transactional_id)
+        if known != decided:
+            return Result()
+        complete = (
+            TransactionState.COMPLETE_COMMIT if known.is_commit else TransactionState.COMPLETE_ABORT
+        )
+        done = known.changed(complete, partitions=frozenset(), updated_ms=now_ms)
+        if known.next_producer_id != NO_PRODUCER_ID:
+            done = done.changed_producer(known.next_producer_id, 0)
+        return _stored(done, None)
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def timed_out(self, now_ms: int) -> Iterator[Result]:
+        """Abort what has been open for longer than its producer said."""
+        for transactional_id in sorted(self._ongoing):
+            known = self._transactions[transactional_id]
+            if known.started_ms + known.timeout_ms < now_ms:
+                yield self._fence(known, now_ms, None)
+
+    def expired(self, now_ms: int) -> Iterator[Result]:
+        """Forget transactional ids that nobody has used for long."""
+        for known in self:
+            age_ms = now_ms - known.updated_ms
+            if known.state.may_expire and age_ms >= self._settings.transactional_id_expiration_ms:
+                dead = known.changed(TransactionState.DEAD)
+                yield Result(transactional_id=dead.transactional_id, stored=None)
+
+
+def _needed(spare_producer_id: int | None) -> int:
+    if spare_producer_id is None:
+        raise NeedsProducerId
+    return spare_producer_id
+
+
+def _producer_of(transaction: Transaction) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+
+
+def _stored(transaction: Transaction, response: object) -> Result:
+    return Result(
+        transactional_id=transaction.transactional_id, stored=transaction, response=response
+    )
+
+
+def _is_same_producer(known: Transaction, expected: ProducerIdAndEpoch) -> bool:
+    """Whether a producer is this one, or what it was before its id was changed (KIP-360)."""
+    if expected.producer_id == known.producer_id:
+        return True
+    return expected.producer_id == known.previous_producer_id and is_epoch_exhausted(
+        expected.producer_epoch
+    )
+
+
+def _next_producer(
+    known: Transaction, expected: ProducerIdAndEpoch | None, spare_producer_id: int | None
+) -> Transaction:
+    """The producer with its next epoch, or with a new id where there is none; raises KafkaError."""
+    epoch = None if expected is None else expected.producer_epoch
+    if known.is_epoch_exhausted and epoch in (None, known.producer_epoch):
+        last = NO_EPOCH if epoch is None else epoch
+        return known.changed_producer(_needed(spare_producer_id), 0, last_epoch=last)
+    if epoch is None or epoch == known.producer_epoch:
+        last = NO_EPOCH if epoch is None else epoch
+        return known.changed_epoch(known.producer_epoch + 1, last_epoch=last)
+    if epoch == known.last_producer_epoch:
+        return known  # The answer to the first try was lost; this one is the same.
+    raise KafkaError(ErrorCode.PRODUCER_FENCED)
+
+
+def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the producer's transaction was ended already, by a request whose answer it did not get (KIP-890)."""
+    if producer.producer_id == known.producer_id:
+        return producer.producer_epoch + 1 == known.producer_epoch
+    return (
+        producer.producer_id == known.previous_producer_id
+        and is_epoch_exhausted(producer.producer_epoch)
+        and known.producer_epoch == 0
+    )
+
+
+def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> Result:
+    if known.state is TransactionState.EMPTY or not is_answerable or known.is_commit != committed:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+    return Result(response=_producer_of(known))
+
+
+def _decided(
+    known: Transaction, *, committed: bool, now_ms: int, response: object, **changes: int
+) -> Result:
+    state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+    started_ms = known.started_ms if known.partitions else now_ms
+    decided = known.changed(state, updated_ms=now_ms, started_ms=started_ms, **changes)
+    return Result(
+        transactional_id=decided.transactional_id,
+        stored=decided,
+        response=response,
+        effects=(WriteMarkers(transaction=decided),),
+    )
+
+
+def _decided_with_next_epoch(
+    known: Transaction, committed: bool, now_ms: int, spare_producer_id: int | None
+) -> Result:
+    """Decide, and raise the epoch in the same record: what comes late from before is fenced (KIP-890)."""
+    epoch = known.producer_epoch + 1
+    following = ProducerIdAndEpoch(known.producer_id, epoch)
+    next_producer_id = NO_PRODUCER_ID
+    if known.is_epoch_exhausted:
+        next_producer_id = _needed(spare_producer_id)
+        following = ProducerIdAndEpoch(next_producer_id, 0)
+    return _decided(
+        known,
+        committed=committed,
+        now_ms=now_ms,
+        response=following,
+        producer_epoch=epoch,
+        last_producer_epoch=known.producer_epoch,
+        next_producer_id=next_producer_id,
+        client_version=TRANSACTION_VERSION_2,
+    )

@@ -1,0 +1,435 @@
+"""The machine of transactions: every request in every state, repeats, fencing, epochs that run out, time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.transactions.records import decode_record, encode_record
+from broker.transactions.shard import NeedsProducerId, TransactionShard
+from broker.transactions.states import BY_NAME, BY_NUMBER, VALID_PREVIOUS, TransactionState
+from broker.transactions.values import (
+    EPOCH_MAX,
+    ProducerIdAndEpoch,
+    Result,
+    TopicPartition,
+    Transaction,
+    TransactionSettings,
+    WriteMarkers,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.persisted_transactions import TransactionLogKey, encode_key
+
+S = TransactionState
+X = "x"
+NOW = 1_000_000
+TIMEOUT_MS = 60_000
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ME = ProducerIdAndEpoch(7, 3)
+SETTINGS = TransactionSettings()
+V1, V2 = 0, 2
+
+
+def shard_with(transaction: Transaction | None = None) -> TransactionShard:
+    shard = TransactionShard(SETTINGS)
+    if transaction is not None:
+        shard.replay(X, transaction)
+    return shard
+
+
+def in_state(state: TransactionState, **changes: Any) -> Transaction:
+    partitions = {P0} if state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT) else set()
+    fields: dict[str, Any] = {
+        "transactional_id": X,
+        "producer_id": ME.producer_id,
+        "producer_epoch": ME.producer_epoch,
+        "timeout_ms": TIMEOUT_MS,
+        "state": state,
+        "updated_ms": NOW,
+        "started_ms": NOW,
+        "partitions": frozenset(partitions),
+    }
+    return Transaction(**fields | changes)
+
+
+def apply(shard: TransactionShard, result: Result) -> Any:
+    if result.transactional_id is not None:
+        shard.replay(result.transactional_id, result.stored)
+    return result.response
+
+
+def init(shard: TransactionShard, expected: ProducerIdAndEpoch | None = None, **given: Any) -> Any:
+    given = {"timeout_ms": TIMEOUT_MS, "now_ms": NOW, "spare_producer_id": 50} | given
+    return apply(shard, shard.init_producer_id(X, given.pop("timeout_ms"), expected, **given))
+
+
+def end(
+    shard: TransactionShard, committed: bool, version: int = V1, who: ProducerIdAndEpoch = ME
+) -> Any:
+    result = shard.end(
+        X, who, committed=committed, client_version=version, now_ms=NOW, spare_producer_id=50
+    )
+    return apply(shard, result)
+
+
+def state_of(shard: TransactionShard) -> TransactionState:
+    found = shard.find(X)
+    assert found is not None
+    return found.state
+
+
+def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+def complete(shard: TransactionShard) -> None:
+    decided = shard.find(X)
+    assert decided is not None
+    apply(shard, shard.markers_written(decided, NOW))
+
+
+# -- states and records -----------------------------------------------------------------------------
+
+
+def test_states_have_kafkas_numbers_and_names() -> None:
+    assert [BY_NUMBER[n].shown for n in range(8)] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    ]
+    assert set(BY_NAME.values()) == set(S)
+
+
+@pytest.mark.parametrize("before", S)
+@pytest.mark.parametrize("after", S)
+def test_a_state_follows_only_what_it_may(
+    before: TransactionState, after: TransactionState
+) -> None:
+    if before in VALID_PREVIOUS[after]:
+        assert in_state(before).changed(after).state is after
+    else:
+        with pytest.raises(AssertionError):
+            in_state(before).changed(after)
+
+
+@pytest.mark.parametrize("state", [s for s in S if s.number < 6])
+def test_a_transaction_comes_back_from_its_record(state: TransactionState) -> None:
+    transaction = in_state(
+        state, previous_producer_id=4, next_producer_id=9, client_version=2, updated_ms=NOW + 1
+    )
+    assert decode_record(*encode_record(X, transaction)) == (X, transaction)
+    assert decode_record(encode_key(TransactionLogKey(transactional_id=X)), None) == (X, None)
+
+
+# -- InitProducerId ---------------------------------------------------------------------------------
+
+
+def test_a_new_transactional_id_gets_a_new_producer() -> None:
+    shard = shard_with()
+    with pytest.raises(NeedsProducerId):
+        init(shard, spare_producer_id=None)
+    assert len(shard) == 0
+    assert init(shard) == ProducerIdAndEpoch(50, 0)
+    assert state_of(shard) is S.EMPTY
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, SETTINGS.transaction_max_timeout_ms + 1])
+def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
+    with pytest.raises(KafkaError) as error:
+        init(shard_with(), timeout_ms=timeout_ms)
+    assert code_of(error) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_beginning_anew_raises_the_epoch(state: TransactionState) -> None:
+    shard = shard_with(in_state(state))
+    assert init(shard) == ProducerIdAndEpoch(7, 4)
+    assert state_of(shard) is S.EMPTY
+
+
+@pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
+def test_while_markers_are_written_everything_must_wait(state: TransactionState) -> None:
+    shard = shard_with(in_state(state))
+    for ask in (
+        lambda: init(shard),
+        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_version=V1),
+        lambda: shard.verify(X, ME, P0),
+    ):
+        with pytest.raises(KafkaError) as error:
+            ask()
+        assert code_of(error) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_who_begins_anew_aborts_what_is_open_first() -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    result = shard.init_producer_id(X, TIMEOUT_MS, None, now_ms=NOW)
+    assert isinstance(result.response, KafkaError)
+    assert result.response.code is ErrorCode.CONCURRENT_TRANSACTIONS
+    apply(shard, result)
+    decided = shard.find(X)
+    assert decided is not None
+    assert (decided.state, decided.producer_epoch) == (S.PREPARE_ABORT, 4)
+    assert result.effects == (WriteMarkers(transaction=decided),)
+    with pytest.raises(KafkaError) as error:
+        end(shard, committed=True)
+    assert code_of(error) is ErrorCode.PRODUCER_FENCED
+    complete(shard)
+    assert state_of(shard) is S.COMPLETE_ABORT
+    assert init(shard) == ProducerIdAndEpoch(7, 5)
+
+
+def test_a_producer_that_goes_on_after_an_error_is_not_fenced_by_its_repeat() -> None:
+    shard = shard_with(in_state(S.COMPLETE_ABORT))
+    assert init(shard, ME) == ProducerIdAndEpoch(7, 4)
+    assert init(shard, ME) == ProducerIdAndEpoch(7, 4), "the first answer was lost"
+    assert init(shard, ProducerIdAndEpoch(7, 4)) == ProducerIdAndEpoch(7, 5)
+    with pytest.raises(KafkaError) as error:
+        init(shard, ME)
+    assert code_of(error) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT])
+@pytest.mark.parametrize("old", [ProducerIdAndEpoch(7, 1), ProducerIdAndEpoch(6, 3)])
+def test_an_instance_of_long_ago_is_fenced(
+    state: TransactionState, old: ProducerIdAndEpoch
+) -> None:
+    shard = shard_with(in_state(state))
+    with pytest.raises(KafkaError) as error:
+        init(shard, old)
+    assert code_of(error) is ErrorCode.PRODUCER_FENCED
+    assert state_of(shard) is state
+
+
+def test_a_producer_whose_epochs_are_used_up_gets_another_id() -> None:
+    last = in_state(S.COMPLETE_COMMIT, producer_epoch=EPOCH_MAX - 1)
+    shard = shard_with(last)
+    with pytest.raises(NeedsProducerId):
+        init(shard, spare_producer_id=None)
+    assert init(shard) == ProducerIdAndEpoch(50, 0)
+    found = shard.find(X)
+    assert found is not None
+    assert found.previous_producer_id == 7
+
+
+def test_a_repeat_after_the_change_of_ids_is_answered_alike() -> None:
+    me = ProducerIdAndEpoch(7, EPOCH_MAX - 1)
+    shard = shard_with(in_state(S.COMPLETE_COMMIT, producer_epoch=EPOCH_MAX - 1))
+    assert init(shard, me) == ProducerIdAndEpoch(50, 0)
+    assert init(shard, me, spare_producer_id=51) == ProducerIdAndEpoch(50, 0)
+
+
+def test_the_last_epoch_is_there_for_fencing() -> None:
+    shard = shard_with(in_state(S.ONGOING, producer_epoch=EPOCH_MAX - 1))
+    init(shard)
+    found = shard.find(X)
+    assert found is not None
+    assert (found.state, found.producer_epoch) == (S.PREPARE_ABORT, EPOCH_MAX)
+    complete(shard)
+    assert init(shard) == ProducerIdAndEpoch(50, 0)
+
+
+# -- partitions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_a_transaction_begins_with_its_first_partition(state: TransactionState) -> None:
+    shard = shard_with(in_state(state, started_ms=5))
+    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 9, client_version=V1))
+    found = shard.find(X)
+    assert found is not None
+    assert (found.state, found.started_ms) == (S.ONGOING, NOW + 9)
+    assert shard.add_partitions(X, ME, [P0], now_ms=NOW, client_version=V1) == Result()
+    apply(shard, shard.add_partitions(X, ME, [P1], now_ms=NOW + 99, client_version=V1))
+    found = shard.find(X)
+    assert found is not None
+    assert (found.partitions, found.started_ms) == ({P0, P1}, NOW + 9)
+
+
+@pytest.mark.parametrize(
+    ("who", "code"),
+    [
+        (ProducerIdAndEpoch(8, 3), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ProducerIdAndEpoch(7, 2), ErrorCode.PRODUCER_FENCED),
+        (ProducerIdAndEpoch(7, 4), ErrorCode.PRODUCER_FENCED),
+    ],
+)
+def test_only_the_present_producer_speaks(who: ProducerIdAndEpoch, code: ErrorCode) -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    for ask in (
+        lambda: shard.add_partitions(X, who, [P1], now_ms=NOW, client_version=V1),
+        lambda: shard.verify(X, who, P0),
+        lambda: end(shard, committed=True, who=who),
+    ):
+        with pytest.raises(KafkaError) as error:
+            ask()
+        assert code_of(error) is code
+
+
+def test_nobody_speaks_for_what_nobody_knows() -> None:
+    shard = shard_with()
+    for ask in (
+        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_version=V1),
+        lambda: end(shard, committed=True),
+    ):
+        with pytest.raises(KafkaError) as error:
+            ask()
+        assert code_of(error) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_partition_that_was_not_added_is_not_verified() -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    shard.verify(X, ME, P0)
+    with pytest.raises(KafkaError) as error:
+        shard.verify(X, ME, P1)
+    assert code_of(error) is ErrorCode.TRANSACTION_ABORTABLE
+
+
+# -- EndTxn -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_decision_is_completed_when_its_markers_are_written(committed: bool) -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    result = shard.end(X, ME, committed=committed, client_version=V1, now_ms=NOW)
+    assert apply(shard, result) == ME
+    decided = shard.find(X)
+    assert decided is not None
+    assert decided.state is (S.PREPARE_COMMIT if committed else S.PREPARE_ABORT)
+    assert result.effects == (WriteMarkers(transaction=decided),)
+    assert list(shard.loaded()) == [WriteMarkers(transaction=decided)], "after a crash, too"
+    complete(shard)
+    assert state_of(shard) is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
+    assert list(shard.loaded()) == []
+    assert shard.markers_written(decided, NOW) == Result(), "once"
+
+
+NONE, INVALID, CONCURRENT = (
+    ErrorCode.NONE,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "on_commit", "on_abort"),
+    [
+        (S.EMPTY, INVALID, INVALID),
+        (S.PREPARE_COMMIT, CONCURRENT, INVALID),
+        (S.PREPARE_ABORT, INVALID, CONCURRENT),
+        (S.COMPLETE_COMMIT, NONE, INVALID),
+        (S.COMPLETE_ABORT, INVALID, NONE),
+    ],
+)
+def test_what_was_decided_is_said_again(
+    state: TransactionState, on_commit: ErrorCode, on_abort: ErrorCode
+) -> None:
+    for committed, code in ((True, on_commit), (False, on_abort)):
+        shard = shard_with(in_state(state))
+        if code is NONE:
+            assert end(shard, committed) == ME
+        else:
+            with pytest.raises(KafkaError) as error:
+                end(shard, committed)
+            assert code_of(error) is code
+        assert state_of(shard) is state
+
+
+# -- EndTxn with an epoch for each transaction (KIP-890) ----------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_each_end_raises_the_epoch(committed: bool) -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    assert end(shard, committed, V2) == ProducerIdAndEpoch(7, 4)
+    with pytest.raises(KafkaError) as error:
+        end(shard, committed, V2)
+    assert code_of(error) is CONCURRENT
+    complete(shard)
+    assert end(shard, committed, V2) == ProducerIdAndEpoch(7, 4), "the first answer was lost"
+    with pytest.raises(KafkaError) as error:
+        end(shard, not committed, V2)
+    assert code_of(error) is INVALID
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_nothing_can_be_aborted_but_not_committed(state: TransactionState) -> None:
+    shard = shard_with(in_state(state))
+    with pytest.raises(KafkaError) as error:
+        end(shard, True, V2)
+    assert code_of(error) is INVALID
+    assert end(shard, False, V2) == ProducerIdAndEpoch(7, 4)
+    assert state_of(shard) is S.PREPARE_ABORT
+    complete(shard)
+    assert state_of(shard) is S.COMPLETE_ABORT
+
+
+def test_a_repeat_cannot_end_the_next_transaction() -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    end(shard, True, V2)
+    complete(shard)
+    next_one = ProducerIdAndEpoch(7, 4)
+    apply(shard, shard.add_partitions(X, next_one, [P1], now_ms=NOW, client_version=V2))
+    with pytest.raises(KafkaError) as error:
+        end(shard, True, V2)
+    assert code_of(error) is ErrorCode.PRODUCER_FENCED
+    assert state_of(shard) is S.ONGOING
+
+
+def test_an_end_at_the_last_epoch_changes_the_producer_id() -> None:
+    me = ProducerIdAndEpoch(7, EPOCH_MAX - 1)
+    shard = shard_with(in_state(S.ONGOING, producer_epoch=EPOCH_MAX - 1))
+    with pytest.raises(NeedsProducerId):
+        shard.end(X, me, committed=True, client_version=V2, now_ms=NOW)
+    assert end(shard, True, V2, me) == ProducerIdAndEpoch(50, 0)
+    decided = shard.find(X)
+    assert decided is not None
+    assert (decided.producer_id, decided.producer_epoch) == (7, EPOCH_MAX)
+    # What a crash leaves is enough to go on.
+    restarted = TransactionShard(SETTINGS)
+    record = decode_record(*encode_record(X, decided))
+    assert record is not None
+    restarted.replay(*record)
+    complete(restarted)
+    found = restarted.find(X)
+    assert found is not None
+    assert (found.producer_id, found.producer_epoch, found.previous_producer_id) == (50, 0, 7)
+    assert end(restarted, True, V2, me) == ProducerIdAndEpoch(50, 0), "the first answer was lost"
+
+
+# -- time -------------------------------------------------------------------------------------------
+
+
+def test_what_is_open_for_too_long_is_aborted_under_a_new_epoch() -> None:
+    shard = shard_with(in_state(S.ONGOING))
+    assert list(shard.timed_out(NOW + TIMEOUT_MS)) == []
+    (result,) = shard.timed_out(NOW + TIMEOUT_MS + 1)
+    apply(shard, result)
+    found = shard.find(X)
+    assert found is not None
+    assert (found.state, found.producer_epoch) == (S.PREPARE_ABORT, ME.producer_epoch + 1)
+    assert list(shard.timed_out(NOW + 10 * TIMEOUT_MS)) == []
+
+
+@pytest.mark.parametrize("state", [s for s in S if s.number < 6])
+def test_what_nobody_uses_is_forgotten_but_never_what_is_open(state: TransactionState) -> None:
+    shard = shard_with(in_state(state))
+    due = NOW + SETTINGS.transactional_id_expiration_ms
+    assert list(shard.expired(due - 1)) == []
+    for result in shard.expired(due):
+        assert result.stored is None
+        apply(shard, result)
+    assert len(shard) == (0 if state.may_expire else 1)
+
+
+def test_a_later_transaction_is_not_completed_by_the_markers_of_an_earlier() -> None:
+    shard = shard_with(in_state(S.PREPARE_COMMIT))
+    other = replace(in_state(S.PREPARE_COMMIT), producer_epoch=1)
+    assert shard.markers_written(other, NOW) == Result()
+    assert state_of(shard) is S.PREPARE_COMMIT
