@@ -453,9 +453,9 @@ class Log:
             self._disk, self.directory, self._segments.all, end_offset=end, scanned_from=None
         )
 
-    def closed_segments(self, from_offset: int = 0) -> list[SegmentView]:
+    def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The local segments that take no more appends and end above an offset, oldest first."""
-        return self._segments.views(self.leader_epochs, from_offset)
+        return self._segments.views(self.leader_epochs, from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config

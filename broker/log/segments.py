@@ -109,14 +109,18 @@ class Segments:
         self._loaded = [s for s in self._loaded if s in kept and s is not active]
         self.trash.discard(gone, due_ms)
 
-    def views(self, epochs: LeaderEpochs, from_offset: int) -> list[SegmentView]:
-        """The closed segments that end above an offset, as tiering sees them."""
+    def views(
+        self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None
+    ) -> list[SegmentView]:
+        """The closed segments that end above an offset, or the first of them, as tiering sees them."""
         segments = self.all
-        views = []
+        views: list[SegmentView] = []
         for segment in segments[:-1]:
             base_offset, next_offset = segment.base_offset, segment.next_offset
             if next_offset <= from_offset:
                 continue
+            if len(views) == limit:
+                break
             snapshot = names.file_name(next_offset, names.PRODUCER_SNAPSHOT)
             view = SegmentView(
                 base_offset=base_offset,

@@ -59,7 +59,7 @@ class TierManager:
     def __init__(self, settings: TierSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self.metrics = TierMetrics()
+        self._metrics = TierMetrics()
         self._worker = Worker(
             settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
         )
@@ -67,7 +67,7 @@ class TierManager:
             settings,
             clock,
             self._worker,
-            self.metrics,
+            self._metrics,
             armed_from_environment(BROKER_POINTS),
             self._advanced,
         )
@@ -78,6 +78,7 @@ class TierManager:
         self._deleting: asyncio.TimerHandle | None = None
         self._materialising = False
         self._metadata_version = -1
+        self._stopped = False
 
     async def start(self) -> None:
         """Begin to work; the worker process is started only when it is first needed."""
@@ -87,16 +88,23 @@ class TierManager:
 
     async def stop(self) -> None:
         """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
+        self._stopped = True
         self._copies.stop()
-        if self._deleting is not None:
-            self._deleting.cancel()
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
+        if self._deleting is not None:
+            self._deleting.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._worker.stop()
+
+    @property
+    def metrics(self) -> TierMetrics:
+        """What was counted so far."""
+        self._metrics.worker_starts = self._worker.starts
+        return self._metrics
 
     @property
     def worker_pid(self) -> int | None:
@@ -136,13 +144,15 @@ class TierManager:
         """
         for key in [key for key in self._copies.led if key[0] == topic_id]:
             self._copies.forget(key)
+        if self._stopped:
+            return
         request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
         self._spawn(self._until_done(request, f"deletion of the rows of {topic}"))
 
     def cluster_events(self, version: int, events: Sequence[Any] = ()) -> None:
         """`__cluster_metadata` reached `version`: its events become rows within about a second."""
         self._metadata_version = max(self._metadata_version, version)
-        if not self._materialising:
+        if not self._materialising and not self._stopped:
             self._materialising = True
             self._spawn(self._materialise())
 
@@ -175,7 +185,7 @@ class TierManager:
                 "isolation_level": isolation_level,
             }
         )
-        self.metrics.fetched(len(payload))
+        self._metrics.fetched(len(payload))
         chunks: list[Buffer] = []
         position = 0
         for size in header["sizes"]:
@@ -227,25 +237,24 @@ class TierManager:
     async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
         """A question of a client: bounded in number, and its failure is one that clients retry."""
         if self._reads >= self._settings.remote_log_reader_max_pending_tasks:
-            self.metrics.fetch_errors += 1
+            self._metrics.fetch_errors += 1
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many cold reads are waiting")
         self._reads += 1
-        self.metrics.reads_waiting = self._reads
+        self._metrics.reads_waiting = self._reads
         try:
             async with self._reading:
                 return await self._worker.ask(request)
         except WorkerLost as error:
-            self.metrics.fetch_errors += 1
+            self._metrics.fetch_errors += 1
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except WorkerFailed as error:
-            self.metrics.fetch_errors += 1
+            self._metrics.fetch_errors += 1
             out = error.kind == OUT_OF_RANGE
             code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
             raise KafkaError(code, str(error)) from error
         finally:
             self._reads -= 1
-            self.metrics.reads_waiting = self._reads
-            self.metrics.worker_starts = self._worker.starts
+            self._metrics.reads_waiting = self._reads
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -277,16 +286,14 @@ class TierManager:
     def _advanced(self, led: Led) -> None:
         """More of a partition is FINISHED: after the grace time its local segments may go."""
         self._delete_local(led)
-        self._schedule_deletion()
+        if self._deleting is None:
+            self._schedule_deletion()
 
     def _schedule_deletion(self) -> None:
-        """One timer for all partitions, at the next end of a grace time."""
+        """One timer for all partitions, at the first end of a grace time; later ones end later."""
         grace_ms = self._settings.lake_local_grace_ms
         times = [led.state.next_deletable_ms(grace_ms) for led in self._copies.led.values()]
         known = [at_ms for at_ms in times if at_ms is not None]
-        if self._deleting is not None:
-            self._deleting.cancel()
-            self._deleting = None
         if known:
             # Grouped: what ends its grace within the same second goes together.
             delay_ms = max(0, min(known) - self._clock.monotonic_ms()) + min(1_000, grace_ms)
@@ -294,6 +301,7 @@ class TierManager:
             self._deleting = loop.call_later(delay_ms / 1000, self._delete_all)
 
     def _delete_all(self) -> None:
+        self._deleting = None
         for led in list(self._copies.led.values()):
             self._delete_local(led)
         self._schedule_deletion()

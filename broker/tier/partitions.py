@@ -10,10 +10,21 @@ from dataclasses import dataclass, field
 from broker.log.log import Log
 from broker.log.values import SegmentView
 from broker.tier.messages import CopyRange, CopyTopic
-from broker.tier.policy import CopyState, PartitionRanges, PartitionView, Range, Span, pending
+from broker.tier.policy import (
+    CopyState,
+    Limits,
+    PartitionRanges,
+    PartitionView,
+    Range,
+    Span,
+    pending,
+)
 from kafka_ds.wire.types import uuid_text
 
 Key = tuple[bytes, int]
+
+# Of a long backlog no more is looked at than one copy takes.
+SEGMENTS_MAX = Limits().ranges_max
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,21 +47,21 @@ class Led:
         return f"{self.log.topic}-{self.log.partition}"
 
     def view(self, *, with_active: bool) -> tuple[PartitionView, list[Range]]:
-        """What may be copied of it now."""
-        log = self.log
+        """What may be copied of it now; of many closed segments the first."""
+        log, start = self.log, self.state.copied_offset + 1
+        views = log.closed_segments(start, SEGMENTS_MAX)
         closed = [
             Span(
                 base_offset=each.base_offset,
                 next_offset=each.next_offset,
                 size_bytes=each.size_bytes,
             )
-            for each in log.closed_segments()
-            if each.next_offset > self.state.copied_offset + 1
+            for each in views
         ]
         active = None
+        with_active = with_active and len(closed) < SEGMENTS_MAX
         if with_active:
-            base = closed[-1].next_offset if closed else self.state.copied_offset + 1
-            base = max(base, log.local_log_start_offset)
+            base = max(closed[-1].next_offset if closed else start, log.local_log_start_offset)
             active = Span(
                 base_offset=base,
                 next_offset=log.log_end_offset,
@@ -70,7 +81,10 @@ class Led:
 
     def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
         """Where the worker finds the batches of these ranges; those that left the disk end the list."""
-        views = {each.base_offset: each for each in self.log.closed_segments()}
+        views = {
+            each.base_offset: each
+            for each in self.log.closed_segments(ranges[0].start_offset, len(ranges))
+        }
         found: list[CopyRange] = []
         for each in ranges:
             view = views.get(each.segment_base_offset)
