@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_conf import jars
+from spark_conf.session import session
 from tests.processes import BrokerProcess, running_broker
 from tests.spark.topics import Topic
 
@@ -28,13 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from spark_conf.session import session
-
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    running = session("tests", master="local[2]", settings=settings)
+    # Spark's own Kafka source beside ours, to compare with.
+    kafka = ",".join(map(str, sorted(jars.fetch("spark-kafka").glob("*.jar"))))
+    running = session("tests", master="local[2]", settings=settings, extra_jars=kafka)
     yield running
     running.stop()
 

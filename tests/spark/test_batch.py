@@ -274,7 +274,10 @@ def test_only_the_columns_in_use_are_read(spark: SparkSession, both: tuple[Topic
 
     topic.read(spark, includeHeaders=True).createOrReplaceTempView("topic_rows")
     assert scanned("SELECT count(*) FROM topic_rows") == ["partition"]
-    assert scanned("SELECT sum(length(value)) FROM topic_rows WHERE offset > 5") == ["value", "offset"]
+    assert scanned("SELECT sum(length(value)) FROM topic_rows WHERE offset > 5") == [
+        "value",
+        "offset",
+    ]
     assert scanned("SELECT offset FROM topic_rows WHERE key IS NOT NULL") == ["key", "offset"]
     assert len(scanned("SELECT * FROM topic_rows")) == 8
     assert spark.sql("SELECT count(*) FROM topic_rows").collect()[0][0] == len(topic.rows)

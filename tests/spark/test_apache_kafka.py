@@ -1,0 +1,189 @@
+"""The source on Apache Kafka, where nothing is in a lake, against Spark's own Kafka source: the same rows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.bench.sides import ApacheKafka, create_topic, ready
+
+pytestmark = [pytest.mark.jars]
+
+TOPIC, TRANSACTIONS = "records", "transactions"
+T0_MS = 1_700_000_000_000
+COUNT = 3000
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory, kafka_jars: Path) -> Iterator[ApacheKafka]:
+    side = ApacheKafka(tmp_path_factory.mktemp("apache"))
+    side.launch(clean=True)
+    try:
+        ready(side)
+        create_topic(side, TOPIC, 3, retention_ms=-1)
+        create_topic(side, TRANSACTIONS, 1)
+        _produce(side.bootstrap)
+        _transact(side.bootstrap)
+        yield side
+    finally:
+        side.stop()
+
+
+def _produce(bootstrap: str) -> None:
+    for codec in ("none", "lz4", "zstd"):
+        producer = Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20}
+        )
+        for n in range(COUNT // 3):
+            headers: list[tuple[str, bytes | None]] = [("h", b"%d" % n), ("h", None), ("ü", b"")]
+            producer.produce(
+                TOPIC,
+                key=None if n % 5 == 0 else b"k%d" % n,
+                value=None if n % 11 == 0 else b"v" * (n % 300),
+                partition=n % 3,
+                timestamp=T0_MS + n,
+                headers=headers if n % 2 else None,
+            )
+        assert producer.flush(30) == 0
+
+
+def _transact(bootstrap: str) -> None:
+    """Committed, aborted and plain records in turns; two producers whose transactions interleave."""
+    one, two = (
+        Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0})
+        for name in ("one", "two")
+    )
+    plain = Producer({"bootstrap.servers": bootstrap})
+    starters = [threading.Thread(target=p.init_transactions, args=(30,)) for p in (one, two)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join()
+    for turn in range(8):
+        for producer in (one, two):
+            producer.begin_transaction()
+        for n in range(6):
+            for name, producer in ((b"one", one), (b"two", two), (b"plain", plain)):
+                producer.produce(TRANSACTIONS, value=b"%s-%d-%d" % (name, turn, n), partition=0)
+                assert producer.flush(30) == 0
+        (one.commit_transaction if turn % 2 else one.abort_transaction)(30)
+        (two.abort_transaction if turn % 3 else two.commit_transaction)(30)
+
+
+def read(
+    spark: SparkSession, source: str, side: ApacheKafka, topic: str, options: dict[str, Any]
+) -> DataFrame:
+    given = {
+        "kafka.bootstrap.servers": side.bootstrap,
+        "subscribe": topic,
+        "includeHeaders": "true",
+        **{k: json.dumps(v) if isinstance(v, dict) else v for k, v in options.items()},
+    }
+    if "assign" in given:
+        del given["subscribe"]
+    return spark.read.format(source).options(**given).load()
+
+
+def both(
+    spark: SparkSession, side: ApacheKafka, topic: str, options: dict[str, Any], sql: str = "true"
+) -> list[Any]:
+    """The rows of both sources, which must be the same."""
+    frames = [read(spark, source, side, topic, options) for source in ("kafka_ds", "kafka")]
+    assert frames[0].schema == frames[1].schema
+    ours, theirs = (
+        sorted(frame.where(sql).collect(), key=lambda row: (row["partition"], row["offset"]))
+        for frame in frames
+    )
+    assert ours == theirs
+    return ours
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startingOffsets": {TOPIC: {"0": 17, "1": -2, "2": 300}}},
+        {"endingOffsets": {TOPIC: {"0": 17, "1": -1, "2": 300}}},
+        {"startingTimestamp": T0_MS + 500},
+        {"startingTimestamp": T0_MS + 500, "endingTimestamp": T0_MS + 700},
+        {"startingOffsetsByTimestamp": {TOPIC: {"0": T0_MS, "1": T0_MS + 9, "2": T0_MS + 99}}},
+        {"assign": {TOPIC: [0, 2]}},
+        {"minPartitions": 7},
+        {"kafka.max.partition.fetch.bytes": "5000"},
+    ],
+)
+def test_options_mean_the_same(
+    spark: SparkSession, apache: ApacheKafka, options: dict[str, Any]
+) -> None:
+    assert both(spark, apache, TOPIC, options)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "partition = 2",
+        "offset BETWEEN 100 AND 120",
+        f"timestamp >= timestamp_millis({T0_MS + 990})",
+        f"timestamp < timestamp_millis({T0_MS + 10}) AND key IS NOT NULL",
+        "value IS NULL AND offset < 50",
+        "topic = 'records' AND partition IN (0, 1) AND offset > 900",
+    ],
+)
+def test_filters_mean_the_same(spark: SparkSession, apache: ApacheKafka, sql: str) -> None:
+    assert both(spark, apache, TOPIC, {}, sql)
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_transactions_are_read_as_the_level_says(
+    spark: SparkSession, apache: ApacheKafka, level: str
+) -> None:
+    rows = both(spark, apache, TRANSACTIONS, {"kafka.isolation.level": level})
+    assert len(rows) == {"read_committed": 48 + 24 + 18, "read_uncommitted": 3 * 48}[level]
+
+
+def test_read_committed_is_the_default_unlike_sparks(
+    spark: SparkSession, apache: ApacheKafka
+) -> None:
+    assert read(spark, "kafka_ds", apache, TRANSACTIONS, {}).count() == 48 + 24 + 18
+    assert read(spark, "kafka", apache, TRANSACTIONS, {}).count() == 3 * 48
+
+
+def test_a_cluster_without_a_lake_has_no_remote_tier(
+    spark: SparkSession, apache: ApacheKafka
+) -> None:
+    assert read(spark, "kafka_ds", apache, TOPIC, {"tiers": "local"}).count() == COUNT
+    with pytest.raises(Exception, match="option 'tiers' is remote, but no lake is known"):
+        read(spark, "kafka_ds", apache, TOPIC, {"tiers": "remote"}).count()
+
+
+def test_a_stream_reads_the_same(spark: SparkSession, apache: ApacheKafka, tmp_path: Path) -> None:
+    for source in ("kafka_ds", "kafka"):
+        query = (
+            spark.readStream.format(source)
+            .option("kafka.bootstrap.servers", apache.bootstrap)
+            .option("subscribe", TOPIC)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", 1000)
+            .load()
+            .writeStream.format("memory")
+            .queryName(f"stream_{source}")
+            .option("checkpointLocation", str(tmp_path / source))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+    ours, theirs = (
+        sorted(
+            spark.table(f"stream_{source}").collect(), key=lambda r: (r["partition"], r["offset"])
+        )
+        for source in ("kafka_ds", "kafka")
+    )
+    assert ours == theirs
+    assert len(ours) == COUNT

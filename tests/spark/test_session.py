@@ -1,0 +1,53 @@
+"""The session of spark_conf: Delta, the format, the views over the system tables."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from spark_conf.session import defaults, system_views
+from tests.processes import wait_until
+from tests.spark.topics import Topic
+
+
+def test_the_defaults_are_spark_settings() -> None:
+    assert defaults()["spark.sql.python.filterPushdown.enabled"] == "true"
+    assert all(name.startswith("spark.") for name in defaults())
+
+
+def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=1).produce(5000, size=500, partitions=1)
+    end = topic.wait_until_tiered(0)
+
+    def finished() -> list[object]:
+        made = system_views(spark, topic.broker.lake)
+        if "remote_segments" not in made:
+            return []
+        return spark.sql(
+            f"SELECT * FROM remote_segments WHERE topic = '{topic.name}' "
+            "AND state = 'COPY_SEGMENT_FINISHED' ORDER BY start_offset"
+        ).collect()
+
+    wait_until("a finished segment", lambda: len(finished()) > 0)
+    rows = finished()
+    assert rows[0]["start_offset"] == 0
+    assert max(row["end_offset"] for row in rows) <= end
+    assert all(row["size_bytes"] > row["lake_bytes"] > 0 for row in rows)
+    assert spark.sql("SELECT count(*) FROM remote_log_events").collect()[0][0] > len(rows)
+
+
+def test_the_table_of_a_topic_is_plain_delta(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=1).produce(5000, size=500, partitions=1)
+    end = topic.wait_until_tiered(0)
+    path = topic.broker.lake / "topics" / topic.name
+    frame = spark.read.format("delta").load(str(path)).where(f"offset < {end}")
+    assert frame.count() == end
+
+
+def test_views_of_tables_that_are_not_there_are_not_made(
+    spark: SparkSession, tmp_path: object
+) -> None:
+    assert system_views(spark, str(tmp_path)) == []

@@ -1,0 +1,173 @@
+"""Streams on a broker of ours: every row once, over restarts, limits, tiers, new partitions and new topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.processes import BrokerProcess, wait_until
+from tests.spark.topics import Topic, found
+
+TIMEOUT_S = 60
+
+
+class Job:
+    """A stream into a folder of Parquet, stopped and started again at will."""
+
+    def __init__(self, spark: SparkSession, topic: Topic, folder: Path) -> None:
+        self._spark, self.topic, self._folder = spark, topic, folder
+        self.progress: list[Any] = []
+
+    def run(self, **options: object) -> int:
+        """Everything that there is now, then the end; how many micro-batches had rows."""
+        query = self._start(options, {"availableNow": True})
+        assert query.awaitTermination(TIMEOUT_S)
+        self.progress = [json.loads(p.json) for p in query.recentProgress]
+        return sum(1 for p in self.progress if p["numInputRows"])
+
+    def _start(self, options: dict[str, object], trigger: dict[str, Any]) -> Any:
+        return (
+            self.topic.stream(self._spark, includeHeaders=True, **options)
+            .writeStream.format("parquet")
+            .option("path", str(self._folder / "rows"))
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def rows(self) -> DataFrame:
+        return self._spark.read.parquet(str(self._folder / "rows"))
+
+    def agrees(self) -> bool:
+        return found(self.rows()) == self.topic.expected()
+
+
+@pytest.fixture
+def job(spark: SparkSession, topic: Topic, tmp_path: Path) -> Iterator[Job]:
+    yield Job(spark, topic, tmp_path)
+
+
+def test_available_now_takes_what_is_there_and_ends(job: Job) -> None:
+    job.topic.create().produce(100, headers=True)
+    assert job.run(startingOffsets="earliest") == 1
+    assert job.agrees()
+    assert job.run(startingOffsets="earliest") == 0
+    job.topic.produce(30)
+    assert job.run(startingOffsets="earliest") == 1
+    assert job.agrees()
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise(job: Job) -> None:
+    job.topic.create().produce(20)
+    assert job.run() == 0
+    job.topic.produce(6)
+    job.run()
+    assert job.rows().count() == 6
+
+
+def test_max_offsets_per_trigger_bounds_each_micro_batch(job: Job) -> None:
+    job.topic.create().produce(100)
+    assert job.run(startingOffsets="earliest", maxOffsetsPerTrigger=30) == 4
+    assert max(p["numInputRows"] for p in job.progress) <= 30
+    assert job.agrees()
+
+
+def test_a_stream_goes_from_the_table_to_the_leader(job: Job) -> None:
+    job.topic.create(partitions=1).produce(5000, size=500, partitions=1)
+    end = job.topic.wait_until_tiered(0, least=1000)
+    assert end < 5000
+    batches = job.run(startingOffsets="earliest", maxOffsetsPerTrigger=1500)
+    assert batches == 4
+    assert job.agrees()
+    job.topic.produce(5000, size=500, partitions=1)
+    job.topic.wait_until_tiered(0, least=end + 3000)
+    job.run(startingOffsets="earliest")
+    assert job.agrees()
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The pattern finds topics that come later; every partition of theirs is new."""
+    first = Topic(broker, "grown-1").create(partitions=1).produce(10, partitions=1)
+    job = Job(spark, first, tmp_path)
+    job.run(subscribePattern="grown-.*", startingOffsets="earliest")
+    second = Topic(broker, "grown-2").create(partitions=2).produce(10)
+    job.run(subscribePattern="grown-.*", startingOffsets="earliest")
+    assert found(job.rows()) == sorted(first.expected() + second.expected())
+
+
+def test_where_narrows_a_stream(job: Job) -> None:
+    job.topic.create().produce(100)
+    job.run(startingOffsets="earliest", where="partition = 1 AND offset >= 10")
+    assert found(job.rows()) == job.topic.expected(
+        lambda row: row["partition"] == 1 and row["offset"] >= 10
+    )
+
+
+def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topic: Topic) -> None:
+    topic.create().produce(10)
+    query = (
+        topic.stream(spark, startingOffsets="earliest")
+        .writeStream.format("memory")
+        .queryName("running_stream")
+        .start()
+    )
+    try:
+        for _ in range(3):
+            topic.produce(40)
+            query.processAllAvailable()
+            assert spark.table("running_stream").count() == len(topic.rows)
+        source = json.loads(query.lastProgress.json)["sources"][0]
+        assert source["latestOffset"] == source["endOffset"]
+        partition = source["endOffset"]["topics"][topic.name]["partitions"]["0"]
+        assert partition == {"offset": 65, "epoch": 0}
+    finally:
+        query.stop()
+
+
+def test_too_few_offsets_wait_for_more(spark: SparkSession, topic: Topic) -> None:
+    topic.create().produce(10)
+    query = (
+        topic.stream(
+            spark, startingOffsets="earliest", minOffsetsPerTrigger=50, maxTriggerDelay="1h"
+        )
+        .writeStream.format("memory")
+        .queryName("held_back")
+        .start()
+    )
+    try:
+        wait_until("the first batch", lambda: spark.table("held_back").count() == 10)
+        topic.produce(20)
+        query.processAllAvailable()
+        assert spark.table("held_back").count() == 10
+        topic.produce(40)
+        wait_until("the second batch", lambda: spark.table("held_back").count() == 70)
+    finally:
+        query.stop()
+
+
+def test_a_topic_created_again_is_not_read_on(job: Job) -> None:
+    job.topic.create().produce(20)
+    job.run(startingOffsets="earliest")
+    job.topic.delete()
+    job.topic.create().produce(8)
+    with pytest.raises(
+        StreamingQueryException, match="deleted and created again.*'failOnDataLoss'"
+    ):
+        job.run(startingOffsets="earliest")
+    job.run(startingOffsets="earliest", failOnDataLoss=False)
+    assert job.rows().count() == 28
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_a_stream_with_an_end_is_refused(spark: SparkSession, job: Job, option: str) -> None:
+    job.topic.create()
+    with pytest.raises(Exception, match=f"option '{option}' is not valid in a stream"):
+        job.run(**{option: "latest" if option == "endingOffsets" else "5"})
