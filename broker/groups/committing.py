@@ -324,12 +324,14 @@ def _commit_record(
     key = OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index)
     value = OffsetCommitValue(
         offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch,
         metadata=partition.committed_metadata or "",
         commit_timestamp=now.now_ms,
         expire_timestamp=expire_timestamp_ms,
-        topic_id=topic_id,
     )
+    if expire_timestamp_ms == NO_TIMESTAMP:
+        # The record that says when it expires has no room for these, and what it does not say we must not know.
+        value.leader_epoch = partition.committed_leader_epoch
+        value.topic_id = topic_id
     return CoordinatorRecord(key, value)
 
 

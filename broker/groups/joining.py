@@ -55,13 +55,15 @@ class Joining:
             step.reply(ticket, refused_join(refusal, member_id))
             return
         group = self._state.find(request.group_id)
+        is_new = group is None
         if group is None:
             if member_id != NO_MEMBER_ID:
                 step.reply(ticket, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
                 return
             group = self._state.create(request.group_id)
         _Join(self._state, self._rebalancing, group, request, client, ticket, now, step).run()
-        self._state.forget_if_void(group)
+        if is_new:
+            self._state.forget_if_void(group)
 
     def _refusal(self, request: JoinGroupRequest) -> ErrorCode | None:
         settings = self._state.settings

@@ -144,11 +144,10 @@ class Membership:
             )
             for each in request.members
         ]
-        if group is not None:
-            if len(group.members) < before:
-                self._rebalancing.prepare_or_complete(group, now, step)
-            else:
-                self._rebalancing.complete_if_formed(group, now, step)
+        if group is not None and len(group.members) < before:
+            self._rebalancing.prepare_or_complete(group, now, step)
+        elif group is not None and any(not each.error_code for each in results):
+            self._rebalancing.complete_if_formed(group, now, step)
             self._state.forget_if_void(group)
         return LeaveGroupResponse(members=results)
 
