@@ -1,0 +1,149 @@
+"""Transactions of every client: commit, abort, fencing; what readers of each isolation level see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiokafka
+import kafka
+import pytest
+from confluent_kafka import KafkaException, Producer
+from kafka.errors import KafkaError as KafkaPythonError
+
+from tests.clients.topics import create_topic
+from tests.clients.transactional_reads import read_committed, read_uncommitted
+from tests.processes import BrokerProcess
+
+TIMEOUT_S = 20.0
+# What each transaction writes, and whether it commits.
+SCRIPT: list[tuple[list[bytes], bool]] = [
+    ([b"a0", b"a1"], True),
+    ([b"b0"], False),
+    ([b"c0", b"c1", b"c2"], True),
+    ([b"d0", b"d1"], False),
+    ([b"e0"], True),
+]
+COMMITTED = [value for values, committed in SCRIPT if committed for value in values]
+EVERYTHING = [value for values, _ in SCRIPT for value in values]
+
+
+def with_librdkafka(bootstrap: str, topic: str, transactional_id: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    producer.init_transactions(TIMEOUT_S)
+    for values, committed in SCRIPT:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0, "what is aborted must have been written"
+        if committed:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+
+
+def with_kafka_python(bootstrap: str, topic: str, transactional_id: str) -> None:
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=transactional_id)
+    try:
+        producer.init_transactions()
+        for values, committed in SCRIPT:
+            producer.begin_transaction()
+            for value in values:
+                producer.send(topic, value, partition=0)
+            producer.flush(TIMEOUT_S)
+            if committed:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    finally:
+        producer.close()
+
+
+def with_aiokafka(bootstrap: str, topic: str, transactional_id: str) -> None:
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=transactional_id
+        )
+        await producer.start()
+        try:
+            for values, committed in SCRIPT:
+                await producer.begin_transaction()
+                for value in values:
+                    await producer.send_and_wait(topic, value, partition=0)
+                if committed:
+                    await producer.commit_transaction()
+                else:
+                    await producer.abort_transaction()
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+CLIENTS: dict[str, Callable[[str, str, str], None]] = {
+    "librdkafka": with_librdkafka,
+    "kafka-python": with_kafka_python,
+    "aiokafka": with_aiokafka,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_reader_of_what_is_committed_sees_just_that(
+    broker: BrokerProcess, topic: str, client: str
+) -> None:
+    create_topic(broker.bootstrap, topic)
+    CLIENTS[client](broker.bootstrap, topic, f"id-{topic}")
+    for name, read in read_committed.items():
+        assert read(broker.bootstrap, topic) == COMMITTED, name
+    for name, read in read_uncommitted.items():
+        assert read(broker.bootstrap, topic) == EVERYTHING, name
+
+
+def test_an_open_transaction_holds_readers_back_until_it_ends(
+    broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(broker.bootstrap, topic)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"id-{topic}"})
+    plain = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"mine", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    plain.produce(topic, b"other", partition=0)
+    assert plain.flush(TIMEOUT_S) == 0
+    read = read_committed["librdkafka"]
+    assert read(broker.bootstrap, topic) == []
+    producer.commit_transaction(TIMEOUT_S)
+    assert read(broker.bootstrap, topic) == [b"mine", b"other"]
+
+
+def test_a_second_instance_fences_the_first(broker: BrokerProcess, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"id-{topic}"}
+    first, second = Producer(settings), Producer(settings)
+    first.init_transactions(TIMEOUT_S)
+    first.begin_transaction()
+    first.produce(topic, b"of the first", partition=0)
+    assert first.flush(TIMEOUT_S) == 0
+    second.init_transactions(TIMEOUT_S)
+    first.produce(topic, b"too late", partition=0)
+    with pytest.raises(KafkaException) as error:
+        first.commit_transaction(TIMEOUT_S)
+    assert error.value.args[0].fatal()
+    second.begin_transaction()
+    second.produce(topic, b"of the second", partition=0)
+    second.commit_transaction(TIMEOUT_S)
+    assert read_committed["librdkafka"](broker.bootstrap, topic) == [b"of the second"]
+
+
+def test_a_second_instance_of_another_client_fences_too(broker: BrokerProcess, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    first = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=f"id-{topic}")
+    first.init_transactions()
+    first.begin_transaction()
+    first.send(topic, b"of the first", partition=0).get(TIMEOUT_S)
+    with_librdkafka(broker.bootstrap, topic, f"id-{topic}")
+    with pytest.raises(KafkaPythonError):
+        first.commit_transaction()
+    first.close(timeout=0)
+    assert read_committed["librdkafka"](broker.bootstrap, topic) == COMMITTED
