@@ -238,6 +238,8 @@ def _recover(
         len(segments) - 1,
     )
     scanned_from = segments[first].base_offset
+    # A checkpoint from before the crash may know of offsets that were lost and written anew since.
+    epochs.truncate_from_end(scanned_from)
     for index in range(first, len(segments)):
         segment = segments[index]
         whole = _recover_segment(segment, epochs)

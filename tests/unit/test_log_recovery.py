@@ -388,3 +388,63 @@ def test_truncation_forgets_what_was_cut(disk: MemoryDisk) -> None:
     expected = content(log)
     disk.kill()
     assert content(open_log(disk)) == expected
+
+
+def test_a_checkpoint_from_before_the_crash_does_not_date_what_came_after(
+    disk: MemoryDisk,
+) -> None:
+    """Epoch 9 began at 35 once; that was lost, and what it wrote later begins at 20."""
+    log = open_log(disk)
+    fill(log, 10)
+    log.append(memoryview(client_batch(2, timestamp_ms=NOW_MS)), leader_epoch=9, now_ms=NOW_MS)
+    disk.kill()
+    disk.contents(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}")[:] = b"0\n2\n0 0\n9 35\n"
+    assert open_log(disk).leader_epochs.entries == ((0, 0), (9, 20))
+
+
+def test_a_sync_from_before_a_cut_does_not_count(disk: MemoryDisk) -> None:
+    background = ManualBackground()
+    log = Log.open(
+        FOLDER, CONFIG, disk, ManualClock(), topic="t", partition=0, background=background
+    )
+    fill(log)
+    log.flush()
+    log.truncate_to(20)
+    fill(log)
+    background.run()
+    assert log.recovery_point == 0
+
+
+def lose_power_keeping_names(disk: MemoryDisk) -> None:
+    """All names survive, and of contents only what was synced."""
+    disk.kill()
+    for path_ in disk.paths():
+        inode = disk._names[path_]
+        inode.data[:] = inode.durable
+        inode.changes.clear()
+
+
+def test_what_a_failed_write_left_is_gone_for_good(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 3)
+    log.flush(wait=True)
+    disk.capacity_bytes = sum(len(disk.contents(each)) for each in disk.paths()) + 5
+    with pytest.raises(KafkaError):
+        fill(log, 1)
+    disk.capacity_bytes = None
+    inode = disk._names[path(0, ".log")]
+    assert inode.changes == [], "the cut is as durable as the five bytes were not"
+
+
+def test_indexes_below_the_recovery_point_are_durable(disk: MemoryDisk) -> None:
+    """A roll after a flush has nothing to sync: the flush must have synced the indexes too."""
+    log = open_log(disk)
+    fill(log, 9)
+    log.flush(wait=True)
+    expected = {kind: bytes(disk.contents(path(0, kind))) for kind in (".index", ".timeindex")}
+    log.roll()
+    lose_power_keeping_names(disk)
+    log = open_log(disk, recovery_point=18)
+    log.roll()
+    assert {kind: bytes(disk.contents(path(0, kind))) for kind in expected} == expected
+    assert log.offset_for_timestamp(NOW_MS + 8) is not None
