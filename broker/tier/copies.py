@@ -7,6 +7,7 @@ epoch in which the copy began. A failure makes the partition wait; it is never f
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -95,7 +96,8 @@ class CopyLoop:
             except Exception:
                 log.exception("copying failed unexpectedly")
                 self._metrics.copy_errors += 1
-                await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
 
     def _grouping_seconds(self) -> float:
         """A part of the lag that is allowed, at most."""
@@ -140,7 +142,8 @@ class CopyLoop:
             self._look_again(due, lost_ms)
             return False
         candidates = []
-        for led in due:
+        # While it was waited for the answer, partitions may have been closed.
+        for led in [each for each in due if self.led.get(each.key) is each]:
             if led.state.may_copy(now_ms):
                 view, ranges = led.view(with_active=self._settings.lake_max_lag_ms >= 0)
                 candidates.append((view, ranges))
