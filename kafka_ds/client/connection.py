@@ -23,6 +23,7 @@ from kafka_ds.wire.types import Versions, message_info
 
 _LENGTH = struct.Struct(">i")
 CLIENT_SOFTWARE = "kafka-ds"
+ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
 Response = TypeVar("Response")
 
 
@@ -129,7 +130,7 @@ class Connection:
         try:
             (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
             if length < 0:
-                raise MalformedFrame(f"a frame of {length} bytes")
+                raise ConnectionError(f"a frame of {length} bytes")
             frame = self._read(length, deadline)
         except TimeoutError:
             self.close()
@@ -141,7 +142,13 @@ class Connection:
             ) from None
         key = message_info(request).key
         assert key is not None
-        answered, message = _decode(RESPONSES[key], memoryview(frame), version)
+        try:
+            answered, message = _decode(RESPONSES[key], memoryview(frame), version)
+        except MalformedFrame:
+            # Before the versions are agreed on, an answer may be of another version than the question.
+            if self._versions:
+                self.close()
+            raise
         if answered != correlation_id:
             self.close()
             raise BrokerUnreachable(f"broker {self.address} answered out of order")
@@ -167,15 +174,22 @@ class Connection:
         return self._socket.fileno() >= 0 and not self._pending
 
     def _read(self, count: int, deadline: float) -> bytearray:
-        data = bytearray(count)
-        view, done = memoryview(data), 0
+        data = bytearray(min(count, ALLOCATED_BYTES_MAX))
+        done = 0
         while done < count:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            got = self._socket.recv_into(view[done:])
-            if not got:
-                raise ConnectionResetError("closed by the broker")
-            done += got
+            if done == len(data):
+                # A length is a claim: more is allocated only when as much has come.
+                data.extend(bytes(min(count - done, done)))
+            done += self._read_into(data, done, deadline)
         return data
+
+    def _read_into(self, data: bytearray, done: int, deadline: float) -> int:
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+        with memoryview(data) as whole, whole[done:] as rest:
+            got = self._socket.recv_into(rest)
+        if not got:
+            raise ConnectionResetError("closed by the broker")
+        return got
 
     def _late(self, request: type) -> BrokerTimeout:
         return BrokerTimeout(

@@ -102,6 +102,7 @@ class LakeTables:
 
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
         from kafka_ds.lake.actions import CorruptLog
+        from kafka_ds.lake.parquet import UnreadableFile
         from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
         from kafka_ds.lake.stats import UnsupportedFile
 
@@ -114,11 +115,19 @@ class LakeTables:
                 known.refresh()
         except NoSuchTable:
             return None
-        except (CorruptLog, UnsupportedFile) as problem:
+        except (CorruptLog, UnsupportedFile, UnreadableFile) as problem:
             self._snapshots.pop(topic, None)
             raise OptionError(f"option 'lake' ({self._uri}): {problem}") from None
+        except KeyError:
+            # A file without the column that every table of ours has.
+            raise self._foreign(topic) from None
         if known.kind is None:
-            raise OptionError(
-                f"option 'lake': {self._store.uri(known.log.table)} is no table of kafka-ds"
-            )
+            raise self._foreign(topic)
         return known
+
+    def _foreign(self, topic: str) -> OptionError:
+        from kafka_ds.lake.names import topic_table
+
+        assert self._store is not None
+        where = self._store.uri(topic_table(topic))
+        return OptionError(f"option 'lake' ({self._uri}): {where} is no table of kafka-ds")

@@ -1,0 +1,283 @@
+"""Cold reads: the table's files as a plan cuts them, without Spark and without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from kafka_ds.source.intervals import HIGHEST, LOWEST, Intervals
+from kafka_ds.source.masks import repeated, within
+from kafka_ds.source.options import OptionError, parse_options
+from kafka_ds.source.planning import LostRange, Plan, plan_scan
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.reading import DataLoss, PlanGone, ReadConfig, read_task, report_loss
+from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
+from kafka_ds.source.survey import Survey
+from kafka_ds.source.where import parse_where
+from tests.unit.source_lake import T0_MS, Lake, Row, record_batch
+
+TYPES = {
+    "key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestampType": pa.int32(), "leader_epoch": pa.int32(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}  # fmt: skip
+
+
+def schema(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+
+
+def plan(lake: Lake, predicate: Predicate, **options: str) -> Plan:
+    given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": lake.topic, "tiers": "remote"}
+    parsed = parse_options({**given, "lake": lake.uri, **options}, stream=False)
+    survey = Survey(parsed)
+    topics = survey.topics()
+    bounds = survey.bounds(topics, survey.partitions(topics))
+    starts = survey.resolve(parsed.starting, bounds, starting=True)
+    ends = survey.resolve(parsed.ending, bounds, starting=False)
+    ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+    return plan_scan(survey.views(ranges, bounds, predicate), predicate)
+
+
+def rows(
+    lake: Lake, where: str = "", names: Sequence[str] = KAFKA_COLUMNS, **options: str
+) -> list[dict[str, Any]]:
+    """What a query would read, in the order of partitions and offsets."""
+    predicate = parse_where(where) if where else Predicate()
+    found: list[dict[str, Any]] = []
+    for task in plan(lake, predicate, **options).tasks:
+        for batch in read_task(task, config(lake, predicate, names)):
+            assert batch.schema == schema(names)
+            found += batch.to_pylist()
+    return found
+
+
+def config(lake: Lake, predicate: Predicate, names: Sequence[str] = KAFKA_COLUMNS) -> ReadConfig:
+    client = parse_options({"kafka.bootstrap.servers": "nobody:1", "subscribe": "t"}).client
+    return ReadConfig(client=client, schema=schema(names), predicate=predicate)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def filled(lake: Lake, count: int = 2000, size: int = 100) -> Lake:
+    """Two partitions, a few files each, small row groups."""
+    for partition in (0, 1):
+        for start in range(0, count, 500):
+            batch = record_batch(
+                [Row(offset=n, value=b"%d" % n + b"x" * size) for n in range(start, start + 500)]
+            )
+            lake.add(partition, [batch], row_group_bytes=4096)
+    return lake
+
+
+def offsets(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in found]
+
+
+def test_every_row_is_there_once_with_its_columns(lake: Lake) -> None:
+    filled(lake)
+    found = rows(lake)
+    assert offsets(found) == [(p, n) for p in (0, 1) for n in range(2000)]
+    assert found[5]["topic"] == "t"
+    assert found[5]["timestamp"].timestamp() * 1000 == T0_MS + 5
+    assert found[5]["timestampType"] == 0
+
+
+@given(st.data())
+@hypothesis_settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_predicate_keeps_what_it_says(tmp_path_factory: Any, data: st.DataObject) -> None:
+    lake = _shared(tmp_path_factory)
+    low = data.draw(st.integers(-5, 2100))
+    high = data.draw(st.integers(-5, 2100))
+    points = data.draw(st.lists(st.integers(0, 2000), max_size=4))
+    offset = data.draw(st.sampled_from([None, Intervals.of((low, high)), Intervals.points(points)]))
+    timestamp = data.draw(
+        st.sampled_from([None, Intervals.of(((T0_MS + low) * 1000, (T0_MS + high) * 1000))])
+    )
+    predicate = Predicate(offset=offset, timestamp=timestamp)
+    found = [
+        (task.partition, n)
+        for task in plan(lake, predicate).tasks
+        for batch in read_task(task, config(lake, predicate, ("offset", "value")))
+        for n in batch.column("offset").to_pylist()
+    ]
+    assert found == [
+        (p, n)
+        for p in (0, 1)
+        for n in range(2000)
+        if (offset is None or n in offset)
+        and (timestamp is None or (T0_MS + n) * 1000 in timestamp)
+    ]
+
+
+_LAKES: list[Lake] = []
+
+
+def _shared(tmp_path_factory: Any) -> Lake:
+    if not _LAKES:
+        _LAKES.append(filled(Lake(tmp_path_factory.mktemp("lake"))))
+    return _LAKES[0]
+
+
+def test_only_the_row_groups_in_question_are_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(lake)
+    read: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def counting(self: pq.ParquetFile, *args: Any, **given: Any) -> Any:
+        read.append(len(given["row_groups"]))
+        return original(self, *args, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
+    assert len(rows(lake, "offset BETWEEN 700 AND 710 AND partition = 1")) == 11
+    assert sum(read) <= 2
+    read.clear()
+    assert len(rows(lake, "timestamp = '2023-11-14T22:13:20.700Z' AND partition = 1")) == 1
+    assert sum(read) == 1
+    read.clear()
+    assert rows(lake, "offset > 5000") == []
+    assert read == []
+
+
+def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
+    raw = b"\x02\x04\xff\xfe\x02z"
+    batch = record_batch(
+        [
+            Row(offset=0, key=b"", value=None),
+            Row(offset=1, timestamp_ms=-1, headers=(("a", b"1"), ("a", None))),
+            Row(offset=2, timestamp_ms=2**62, headers_raw=raw),
+            Row(offset=3, timestamp_ms=253_402_300_800_000),
+        ]
+    )
+    lake.add(0, [batch])
+    names = default_columns(include_headers=True)
+    project = Projection(schema(names), "t", 0)
+    found = project(batch)
+    times = found.column("timestamp").cast(pa.int64()).to_pylist()
+    assert times == [T0_MS * 1000, -1000, None, 253_402_300_800_000_000]
+    assert found.column("key").to_pylist() == [b"", None, None, None]
+    assert found.column("headers").to_pylist() == [
+        None,
+        [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        [{"key": "��", "value": b"z"}],
+        None,
+    ]
+    # A file with such rows is not left out by what its statistics say of the others.
+    assert offsets(rows(lake, "timestamp < '2000-01-01T00:00:00Z'", ("partition", "offset"))) == [
+        (0, 1)
+    ]
+    assert offsets(rows(lake, "timestamp > '2030-01-01T00:00:00Z'", ("partition", "offset"))) == [
+        (0, 3)
+    ]
+
+
+def test_leader_epochs_are_a_column_and_a_filter(lake: Lake) -> None:
+    lake.add(0, [record_batch([Row(offset=n, leader_epoch=n // 10) for n in range(30)])])
+    found = rows(lake, "leader_epoch IN (0, 2)", ("offset", "leader_epoch"))
+    assert [row["offset"] for row in found] == [*range(10), *range(20, 30)]
+    assert {row["leader_epoch"] for row in found} == {0, 2}
+
+
+def test_rows_below_the_log_start_are_not_read(lake: Lake) -> None:
+    filled(lake, 1000)
+    lake.move_log_start(0, 250)
+    assert offsets(rows(lake, "partition = 0", ("partition", "offset")))[0] == (0, 250)
+
+
+def test_holes_and_empty_ranges_are_no_loss(lake: Lake) -> None:
+    lake.add(0, [record_batch([Row(offset=n) for n in (3, 4, 9)])], start=0, end=20)
+    lake.add(0, [], start=21, end=30)
+    assert [n for _, n in offsets(rows(lake))] == [3, 4, 9]
+
+
+def test_files_of_other_engines_are_read(lake: Lake) -> None:
+    """Fewer columns, another order of rows, one row group, old timestamps, no statistics."""
+    lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
+    (path,) = Path(lake.uri).glob("topics/t/partition=0/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    shuffled = table.take(pa.array([*range(50, 100), *range(50)]))
+    pq.write_table(
+        shuffled.select(["timestamp", "offset", "value"]),
+        path,
+        use_deprecated_int96_timestamps=True,
+        write_statistics=False,
+    )
+    found = rows(lake, "offset >= 40 AND offset < 60", (*KAFKA_COLUMNS, "headers"))
+    assert sorted(row["offset"] for row in found) == list(range(40, 60))
+    assert {row["timestampType"] for row in found} == {None}
+    assert all(row["timestamp"].timestamp() * 1000 == T0_MS + row["offset"] for row in found)
+
+
+def test_a_pinned_plan_reads_the_same_or_says_why_not(lake: Lake) -> None:
+    filled(lake, 1000)
+    pinned = plan(lake, Predicate())
+    lake.add(0, [record_batch([Row(offset=n) for n in range(1000, 1100)])])
+    again = [b.num_rows for t in pinned.tasks for b in read_task(t, config(lake, Predicate()))]
+    assert sum(again) == 2000
+    gone = sorted(Path(lake.uri).glob("topics/t/partition=0/*.parquet"))[0]
+    gone.unlink()
+    with pytest.raises(PlanGone, match=f"{gone.name}.*run the query again"):
+        for task in pinned.tasks:
+            list(read_task(task, config(lake, Predicate())))
+
+
+def test_a_folder_that_is_no_table_of_ours_is_named(tmp_path: Path) -> None:
+    table = pa.table({"a": [1]})
+    import deltalake
+
+    deltalake.write_deltalake(str(tmp_path / "topics" / "t"), table)
+    options = {
+        "kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "tiers": "remote", "lake": str(tmp_path),
+    }  # fmt: skip
+    survey = Survey(parse_options(options, stream=False))
+    with pytest.raises(OptionError, match=f"option 'lake'.*{tmp_path}.*topics/t"):
+        survey.topics()
+
+
+def test_a_table_of_a_deleted_topic_holds_nothing(lake: Lake) -> None:
+    filled(lake, 500)
+    from kafka_ds.source.tables import LakeTables
+
+    tables = LakeTables(lake.uri)
+    assert set(tables.views("t", lake.topic_id)) == {0, 1}
+    assert tables.views("t", b"x" * 16) == {}
+    assert tables.views("nothing", lake.topic_id) == {}
+
+
+def test_loss_is_told_range_by_range() -> None:
+    lost = [LostRange(topic="t", partition=0, start=5, end=9)]
+    with pytest.raises(DataLoss, match=r"4 offsets are not there: t-0 \[5, 9\).*'failOnDataLoss'"):
+        report_loss(lost, fail=True)
+    report_loss(lost, fail=False)
+    report_loss([], fail=True)
+
+
+@given(st.lists(st.none() | st.integers(-50, 50)), st.integers(-60, 60), st.integers(-60, 60))
+def test_masks_are_what_a_loop_would_say(values: list[int | None], low: int, high: int) -> None:
+    for wanted in (Intervals.of((low, high)), Intervals.of((LOWEST, low), (high, HIGHEST))):
+        expected = [value is not None and value in wanted for value in values]
+        for kind in (pa.int64(), pa.int32()):
+            column = pa.array([0, *values], kind).slice(1)
+            mask = within(column, wanted)
+            assert (mask.to_pylist() if mask is not None else [True] * len(values)) == expected
+
+
+def test_constants_are_repeated() -> None:
+    assert repeated("tópic", 3).to_pylist() == ["tópic"] * 3
+    assert repeated(7, 2).to_pylist() == [7, 7]
+    assert repeated("x", 0).to_pylist() == []
