@@ -1,4 +1,4 @@
-"""Pure: kafka-ds, the library that broker and Spark data source share; its public names.
+"""Shell: kafka-ds, the library that broker and Spark data source share; its public names.
 
 Rules of this file: names are found when they are asked for, since the broker imports this package and must not load
 PySpark or Arrow.
