@@ -129,6 +129,41 @@ class BrokerConfig:
         55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
     )
 
+    # -- groups -------------------------------------------------------------------------------------
+    group_initial_rebalance_delay_ms: int = i32(
+        3_000, "How long a group that forms waits for more members.", low=0
+    )
+    group_max_session_timeout_ms: int = i32(
+        1_800_000, "The longest session that a member may ask for."
+    )
+    group_max_size: int = i32(2**31 - 1, "How many members a group may have.", low=1)
+    group_min_session_timeout_ms: int = i32(
+        6_000, "The shortest session that a member may ask for."
+    )
+    offset_metadata_max_bytes: int = i32(
+        4096, "How much a client may say with an offset that it commits."
+    )
+    offsets_commit_timeout_ms: int = i32(
+        5_000,
+        "How long a group's records may take to be replicated before the client is told.",
+        low=1,
+    )
+    offsets_retention_check_interval_ms: int = i64(
+        600_000, "How often old offsets are looked for.", low=1
+    )
+    offsets_retention_minutes: int = i32(
+        7 * 24 * 60, "How long offsets are kept that no member of their group uses.", low=1
+    )
+    offsets_topic_num_partitions: int = i32(
+        50, "The partitions of __consumer_offsets when it is created.", low=1
+    )
+    offsets_topic_replication_factor: int = i16(
+        3, "The most replicas of __consumer_offsets when it is created.", low=1
+    )
+    offsets_topic_segment_bytes: int = i32(
+        100 * _MIB, "The segment.bytes of __consumer_offsets when it is created.", low=1 << 20
+    )
+
     # -- transactions -------------------------------------------------------------------------------
     transaction_max_timeout_ms: int = i32(
         900_000, "The longest time that a transaction may ask to stay open.", low=1

@@ -25,6 +25,8 @@ from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.config import BrokerConfig, log_config
 from broker.dynamic_config import with_changes
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.settings import group_settings
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.net.dispatch import Dispatcher
@@ -62,6 +64,7 @@ class Node:
     replica_manager: ReplicaManager
     controller: ClusterDriver
     producer_ids: ProducerIds
+    groups: GroupCoordinator
     transactions: TransactionCoordinator
     tier: TierManager | None
 
@@ -110,6 +113,7 @@ class Node:
         if self.tier is not None:
             await self.tier.start()
         await self.replica_manager.start()
+        self.groups.start()
         self.transactions.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self._metrics_server.serve()
@@ -196,6 +200,13 @@ class Node:
         # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
         self.controller.on_resigned = self.replica_manager.stop
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.groups = GroupCoordinator(
+            group_settings(config),
+            partitions=self.replica_manager,
+            image=self.metadata,
+            clock=self.clock,
+            create_topics=self.controller.create_topics,
+        )
         self.transactions = TransactionCoordinator(
             transaction_settings(config),
             partitions=self.replica_manager,
@@ -216,6 +227,7 @@ class Node:
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
         await self.replica_manager.apply(events)
+        self.groups.apply(events)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:
@@ -229,6 +241,7 @@ class Node:
 
     def _offsets_marked(self, index: int, producer_id: int, committed: bool) -> None:
         """A transaction has ended that committed offsets of groups."""
+        self.groups.end_transaction(index, producer_id, committed=committed)
 
     # -- where it is --------------------------------------------------------------------------------
 
@@ -275,6 +288,7 @@ class Node:
             self._ticking.cancel()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
+        self.groups.stop()
         self.transactions.stop()
         self.replica_manager.stop()
         await self.server.stop()

@@ -77,10 +77,6 @@ group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588
 group.coordinator.rebalance.protocols A classic,consumer,streams
 group.coordinator.threads I 4
-group.initial.rebalance.delay.ms I 3000
-group.max.session.timeout.ms I 1800000
-group.max.size I 2147483647
-group.min.session.timeout.ms I 6000
 group.share.assignment.interval.ms I 1000
 group.share.assignors A simple
 group.share.delivery.count.limit I 5
@@ -150,15 +146,8 @@ num.network.threads I 3
 num.recovery.threads.per.data.dir I 2
 num.replica.alter.log.dirs.threads I
 num.replica.fetchers I 1
-offset.metadata.max.bytes I 4096
-offsets.commit.timeout.ms I 5000
 offsets.load.buffer.size I 5242880
-offsets.retention.check.interval.ms L 600000
-offsets.retention.minutes I 10080
 offsets.topic.compression.codec I 0
-offsets.topic.num.partitions I 50
-offsets.topic.replication.factor H 3
-offsets.topic.segment.bytes I 104857600
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
 producer.purgatory.purge.interval.requests I 1000
 queued.max.request.bytes L -1

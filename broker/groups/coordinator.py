@@ -3,24 +3,20 @@
 Rules of this file:
 - A group is coordinated by the leader of its partition of `__consumer_offsets`. What this broker leads it coordinates
   as soon as the log is read; for other groups the answer is NOT_COORDINATOR.
-- The topic is created when somebody first asks for a coordinator, with as many replicas as there are brokers, up to
-  offsets.topic.replication.factor. It is no table: nobody else reads it. Its number of partitions decides where a
-  group is, so it is the topic that counts, not the setting.
+- The topic is created when somebody first asks for a coordinator. Its number of partitions decides where a group is,
+  so it is the topic that counts, not the setting.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
-from broker.cluster.controller import NewTopic, TopicResult
 from broker.cluster.events import Event, TopicDeleted
 from broker.cluster.image import MetadataImage
-from broker.config import topic_settings
+from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.groups.placement import TOPIC, partition_for
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import Request
@@ -29,10 +25,6 @@ from broker.groups.values import Client, GroupSettings
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-
-_LOGGER = logging.getLogger(__name__)
-
-CreateTopics = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
 
 
 class Partitions(Protocol):
@@ -59,10 +51,18 @@ class GroupCoordinator:
         self._partitions = partitions
         self._image = image
         self._clock = clock
-        self._create_topics = create_topics
         self._new_id = new_id
         self._runners: dict[int, ShardRunner] = {}
-        self._creating: asyncio.Task[None] | None = None
+        self._topic = InternalTopic(
+            InternalTopicSettings(
+                name=TOPIC,
+                num_partitions=settings.offsets_topic_num_partitions,
+                replication_factor=settings.offsets_topic_replication_factor,
+                segment_bytes=settings.offsets_topic_segment_bytes,
+            ),
+            image=image,
+            create_topics=create_topics,
+        )
 
     # -- beginning and ending -----------------------------------------------------------------------
 
@@ -73,10 +73,9 @@ class GroupCoordinator:
 
     def stop(self) -> None:
         """Take nothing more, and tell all who wait."""
+        self._topic.stop()
         for runner in self._runners.values():
             runner.close()
-        if self._creating is not None:
-            self._creating.cancel()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask for: offsets of topics that are gone are forgotten."""
@@ -94,32 +93,14 @@ class GroupCoordinator:
         topic = self._image.topics.get(TOPIC)
         return None if topic is None else partition_for(group_id, len(topic.partitions))
 
+    @property
+    def has_topic(self) -> bool:
+        """Whether there is a topic to coordinate."""
+        return TOPIC in self._image.topics
+
     async def ensure_topic(self) -> None:
         """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
-        if TOPIC in self._image.topics:
-            return
-        if self._creating is None:
-            self._creating = asyncio.get_running_loop().create_task(self._create())
-        await asyncio.shield(self._creating)
-
-    async def _create(self) -> None:
-        settings = self._settings
-        brokers = sum(not broker.fenced for broker in self._image.brokers.values())
-        wanted = NewTopic(
-            name=TOPIC,
-            num_partitions=settings.offsets_topic_num_partitions,
-            replication_factor=min(settings.offsets_topic_replication_factor, max(brokers, 1)),
-            configs=_topic_configs(settings),
-        )
-        try:
-            (result,) = await self._create_topics([wanted])
-        except KafkaError as error:
-            result = TopicResult(name=TOPIC, error=error.code, message=error.message)
-        finally:
-            self._creating = None
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            _LOGGER.error("%s cannot be created: %s", TOPIC, result.message or result.error.name)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
+        await self._topic.ensure()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -178,19 +159,3 @@ class GroupCoordinator:
             for runner in self._runners.values()
             if not runner.is_closed
         )
-
-
-def _topic_configs(settings: GroupSettings) -> tuple[tuple[str, str | None], ...]:
-    """The settings of the topic: Kafka's, and that it is no table."""
-    honours = topic_settings()["cleanup.policy"].honours
-    if honours is None or "compact" in honours:
-        keep: tuple[tuple[str, str | None], ...] = (("cleanup.policy", "compact"),)
-    else:
-        # Where logs are not compacted, nothing of this one may be deleted.
-        keep = (("retention.ms", "-1"), ("retention.bytes", "-1"))
-    return (
-        *keep,
-        ("compression.type", "producer"),
-        ("segment.bytes", str(settings.offsets_topic_segment_bytes)),
-        ("remote.storage.enable", "false"),
-    )

@@ -15,9 +15,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from broker.groups.loading import LoadFailed, load
+from broker.groups.loading import replay_batch
 from broker.groups.records import encode_record
 from broker.groups.shard import GroupShard, Request, TopicsDeleted
 from broker.groups.values import (
@@ -31,6 +32,7 @@ from broker.groups.values import (
     Result,
     Ticket,
 )
+from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import AppendOrigin
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
@@ -122,7 +124,7 @@ class ShardRunner:
         try:
             while partition.leader.is_recovering:
                 await asyncio.sleep(RECOVERY_POLL_SECONDS)
-            await load(self.shard, partition.log)
+            await replay_log(partition.log, partial(replay_batch, self.shard))
         except (LoadFailed, KafkaError, OSError) as error:
             _LOGGER.error("the groups of %s cannot be coordinated: %s", partition.log.name, error)
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE

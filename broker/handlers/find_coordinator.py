@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.common import brokers_of
 from broker.net.registry import RequestContext, serves
+from broker.transactions.coordinator import TransactionCoordinator
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka_ds.wire.messages.cluster import Coordinator
@@ -31,16 +33,21 @@ def find_coordinator(
     request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Name the coordinator of each key."""
-    if request.key_type == TRANSACTION and not context.node.transactions.has_topic:
-        return _find_when_there_is_a_topic(request, context)
+    node = context.node
+    if request.key_type == TRANSACTION and not node.transactions.has_topic:
+        return _find_when_there_is_a_topic(request, context, node.transactions)
+    if request.key_type == GROUP and not node.groups.has_topic:
+        return _find_when_there_is_a_topic(request, context, node.groups)
     return _answer(request, context)
 
 
 async def _find_when_there_is_a_topic(
-    request: FindCoordinatorRequest, context: RequestContext
+    request: FindCoordinatorRequest,
+    context: RequestContext,
+    coordinator: GroupCoordinator | TransactionCoordinator,
 ) -> FindCoordinatorResponse:
     try:
-        await context.node.transactions.ensure_topic()
+        await coordinator.ensure_topic()
     except KafkaError as error:
         return _answer(request, context, error)
     return _answer(request, context)
