@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = Path(__file__).parent / "spark-defaults.conf"
 VIEWS = Path(__file__).parent / "views"
+LOGGING = Path(__file__).resolve().parent / "log4j2.properties"
 
 
 def defaults() -> dict[str, str]:
@@ -55,13 +56,15 @@ def session(
     # Spark's launcher looks here; the version that we found is the version that it shall use.
     os.environ.setdefault("JAVA_HOME", str(java))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
-    wanted = {**defaults(), **(settings or {})}
+    quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"}
+    wanted = {**defaults(), **quiet, **(settings or {})}
     wanted["spark.jars"] = ",".join([*delta, *filter(None, [extra_jars])])
     for name, value in wanted.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     kafka_ds.register(spark)
     if lake is not None:
         system_views(spark, lake)

@@ -93,7 +93,6 @@ def _timestamp_of_last_percent(spark: SparkSession, side: Side) -> object:
 
 
 def batch(folder: Path, report: Report, runs: int) -> None:
-    import kafka_ds
     from spark_conf import jars
     from spark_conf.session import session
 
@@ -103,7 +102,6 @@ def batch(folder: Path, report: Report, runs: int) -> None:
         _fill(ours, theirs)
         spark = session("kafka-ds bench", master="local[2]", extra_jars=kafka_jars)
         try:
-            kafka_ds.register(spark)
             for name in queries(0):
                 _compare(spark, report, runs, name, ours, theirs)
         finally:

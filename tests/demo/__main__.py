@@ -96,7 +96,6 @@ def wait_for_tiering(broker: BrokerProcess) -> list[int]:
 
 
 def spark_part(broker: BrokerProcess, acknowledged: clients.Acknowledged) -> None:
-    import kafka_ds
     from spark_conf.session import session
     from tests.demo import spark as sparkling
 
@@ -105,7 +104,6 @@ def spark_part(broker: BrokerProcess, acknowledged: clients.Acknowledged) -> Non
     )
     spark = session("kafka-ds demo")
     try:
-        kafka_ds.register(spark)
         counts = [len(done) for done in acknowledged]
         sparkling.exactly_once(spark, broker.bootstrap, counts)
         sparkling.delays_by_carrier(spark, broker.bootstrap)

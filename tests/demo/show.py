@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
 
 BAR_WIDTH = 32
+NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 REDRAW_S = 0.1
 LINE_WITHOUT_TERMINAL_S = 2.0
 
@@ -20,11 +22,13 @@ def fact(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    cells = [[str(c) for c in columns], *[[str(c) for c in row] for row in rows]]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
-        padded = zip(line, widths, strict=True)
-        fact("  ".join(c.rjust(w) if c[:1].isdigit() else c.ljust(w) for c, w in padded).rstrip())
+    """Columns of numbers to the right, others to the left."""
+    cells = [[str(c) for c in row] for row in rows]
+    numeric = [all(NUMBER.fullmatch(row[i]) for row in cells) for i in range(len(columns))]
+    widths = [max(len(line[i]) for line in (columns, *cells)) for i in range(len(columns))]
+    for line in (columns, *cells):
+        placed = zip(line, widths, numeric, strict=True)
+        fact("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in placed).rstrip())
 
 
 class Progress:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_conf.session import system_views
 from tests.demo import show
 from tests.demo.clients import TOPIC
 
@@ -130,16 +131,12 @@ def _expect_stream(spark: SparkSession, name: str, total: int) -> None:
 
 def segments(spark: SparkSession, lake: Path) -> None:
     """``__remote_log_metadata`` is a table: the segments, their state, offsets, epochs and sizes."""
-    path = lake / "__remote_log_metadata"
-    rows = spark.sql(
-        f"""
-        SELECT partition, state, count(*) AS segments, min(start_offset) AS first, max(end_offset) AS last,
-               max(leader_epoch) AS epoch, sum(size_bytes) AS bytes, sum(lake_bytes) AS lake
-        FROM (SELECT *, row_number() OVER (PARTITION BY segment_id ORDER BY version DESC, sequence DESC) AS newest
-              FROM delta.`{path}` WHERE topic = '{TOPIC}')
-        WHERE newest = 1 GROUP BY partition, state ORDER BY partition, state
-        """
-    ).collect()
+    system_views(spark, lake)
+    query = f"""SELECT partition, state, count(*) AS segments, min(start_offset) AS first, max(end_offset) AS last,
+                max(leader_epoch) AS epoch, sum(size_bytes) AS bytes, sum(lake_bytes) AS lake
+         FROM remote_segments WHERE topic = '{TOPIC}' GROUP BY partition, state ORDER BY partition, state"""
+    show.fact(" ".join(query.split()))
+    rows = spark.sql(query).collect()
     show.table(
         ("partition", "state", "segments", "offsets", "epoch", "log MB", "lake MB"),
         [

@@ -12,7 +12,15 @@ from tests.demo.__main__ import empty_folder
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_demo_ends_by_itself(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.demo", "--flights", "40000", "--folder", str(tmp_path / "demo")]
+    words = [
+        sys.executable,
+        "-m",
+        "tests.demo",
+        "--flights",
+        "40000",
+        "--folder",
+        str(tmp_path / "demo"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "40,000 rows = what was acknowledged" in done.stdout
