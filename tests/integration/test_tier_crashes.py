@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS
+from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, UPKEEP_POINTS
 from tests.integration.tier_broker import (
     Feeder,
     assert_segments_finished,
@@ -65,6 +66,7 @@ def check(broker: BrokerProcess, feeder: Feeder) -> None:
         )
         found = consume(broker.bootstrap, TOPIC, partition, end=max(acknowledged) + 1)
         assert found == acknowledged
+    assert "Traceback" not in broker.log_file.read_text()
 
 
 def _fails(check: object, *arguments: object) -> bool:
@@ -91,6 +93,35 @@ def test_the_worker_dies_at_every_step_of_a_copy(tmp_path: Path) -> None:
         check(broker, feeder)
     finally:
         broker.stop()
+
+
+def test_the_worker_dies_at_every_step_of_upkeep(tmp_path: Path) -> None:
+    environment = crash_environment(tmp_path, UPKEEP_POINTS)
+    broker = broker_process(tmp_path, {"lake.checkpoint.interval": 3}, environment).start()
+    try:
+        create_topic(broker, TOPIC, PARTITIONS, local_retention_bytes=1)
+        feeder = Feeder(broker.bootstrap, TOPIC)
+        for step in range(8):
+            for partition in range(PARTITIONS):
+                feeder.send(rows(RECORDS, start=step * RECORDS), partition)
+            feeder.flush()
+            await_all_tiered(broker)
+            if crashed(tmp_path) == set(UPKEEP_POINTS):
+                break
+        assert crashed(tmp_path) == set(UPKEEP_POINTS)
+        check(broker, feeder)
+        assert list((broker.lake / "topics" / TOPIC / "_delta_log").glob("*.checkpoint.parquet"))
+        wait_until("the events' rows", lambda: event_places(broker), every_s=0.2)
+        places = event_places(broker)
+        assert len(places) == len(set(places)), "an event is a row twice"
+    finally:
+        broker.stop()
+
+
+def event_places(broker: BrokerProcess) -> list[tuple[int, int]]:
+    events = pl.read_delta(str(broker.lake / "__cluster_metadata"))
+    mine = events.filter((pl.col("kind") == "event") & (pl.col("type") == "TopicCreated"))
+    return list(mine.select("version", "sequence").iter_rows())
 
 
 @pytest.mark.parametrize("point", COPY_POINTS + BROKER_POINTS)

@@ -55,6 +55,7 @@ def start(tmp_path: Path) -> Iterator[object]:
     yield go
     for each in started:
         each.stop()
+        assert "Traceback" not in log_text(each)
 
 
 def test_with_a_lag_the_table_is_fresh_without_a_roll(start: object) -> None:

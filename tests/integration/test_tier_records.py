@@ -37,6 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process = broker_process(tmp_path_factory.mktemp("records")).start()
     yield process
     process.stop()
+    assert "Traceback" not in process.log_file.read_text()
 
 
 def kinds() -> list[Row]:
