@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from broker import protocol_doc
+from kafka_ds.source import options_doc
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -11,3 +12,9 @@ def test_the_protocol_table_is_what_the_registry_serves() -> None:
     assert (DOCS / "protocol.md").read_text() == protocol_doc.render(), (
         "run: .venv/bin/python -m broker.protocol_doc > docs/protocol.md"
     )
+
+
+def test_the_options_of_the_source_are_all_described() -> None:
+    page = (DOCS / "spark.md").read_text()
+    head, mark, _ = page.partition(options_doc.MARK)
+    assert page == head + options_doc.render(), f"what follows {mark!r} is not what the code says"
