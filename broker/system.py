@@ -234,6 +234,8 @@ class ThreadBackground:
         self, work: Callable[[], object], done: Callable[[BaseException | None], None]
     ) -> None:
         def finished(future: Future[object]) -> None:
-            self._loop.call_soon_threadsafe(done, future.exception())
+            # At the end of the process nobody is left to be told.
+            if not future.cancelled() and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(done, future.exception())
 
         self._executor.submit(work).add_done_callback(finished)

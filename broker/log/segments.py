@@ -147,7 +147,11 @@ class Segments:
 
         def work() -> None:
             for segment in segments:
-                segment.sync()
+                try:
+                    segment.sync()
+                except OSError:
+                    if segment in self.all:
+                        raise  # One that was deleted meanwhile needs no sync.
             for offset in snapshots:
                 name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
                 sync_file(self._disk, f"{self._directory}/{name}")
