@@ -42,6 +42,7 @@ from broker.handlers import (
     partition_reassignments,
     produce,
     sync_group,
+    txn_offset_commit,
     update_features,
     write_txn_markers,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "partition_reassignments",
     "produce",
     "sync_group",
+    "txn_offset_commit",
     "update_features",
     "write_txn_markers",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import aiokafka
 import kafka
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.errors import KafkaError as KafkaPythonError
 
 from tests.clients.topics import create_topic
@@ -147,3 +147,91 @@ def test_a_second_instance_of_another_client_fences_too(broker: BrokerProcess, t
         first.commit_transaction()
     first.close(timeout=0)
     assert read_committed["librdkafka"](broker.bootstrap, topic) == COMMITTED
+
+
+def committed_offset(bootstrap: str, topic: str, group: str) -> int:
+    """What a new member of the group would begin with; it waits for transactions that are open."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+    consumer.close()
+    offset: int = found.offset
+    return offset
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_offsets_of_a_group_count_when_the_transaction_commits(
+    broker: BrokerProcess, topic: str, committed: bool
+) -> None:
+    source, target, group = f"{topic}-from", f"{topic}-to", f"group-{topic}"
+    for name in (source, target):
+        create_topic(broker.bootstrap, name)
+    plain = Producer({"bootstrap.servers": broker.bootstrap})
+    for i in range(5):
+        plain.produce(source, b"%d" % i, partition=0)
+    assert plain.flush(TIMEOUT_S) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([source])
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"id-{topic}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    copied = 0
+    while copied < 5:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None and message.error() is None, message
+        producer.produce(target, message.value(), partition=0)
+        copied += 1
+    assigned = consumer.position([TopicPartition(source, 0)])
+    producer.send_offsets_to_transaction(assigned, consumer.consumer_group_metadata(), TIMEOUT_S)
+    if committed:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.abort_transaction(TIMEOUT_S)
+    consumer.close()
+    expected = [b"%d" % i for i in range(5)] if committed else []
+    assert read_committed["librdkafka"](broker.bootstrap, target) == expected
+    assert committed_offset(broker.bootstrap, source, group) == (5 if committed else -1001)
+
+
+def test_aiokafka_sends_offsets_with_its_transaction(broker: BrokerProcess, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    group = f"group-{topic}"
+
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap, transactional_id=f"id-{topic}"
+        )
+        await producer.start()
+        try:
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"v", partition=0)
+                where = aiokafka.TopicPartition(topic, 0)
+                await producer.send_offsets_to_transaction({where: 1}, group)
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+    assert committed_offset(broker.bootstrap, topic, group) == 1
+
+
+def test_kafka_python_sends_offsets_with_its_transaction(broker: BrokerProcess, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    group = f"group-{topic}"
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=broker.bootstrap, transactional_id=f"id-{topic}"
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"v", partition=0)
+    offset = kafka.structs.OffsetAndMetadata(1, "", -1)
+    producer.send_offsets_to_transaction({kafka.TopicPartition(topic, 0): offset}, group)
+    producer.commit_transaction()
+    producer.close()
+    assert committed_offset(broker.bootstrap, topic, group) == 1
