@@ -15,10 +15,11 @@ from broker.system import new_uuid
 from broker.tier.crash_points import CrashPoints
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
+from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
@@ -37,10 +38,11 @@ class DeltaMetadata:
         *,
         clock: LogClock | None = None,
     ) -> None:
-        self._store = store
         self._settings = settings
-        self._crash_points = crash_points
         self._clock = clock or SystemLogClock()
+        self._upkeep = Upkeep(
+            store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
+        )
         self._events = RemoteLogEvents(store, clock=self._clock)
         self._open: Segments | None = None
         self._unsettled: tuple[Attempt, Segments] | None = None
@@ -133,15 +135,7 @@ class DeltaMetadata:
         self._unsettled = None
 
     def maintain(self) -> None:
-        log = DeltaLog(self._store, self._events.log.table, clock=self._clock)
-        interval = self._settings.lake_checkpoint_interval
-        if log.latest_version() - (log.last_checkpoint() or 0) < interval:
-            return
-        from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
-
-        self._crash_points.at("before_checkpoint")
-        maintain(log, now_ms=self._clock.wall_ms(), interval=interval)
-        self._crash_points.at("after_checkpoint")
+        self._upkeep.look_after(self._events.log.table)
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
 from broker.tier.spi import ColdRead, Committed, FateUnknownError, StorageError, Written
+from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.intent import (
@@ -26,7 +27,7 @@ from kafka_ds.lake.intent import (
     TableChanged,
     TopicIdChanged,
 )
-from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.snapshot import NoSuchTable
 from kafka_ds.lake.states import RemoteLogSegment
@@ -62,6 +63,9 @@ class DeltaStorage:
         self._tables = TopicTables(store, reader, self._clock)
         self._cold = ColdReader(
             store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes
+        )
+        self._upkeep = Upkeep(
+            store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
         )
         self._unsettled: dict[str, Attempt] = {}
         self._lost: set[bytes] = set()
@@ -269,29 +273,7 @@ class DeltaStorage:
         self._cold.forget(topic)
 
     def maintain(self, topic: str) -> None:
-        table = self._tables.get(topic)
-        with table.lock, table.view(fresh=False) as snapshot:
-            if snapshot is None:
-                return
-            checkpoint = table.table.log.last_checkpoint() or 0
-            if snapshot.version - checkpoint < self._settings.lake_checkpoint_interval:
-                return
-        self._crash_points.at("before_checkpoint")
-        from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
-
-        # A log of its own: readers follow the table meanwhile.
-        done = maintain(
-            DeltaLog(self._store, table.folder, clock=self._clock),
-            now_ms=self._clock.wall_ms(),
-            interval=self._settings.lake_checkpoint_interval,
-        )
-        self._crash_points.at("after_checkpoint")
-        log.info(
-            "%s: checkpoint of version %s, %d log files cleaned up",
-            table.folder,
-            done.checkpoint_version,
-            done.log_files_deleted,
-        )
+        self._upkeep.look_after(self._tables.get(topic).folder)
 
 
 def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:

@@ -24,9 +24,10 @@ from broker.system import new_uuid
 from broker.tier.crash_points import CrashPoints
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
+from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.snapshot import TableSnapshot
 from kafka_ds.lake.store import Store, open_store
@@ -61,7 +62,9 @@ class Materialiser:
         delete_topic: Callable[[str, bytes], None],
     ) -> None:
         self._store = store
-        self._settings = settings
+        self._upkeep = Upkeep(
+            store, crash_points, SystemLogClock(), interval=settings.lake_checkpoint_interval
+        )
         self._crash_points = crash_points
         self._delete_topic = delete_topic
         self._log = DeltaLog(store, CLUSTER_METADATA)
@@ -86,10 +89,14 @@ class Materialiser:
             self._follow()
             done = self._snapshot.txns.get(APP_ID, -1)
             if done >= version:
-                self._maintain()
                 return done
             self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
         raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
+
+    def maintain(self) -> None:
+        """Checkpoints and clean-up. A starting broker reads the commits back to the last snapshot."""
+        if self._snapshot.version >= 0:
+            self._upkeep.look_after(CLUSTER_METADATA, keep_from=self._snapshot_event_version)
 
     def _follow(self) -> None:
         if self._snapshot.version < 0:
@@ -168,19 +175,6 @@ class Materialiser:
             raise FateUnknownError(str(error)) from error
         except CommitError as error:
             raise StorageError(str(error)) from error
-
-    def _maintain(self) -> None:
-        interval = self._settings.lake_checkpoint_interval
-        if self._snapshot.version - (self._log.last_checkpoint() or 0) >= interval:
-            from kafka_ds.lake.maintenance import maintain  # with deltalake: when it is needed
-
-            # A starting broker reads the commits back to the last snapshot event.
-            maintain(
-                DeltaLog(self._store, CLUSTER_METADATA),
-                now_ms=time.time_ns() // 1_000_000,
-                interval=interval,
-                keep_from=self._snapshot_event_version,
-            )
 
 
 def _end_at_others(version: int, actions: Sequence[Action]) -> None:

@@ -67,6 +67,7 @@ class Service:
         while self._touched:
             self._storage.maintain(self._touched.pop())
         self._metadata.maintain()
+        self._materialiser.maintain()
 
     def _check_store(self) -> None:
         """Refuse a store that lets two writers win, before it is first written to."""

@@ -1,0 +1,54 @@
+"""Shell: the upkeep of the tier's tables: checkpoints, the log's clean-up, and orphans once a day.
+
+Rules of this file: whether anything is due is two small reads; all else is `kafka_ds.lake.maintenance`, whose library
+is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Orphans are
+the files of attempts that lost and died; those in the residue folder are left, as their names alone do not say
+whose they are.
+"""
+
+import logging
+
+from broker.tier.crash_points import CrashPoints
+from kafka_ds.lake.log import DeltaLog, LogClock
+from kafka_ds.lake.store import Store
+
+log = logging.getLogger(__name__)
+
+DAY_MS = 24 * 3_600_000
+
+
+class Upkeep:
+    """Looks after tables, each in its turn. One thread."""
+
+    def __init__(
+        self, store: Store, crash_points: CrashPoints, clock: LogClock, *, interval: int
+    ) -> None:
+        self._store = store
+        self._crash_points = crash_points
+        self._clock = clock
+        self._interval = interval
+        self._vacuumed_ms: dict[str, int] = {}
+
+    def look_after(self, folder: str, *, keep_from: int | None = None) -> None:
+        """Do what is due for the table in that folder; `keep_from`: later versions are needed."""
+        table = DeltaLog(self._store, folder, clock=self._clock)
+        latest = table.latest_version()
+        if latest - (table.last_checkpoint() or 0) < self._interval:
+            return
+        from kafka_ds.lake.maintenance import maintain, vacuum
+
+        now_ms = self._clock.wall_ms()
+        self._crash_points.at("before_checkpoint")
+        done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=keep_from)
+        self._crash_points.at("after_checkpoint")
+        orphans: list[str] = []
+        if now_ms - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
+            self._vacuumed_ms[folder] = now_ms
+            orphans = vacuum(table, now_ms=now_ms)
+        log.info(
+            "%s: checkpoint of version %s, %d files of its log and %d orphans cleaned up",
+            folder,
+            done.checkpoint_version,
+            done.log_files_deleted,
+            len(orphans),
+        )
