@@ -1,0 +1,308 @@
+"""Transactions over a log, in memory: a read_committed reader sees exactly the committed records, in order, once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.log.config import LogConfig
+from broker.log.own_batches import OwnBatch, Place, accept, record_own
+from broker.log.producers import Producers
+from broker.log.values import AbortedTransaction, AppendOrigin
+from broker.transactions.records import decode_record, encode_record
+from broker.transactions.shard import TransactionShard
+from broker.transactions.states import TransactionState
+from broker.transactions.values import (
+    ProducerIdAndEpoch,
+    Result,
+    TopicPartition,
+    TransactionSettings,
+    WriteMarkers,
+)
+from kafka_ds.wire.batch import (
+    BatchHeader,
+    ControlType,
+    Record,
+    build_batch,
+    end_transaction_marker,
+    read_header,
+    read_records,
+)
+from kafka_ds.wire.errors import KafkaError
+
+IDS = ["x", "y", "z"]
+PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+TIMEOUT_MS = 1_000
+CONFIG = LogConfig()
+
+
+class MemoryLog:
+    """A log without files: batches, producers and the index of aborted transactions as the real one has them."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.producers = Producers()
+        self.aborted: list[AbortedTransaction] = []
+        self.end = 0
+
+    def append(self, batch: bytes, origin: AppendOrigin) -> None:
+        buffer = bytearray(batch)
+        if origin is AppendOrigin.CLIENT:
+            self._check(read_header(buffer))
+            origin = AppendOrigin.COORDINATOR
+        place = Place(self.end, 0, 0)
+        for own in accept(memoryview(buffer), self.producers, CONFIG, origin, place):
+            self._record(own, bytes(buffer))
+
+    def _check(self, header: BatchHeader) -> None:
+        assert self.producers.check(header, AppendOrigin.CLIENT) is None, "nobody repeats"
+
+    def _record(self, own: OwnBatch, batch: bytes) -> None:
+        aborted = record_own(own, self.producers)
+        if aborted is not None:
+            self.aborted.append(aborted)
+        self.batches.append((own.header, batch))
+        self.end = own.header.next_offset
+
+    def restart(self) -> None:
+        """Replay all there is, as after a crash."""
+        batches, self.batches = self.batches, []
+        self.producers, self.aborted, self.end = Producers(), [], 0
+        for _, batch in batches:
+            self.append(batch, AppendOrigin.REPLICATION)
+
+    def read_committed(self) -> list[bytes]:
+        """What Kafka's consumers make of a fetch up to the last stable offset and its list of aborted ones."""
+        bound = self.producers.last_stable_offset(self.end, 0)
+        pending = sorted((a for a in self.aborted if a.first_offset < bound), key=lambda a: a[1])
+        skipping: set[int] = set()
+        values: list[bytes] = []
+        for header, batch in self.batches:
+            if header.next_offset > bound:
+                break
+            while pending and pending[0].first_offset <= header.base_offset:
+                skipping.add(pending.pop(0).producer_id)
+            if header.is_control:
+                skipping.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in skipping):
+                values += [r.value for r in read_records(batch, 0, header) if r.value is not None]
+        return values
+
+
+class Client:
+    """A producer that does as the protocol says, as long as nobody is in its way."""
+
+    def __init__(self, transactional_id: str, who: ProducerIdAndEpoch, version: int) -> None:
+        self.transactional_id = transactional_id
+        self.who = who
+        self.version = version
+        self.sequences: dict[TopicPartition, int] = defaultdict(int)
+        self.written: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        self.is_open = False
+
+
+class Transactions(RuleBasedStateMachine):
+    """Clients begin, write, end, are fenced and time out; the coordinator crashes between any two of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = TransactionShard(TransactionSettings())
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.logs = {where: MemoryLog() for where in PARTITIONS}
+        self.clients: list[Client] = []
+        self.committed: dict[TopicPartition, list[list[bytes]]] = defaultdict(list)
+        # Whose decision is in the log: what it wrote, until it counts.
+        self.decided: dict[str, dict[TopicPartition, list[bytes]]] = {}
+        self.effects: list[tuple[WriteMarkers, list[TopicPartition]]] = []
+        self.now_ms = 0
+        self.next_id = 100
+        self.count = 0
+
+    @initialize()
+    def begin_with_nothing(self) -> None:
+        assert len(self.shard) == 0
+
+    def perform(self, result: Result) -> Any:
+        if result.transactional_id is not None:
+            record = encode_record(result.transactional_id, result.stored)
+            self.records.append(record)
+            self.shard.replay(result.transactional_id, result.stored)
+        for effect in result.effects:
+            self.effects.append((effect, sorted(effect.transaction.partitions)))
+        if isinstance(result.response, KafkaError):
+            raise result.response
+        return result.response
+
+    def pick(self, number: int) -> Client:
+        return self.clients[number % len(self.clients)]
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]))
+    def begin(self, transactional_id: str, version: int) -> None:
+        self.next_id += 1
+        try:
+            who = self.perform(
+                self.shard.init_producer_id(
+                    transactional_id,
+                    TIMEOUT_MS,
+                    None,
+                    now_ms=self.now_ms,
+                    spare_producer_id=self.next_id,
+                )
+            )
+        except KafkaError:
+            return
+        self.clients.append(Client(transactional_id, who, version))
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 50), where=st.sampled_from(PARTITIONS), count=st.integers(1, 3))
+    def write(self, number: int, where: TopicPartition, count: int) -> None:
+        client = self.pick(number)
+        log = self.logs[where]
+        producer = log.producers.get(client.who.producer_id)
+        is_open = (
+            producer is not None
+            and producer.transaction_start >= 0
+            and producer.epoch == client.who.producer_epoch
+        )
+        values = [b"%d" % (self.count + i) for i in range(count)]
+        batch = build_batch(
+            [Record(i, 0, None, value) for i, value in enumerate(values)],
+            producer_id=client.who.producer_id,
+            producer_epoch=client.who.producer_epoch,
+            base_sequence=client.sequences[where],
+            is_transactional=True,
+        )
+        try:
+            self.perform(
+                self.shard.add_partitions(
+                    client.transactional_id,
+                    client.who,
+                    [where],
+                    now_ms=self.now_ms,
+                    client_version=client.version,
+                )
+            )
+            if not is_open:
+                self.shard.verify(client.transactional_id, client.who, where)
+            log.append(batch, AppendOrigin.CLIENT)
+        except KafkaError:
+            return
+        self.count += count
+        client.sequences[where] += count
+        client.written[where] += values
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 50), committed=st.booleans(), repeat=st.booleans())
+    def end(self, number: int, committed: bool, repeat: bool) -> None:
+        client = self.pick(number)
+        before = client.who
+        was_open = self.state_of(client) is TransactionState.ONGOING
+        try:
+            after = self.ask_to_end(client, before, committed)
+        except KafkaError:
+            return
+        if repeat:
+            with suppress(KafkaError):
+                assert self.ask_to_end(client, before, committed) == after
+        if was_open and committed:
+            self.decided[client.transactional_id] = dict(client.written)
+        client.written = defaultdict(list)
+        if client.version == 2 and after != before:
+            client.who = after
+            client.sequences.clear()
+
+    def ask_to_end(self, client: Client, who: ProducerIdAndEpoch, committed: bool) -> Any:
+        self.next_id += 1
+        return self.perform(
+            self.shard.end(
+                client.transactional_id,
+                who,
+                committed=committed,
+                client_version=client.version,
+                now_ms=self.now_ms,
+                spare_producer_id=self.next_id,
+            )
+        )
+
+    def state_of(self, client: Client) -> TransactionState:
+        found = self.shard.find(client.transactional_id)
+        assert found is not None
+        return found.state
+
+    # -- the coordinator ----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.effects)
+    @rule(number=st.integers(0, 50))
+    def write_one_marker(self, number: int) -> None:
+        effect, left = self.effects[number % len(self.effects)]
+        decided = effect.transaction
+        if left:
+            where = left.pop(0)
+            kind = ControlType.COMMIT if decided.is_commit else ControlType.ABORT
+            marker = end_transaction_marker(
+                kind,
+                timestamp=0,
+                producer_id=decided.producer_id,
+                producer_epoch=decided.producer_epoch,
+                coordinator_epoch=0,
+            )
+            self.logs[where].append(marker, AppendOrigin.COORDINATOR)
+            if decided.is_commit:
+                values = self.decided[decided.transactional_id].pop(where, [])
+                self.committed[where].append(values)
+        if not left:
+            self.effects.remove((effect, left))
+            self.perform(self.shard.markers_written(decided, self.now_ms))
+
+    @rule()
+    def crash(self) -> None:
+        """The coordinator and the logs begin anew with what they wrote."""
+        self.shard = TransactionShard(TransactionSettings())
+        for key, value in self.records:
+            record = decode_record(key, value)
+            assert record is not None
+            self.shard.replay(*record)
+        for log in self.logs.values():
+            log.restart()
+        self.effects = [
+            (effect, sorted(effect.transaction.partitions)) for effect in self.shard.loaded()
+        ]
+
+    @rule(passed_ms=st.integers(1, TIMEOUT_MS))
+    def time_passes(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        for result in self.shard.timed_out(self.now_ms):
+            self.perform(result)
+
+    # -- what must hold -----------------------------------------------------------------------------
+
+    @invariant()
+    def readers_see_committed_records_only_and_once(self) -> None:
+        for where, log in self.logs.items():
+            seen = log.read_committed()
+            expected = {value for values in self.committed[where] for value in values}
+            assert len(set(seen)) == len(seen)
+            assert set(seen) <= expected
+            if not any(producer.transaction_start >= 0 for _, producer in log.producers):
+                assert set(seen) == expected, "nothing is open, so nothing is held back"
+            assert seen == sorted(seen, key=int), "in the order in which they were written"
+
+    def teardown(self) -> None:
+        """Whatever happened, all comes to an end."""
+        self.time_passes(10 * TIMEOUT_MS)
+        while self.effects:
+            self.write_one_marker(0)
+        self.readers_see_committed_records_only_and_once()
+        for log in self.logs.values():
+            assert not any(producer.transaction_start >= 0 for _, producer in log.producers)
+
+
+Transactions.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTransactions = Transactions.TestCase
