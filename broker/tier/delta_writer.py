@@ -5,6 +5,7 @@ otherwise make small files, and each of them costs four fsyncs. A file is named 
 range; all of them are committed together or not at all.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,6 +22,9 @@ from kafka_ds.lake.residue import ResidueHeader, encode_residue
 from kafka_ds.lake.states import RemoteLogSegment
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.types import uuid_text
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ def write_ranges(
         crash_points.at("after_residue")
     except OSError as error:
         raise StorageError(f"{table}: {error}") from error
+    _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
     log_bytes = max(1, sum(each.size_bytes for each in sources))
     parts = Parts(files=tuple(files), begun_ms=begun_ms)
@@ -112,6 +117,21 @@ def _write_residue(
         for part in encode_residue(header, batches):
             file.write(part)
     return name
+
+
+def _warn_of_undecodable(
+    segments: Sequence[RemoteLogSegment], origins: Sequence[RangeSource]
+) -> None:
+    for segment, origin in zip(segments, origins, strict=True):
+        lost = [each for each in origin.residue if each.kind == "undecodable"]
+        if lost:
+            log.warning(
+                "%s-%d: %d batches from offset %d on cannot be decoded: kept as they are in the residue",
+                segment.topic,
+                segment.partition,
+                len(lost),
+                lost[0].base_offset,
+            )
 
 
 def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:

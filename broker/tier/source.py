@@ -20,7 +20,7 @@ from kafka_ds.wire.arrays import read_only
 
 PIECE_BYTES = 1024 * 1024
 # One compressed batch may hold far more than it seems; beyond this it is kept as it is, undecoded.
-BATCH_BYTES_MAX = 512 * 1024 * 1024
+BATCH_BYTES_MAX = 256 * 1024 * 1024
 
 
 class RangeSource:
