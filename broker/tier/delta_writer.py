@@ -23,7 +23,6 @@ from kafka_ds.lake.states import RemoteLogSegment
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.types import uuid_text
 
-
 log = logging.getLogger(__name__)
 
 
