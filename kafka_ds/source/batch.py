@@ -53,6 +53,7 @@ class KafkaBatchReader(DataSourceReader):
         survey = Survey(options)
         try:
             topics = survey.topics()
+            survey.open_tables(topics)
             bounds = survey.bounds(topics, survey.partitions(topics))
             starts = survey.resolve(options.starting, bounds, starting=True)
             ends = survey.resolve(options.ending, bounds, starting=False)

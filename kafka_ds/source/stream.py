@@ -129,9 +129,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
         self._target = self._look()
 
-    def _look(self) -> StreamOffset:
+    def _look(self, *, tables: bool = False) -> StreamOffset:
         """The end of every partition subscribed to, pinned."""
         topics = self._survey.topics()
+        # Without brokers the tables are all that knows an end.
+        if tables or self._options.tiers == "remote":
+            self._survey.open_tables(topics)
         self._bounds = self._survey.bounds(topics, self._survey.partitions(topics))
         return StreamOffset(
             topic_ids={name: topic.topic_id for name, topic in topics.items()},
@@ -157,7 +160,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
             return []
-        self._look()
+        self._look(tables=True)
         planned = steps(begin, until, self._earliest(begin, until))
         problems = [*planned.problems, *self._diverged(planned.fences, until)]
         if problems and self._options.fail_on_data_loss:

@@ -1,8 +1,9 @@
 """Shell: asks brokers and lake what a plan needs to know, in as few round trips as there are kinds of questions.
 
-Rules of this file: ends are pinned once (high watermark, or last stable offset for read_committed) and everything else
-is read after them, so that nothing planned can lie beyond; the tiered end comes from one version of the table, which
-the plan names; what was asked for wrongly is an error that names the option.
+Rules of this file: the tables are read first, one version of each, which the plan names; then the ends are pinned (high
+watermark, or last stable offset for read_committed), and the starts last: rows that retention takes meanwhile are then
+below a start that is known, and tiering that goes on meanwhile only makes a range hot that is cold by now. What was
+asked for wrongly is an error that names the option.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kafka_ds.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster, Topic
-from kafka_ds.client.errors import ClientError
+from kafka_ds.client.errors import ClientError, UnsupportedByBroker
 from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.limits import (
     AtOffsets,
@@ -56,6 +57,7 @@ class Survey:
         self.options = options
         self._cluster: Cluster | None = None
         self._tables: LakeTables | None = None
+        self._lakes: dict[str, Mapping[int, LakeView]] = {}
 
     def close(self) -> None:
         """End the connections."""
@@ -136,12 +138,22 @@ class Survey:
             for name, index in partitions
         }
 
+    def open_tables(self, topics: Mapping[str, Topic]) -> None:
+        """Pin one version of each topic's table; to be called before the bounds are asked for."""
+        self._lakes = {}
+        # What was aborted is not in the table: uncommitted reads go through the brokers.
+        committed = self.options.client.read_committed
+        if self.options.tiers != "local" and committed and self.tables().present:
+            self._lakes = {
+                name: self.tables().views(name, topic.topic_id) for name, topic in topics.items()
+            }
+
     def _bounds_of_tables(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Bounds]:
         found: dict[TopicPartition, Bounds] = {}
         for name, topic in topics.items():
-            views = self.tables().views(name, topic.topic_id)
+            views = self._lakes.get(name, {})
             for index in (i for n, i in partitions if n == name):
                 view = views.get(index, LakeView(version=-1, start=0, end=0))
                 found[name, index] = Bounds(
@@ -235,18 +247,11 @@ class Survey:
             if span[0] < span[1] and predicate.selects_partition(name, index)
         }
         found: list[PartitionView] = []
-        for name in sorted({name for name, _ in chosen}):
-            tables = self._views_of(name, bounds[next(tp for tp in chosen if tp[0] == name)])
-            for tp in sorted(tp for tp in chosen if tp[0] == name):
-                found.append(self._view(tp, chosen[tp], bounds[tp], tables.get(tp[1])))
+        for name, index in sorted(chosen):
+            tp = (name, index)
+            lake = self._lakes.get(name, {}).get(index)
+            found.append(self._view(tp, chosen[tp], bounds[tp], lake))
         return self._narrowed(found, predicate)
-
-    def _views_of(self, topic: str, bounds: Bounds) -> Mapping[int, LakeView]:
-        # What was aborted is not in the table: uncommitted reads go through the brokers.
-        committed = self.options.client.read_committed
-        if self.options.tiers == "local" or not committed or not self.has_tables():
-            return {}
-        return self.tables().views(topic, bounds.topic_id)
 
     def _view(
         self, tp: TopicPartition, span: tuple[int, int], bounds: Bounds, lake: LakeView | None
@@ -326,10 +331,6 @@ class Survey:
 
     # -- tables ---------------------------------------------------------------------------------
 
-    def has_tables(self) -> bool:
-        """Whether there is a lake that can be read from here."""
-        return self.tables().present
-
     def tables(self) -> LakeTables:
         """The lake's tables; without a lake, an empty set of them.
 
@@ -346,7 +347,11 @@ class Survey:
             if not tables.present:
                 raise OptionError(f"option 'lake': there is no folder {self.options.lake}")
             return tables
-        uri = self.cluster.broker_setting(LAKE_SETTING)
+        try:
+            uri = self.cluster.broker_setting(LAKE_SETTING)
+        except (UnsupportedByBroker, KafkaError) as problem:
+            LOGGER.warning("the brokers do not say whether there is a lake: %s", problem)
+            uri = None
         tables = LakeTables(uri)
         if uri is not None and not tables.present:
             LOGGER.warning(

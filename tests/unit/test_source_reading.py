@@ -40,6 +40,7 @@ def plan(lake: Lake, predicate: Predicate, **options: str) -> Plan:
     parsed = parse_options({**given, "lake": lake.uri, **options}, stream=False)
     survey = Survey(parsed)
     topics = survey.topics()
+    survey.open_tables(topics)
     bounds = survey.bounds(topics, survey.partitions(topics))
     starts = survey.resolve(parsed.starting, bounds, starting=True)
     ends = survey.resolve(parsed.ending, bounds, starting=False)
