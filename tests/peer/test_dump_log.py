@@ -258,7 +258,7 @@ def peer(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
 @pytest.mark.slow
 def test_a_directory_goes_from_kafka_to_us_and_back(peer: ApacheKafka) -> None:
     peer.stop()
-    manager = manager_of(peer.data)
+    manager = manager_of(peer.data, LogConfig(index_interval_bytes=500))
     assert manager.was_clean
     plain, pay = manager.get("plain", 0), manager.get("pay", 0)
     assert plain is not None
