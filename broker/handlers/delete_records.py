@@ -3,7 +3,7 @@
 - An offset up to the high watermark, -1 meaning that one; beyond it or below -1: OFFSET_OUT_OF_RANGE. Below what the
   partition begins with already nothing changes. The answer is where the partition begins now.
 - When it is answered the new log start is durable (Kafka lets a crash take it back). The segments below it go with the
-  next run of retention.
+  next run of retention. The lake is told in the background, so that a broker that loses its disk begins there too.
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
@@ -85,6 +85,8 @@ def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> int:
     if not 0 <= offset <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     partition.log.advance_log_start_offset(offset)
+    if node.tier is not None and partition.log.config.remote_storage_enable:
+        node.tier.log_start_moved(partition.log)
     return partition.log.log_start_offset
 
 

@@ -297,6 +297,7 @@ class ReplicaManager:
             )  # fmt: skip
             log.restart_at(end + 1)
             partition.leader.restarted(end + 1)
+            log.update_high_watermark(end + 1)
         return True
 
     # -- all along ----------------------------------------------------------------------------

@@ -187,6 +187,7 @@ class CopyLoop:
             for led, state in zip(asked, answer["partitions"], strict=True):
                 led.state.backoff.succeeded()
                 led.state.learnt(state["tiered_end"], now_ms)
+                led.lake_log_start = state["log_start_offset"]
                 self._advanced(led)
         return None
 

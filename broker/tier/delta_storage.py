@@ -37,6 +37,7 @@ from kafka_ds.wire.types import uuid_from_text, uuid_text
 log = logging.getLogger(__name__)
 
 OPERATION = "TIER"
+MOVE_LOG_START = "MOVE LOG START"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
@@ -168,6 +169,30 @@ class DeltaStorage:
                 ),
                 segments=tuple(_described(each.segment) for each in parts),
             )
+
+    def move_log_start(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> None:
+        shared = self._tables.get(topic)
+        shared.claim(topic_id)
+        part = PartitionIntent(
+            partition=partition, leader_epoch=leader_epoch, log_start_offset=offset
+        )
+        intent = Intent(operation=MOVE_LOG_START, topic_id=topic_id, partitions=(part,))
+        with shared.lock:
+            self._settle(shared)
+            try:
+                shared.table.commit(intent, begun_ms=shared.table.begin_ms())
+            except Conflict as conflict:
+                # It is there or beyond already, or not ours to say any more: nothing is left to do.
+                log.info("%s: the log start is not moved: %s", shared.folder, conflict)
+            except (NoSuchTable, ForeignTable) as error:
+                raise StorageError(str(error)) from error
+            except FateUnknown as error:
+                self._unsettled[topic] = error.attempt
+                raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+            except CommitError as error:
+                raise StorageError(str(error)) from error
 
     def _settle(self, shared: SharedTable) -> None:
         """Find out what became of a commit whose answer was lost."""

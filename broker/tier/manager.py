@@ -7,6 +7,7 @@ All methods are called in the event loop; those that are not `async` never wait.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -135,6 +136,15 @@ class TierManager:
         key = (log.topic_id, log.partition)
         if key in self._copies.led:
             self._copies.look_at(key)
+
+    def log_start_moved(self, log: Log) -> None:
+        """The log begins later from now on: the lake is told in the background.
+
+        The log's own directory knows it already; the lake's knowledge is for the loss of that.
+        """
+        led = self._copies.led.get((log.topic_id, log.partition))
+        if led is not None and led.lake_log_start is not None:
+            self._agree_on_start(led)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted: all its rows leave the table, durably, in the background.
@@ -283,8 +293,43 @@ class TierManager:
             done = version
         self._materialising = False
 
+    def _agree_on_start(self, led: Led) -> None:
+        """The log begins where the later of lake and log does, and the lake hears of it."""
+        log_, known = led.log, led.lake_log_start
+        if known is None or known == log_.log_start_offset:
+            return
+        if known > log_.log_start_offset:
+            with contextlib.suppress(KafkaError):  # Beyond its end: recovery moves that first.
+                log_.advance_log_start_offset(known)
+        elif not led.moves_log_start:
+            led.moves_log_start = True
+            self._spawn(self._move_log_start(led))
+
+    async def _move_log_start(self, led: Led) -> None:
+        backoff = Backoff()
+        offset = led.log.log_start_offset
+        while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
+            request = {
+                "op": "move_log_start",
+                "topic": led.log.topic,
+                "topic_id": uuid_text(led.log.topic_id),
+                "partition": led.log.partition,
+                "leader_epoch": led.leader_epoch,
+                "offset": offset,
+            }
+            try:
+                await self._worker.ask(request)
+                led.lake_log_start = offset
+            except (WorkerLost, WorkerFailed) as error:
+                wait_ms = backoff.failed(self._clock.monotonic_ms())
+                log.warning("log start of %s, tried again in %d ms: %s", led.name, wait_ms, error)
+                await asyncio.sleep(wait_ms / 1000)
+            offset = led.log.log_start_offset
+        led.moves_log_start = False
+
     def _advanced(self, led: Led) -> None:
         """More of a partition is FINISHED: after the grace time its local segments may go."""
+        self._agree_on_start(led)
         self._delete_local(led)
         if self._deleting is None:
             self._schedule_deletion()

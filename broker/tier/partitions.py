@@ -35,6 +35,10 @@ class Led:
     leader_epoch: int
     last_stable_offset: Callable[[], int]
     state: CopyState = field(default_factory=CopyState)
+    lake_log_start: int | None = None
+    """Where the lake says that the partition begins; None before it was asked."""
+    moves_log_start: bool = False
+    """Whether the lake is being told."""
 
     @property
     def key(self) -> Key:

@@ -47,6 +47,7 @@ class Service:
             "copy": self._copy,
             "delete_topic": self._delete_topic,
             "materialise": self._materialise,
+            "move_log_start": self._move_log_start,
         }
 
     def reading(self) -> dict[str, Operation]:
@@ -77,6 +78,18 @@ class Service:
 
     def _delete_topic(self, request: Header) -> Answer:
         self._storage.delete_topic(request["topic"], uuid_from_text(request["topic_id"]))
+        return {}, ()
+
+    def _move_log_start(self, request: Header) -> Answer:
+        self._check_store()
+        self._touched.add(request["topic"])
+        self._storage.move_log_start(
+            request["topic"],
+            uuid_from_text(request["topic_id"]),
+            request["partition"],
+            leader_epoch=request["leader_epoch"],
+            offset=request["offset"],
+        )
         return {}, ()
 
     def _materialise(self, request: Header) -> Answer:

@@ -107,6 +107,14 @@ class RemoteStorageManager(Protocol):
     ) -> ColdRead:
         """Batches from `offset` on, one at least. Any thread. Raises OffsetOutOfRange, StorageError."""
 
+    def move_log_start(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> None:
+        """Remember durably that a partition begins there; never backwards, and not for an earlier epoch.
+
+        Raises StorageError, FateUnknownError.
+        """
+
     def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
