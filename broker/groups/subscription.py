@@ -13,6 +13,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 _HEAD = struct.Struct(">hi")  # version, number of topics
 _LENGTH = struct.Struct(">h")
+_USER_DATA = struct.Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
@@ -30,6 +31,10 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
                 return None
             topics.add(metadata[position : position + length].decode())
             position += length
+        # User data follows in every version; without it these are not a subscription's bytes.
+        (length,) = _USER_DATA.unpack_from(metadata, position)
+        if length > len(metadata) - position - _USER_DATA.size:
+            return None
     except (struct.error, UnicodeDecodeError):
         return None
     return frozenset(topics)

@@ -39,7 +39,9 @@ def test_a_group_is_where_kafka_would_look_for_it() -> None:
 def test_the_topics_of_a_subscription_of_any_version() -> None:
     assert subscribed_topics(subscription("b", "a-ä")) == {"a-ä", "b"}
     assert subscribed_topics(subscription()) == frozenset()
-    later = b"\x00\x03" + subscription("t")[2:] + b"owned partitions and more"
+    later = (
+        b"\x00\x03" + subscription("t")[2:-4] + b"\x00\x00\x00\x01u" + b"owned partitions and more"
+    )
     assert subscribed_topics(later) == {"t"}
 
 
@@ -53,7 +55,9 @@ def test_the_topics_of_a_subscription_of_any_version() -> None:
         b"\x00\x00\xff\xff\xff\xff",
         b"\x00\x00\x00\x00\x00\x01\x00\x05abc",
         b"\x00\x00\x00\x00\x00\x01\xff\xff",
-        b"\x00\x00\x00\x00\x00\x01\x00\x02\xff\xff",
+        b"\x00\x00\x00\x00\x00\x01\x00\x02\xff\xff\xff\xff\xff\xff",
+        subscription("t")[:-4],
+        subscription("t")[:-4] + b"\x00\x00\x00\x09data",
     ],
     ids=repr,
 )
