@@ -121,7 +121,7 @@ class LogManager:
                 self._doomed.append((self._clock.now_ms(), directory, name, None))
                 continue
             if folder.suffix:
-                _LOGGER.warning("%s is left alone: moving logs is not served", name)
+                _LOGGER.warning("%s is left alone: a stray log, or one on the move", name)
                 continue
             key = folder.topic, folder.partition
             if key in self._logs:
@@ -217,10 +217,22 @@ class LogManager:
             return
         home = self._homes.pop((topic, partition))
         log.abandon()
-        name = names.deleted_folder_name(topic, partition, new_uuid())
+        name = names.renamed_folder_name(topic, partition, new_uuid(), names.DELETE_FOLDER)
         self._disk.rename(log.directory, home.file(name))
         due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
         self._doomed.append((due_ms, home, name, log))
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """Close a log that is nobody's and rename its folder to `…-stray`; the new name.
+
+        Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
+        """
+        log = self._logs.pop((topic, partition))
+        home = self._homes.pop((topic, partition))
+        log.close()
+        name = names.renamed_folder_name(topic, partition, new_uuid(), names.STRAY_FOLDER)
+        self._disk.rename(log.directory, home.file(name))
+        return name
 
     # -- checkpoints ----------------------------------------------------------------------------
 

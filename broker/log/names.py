@@ -32,6 +32,7 @@ LOCK = ".lock"
 
 DELETE_FOLDER = "-delete"
 FUTURE_FOLDER = "-future"
+STRAY_FOLDER = "-stray"
 FOLDER_NAME_MAX = 255
 
 # Kafka's own metadata log lies among the topics of its data directory; it is none.
@@ -73,16 +74,16 @@ def folder_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def deleted_folder_name(topic: str, partition: int, unique: bytes) -> str:
-    """The name under which a deleted partition waits; a long topic name is cut, as Kafka does."""
-    ending = f".{unique.hex()}{DELETE_FOLDER}"
+def renamed_folder_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
+    """The name under which a partition that is deleted or stray waits; a long topic name is cut, as Kafka does."""
+    ending = f".{unique.hex()}{suffix}"
     return folder_name(topic, partition)[: FOLDER_NAME_MAX - len(ending)] + ending
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
     """None for what is no folder of a partition. Of a cut name the partition is -1."""
     suffix = ""
-    for ending in (DELETE_FOLDER, FUTURE_FOLDER):
+    for ending in (DELETE_FOLDER, FUTURE_FOLDER, STRAY_FOLDER):
         if name.endswith(ending) and "." in name:
             suffix = ending
             name = name[: name.rindex(".")]

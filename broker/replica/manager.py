@@ -108,7 +108,7 @@ class ReplicaManager:
     async def start(self) -> None:
         """Lead what the image says, drop the logs of topics that are gone, begin to recover."""
         self._checkpointed = self._log_manager.high_watermark_checkpoints()
-        self._drop_strays()
+        self._set_strays_aside()
         opened = 0
         for topic in tuple(self._image.topics.values()):
             for index, registration in topic.partitions.items():
@@ -117,15 +117,18 @@ class ReplicaManager:
                 if opened % LOGS_OPENED_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def _drop_strays(self) -> None:
-        """A topic whose deletion was decided before its logs were gone has lost the right to them."""
+    def _set_strays_aside(self) -> None:
+        """A log whose topic the metadata do not know is nobody's; it is kept, out of the way, as Kafka does."""
         for log in tuple(self._log_manager.logs()):
             topic = self._image.topics.get(log.topic)
             if topic is None or topic.topic_id != log.topic_id:
-                _LOGGER.warning(
-                    "%s-%d belongs to no topic: deleting its log", log.topic, log.partition
+                name = self._log_manager.set_aside(log.topic, log.partition)
+                _LOGGER.error(
+                    "%s-%d is a log of no topic of this cluster; its folder is now %s",
+                    log.topic,
+                    log.partition,
+                    name,
                 )
-                self._log_manager.delete(log.topic, log.partition)
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""

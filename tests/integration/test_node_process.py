@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -330,6 +331,23 @@ def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
     with Client(broker.bootstrap) as client:
         assert end_offset(client, "t") == end
     assert broker.stop() == 0
+
+
+def test_a_log_that_is_nobodys_is_kept_and_not_served(tmp_path: Path) -> None:
+    """A folder of another cluster's among ours must not be lost by a start."""
+    broker = BrokerProcess(tmp_path).start()
+    with Client(broker.bootstrap) as client:
+        create(client, "t")
+        produce(client, "t", 3)
+    assert broker.stop() == 0
+    theirs = broker.data / "orders-0"
+    shutil.copytree(broker.data / "t-0", theirs)
+    kept = (theirs / f"{0:020d}.log").read_bytes()
+    broker.start()
+    assert broker.stop() == 0
+    assert not theirs.exists()
+    (stray,) = broker.data.glob("orders-0.*-stray")
+    assert (stray / f"{0:020d}.log").read_bytes() == kept
 
 
 # -- bad input ------------------------------------------------------------------------------------------

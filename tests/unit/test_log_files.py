@@ -51,10 +51,10 @@ class TestNames:
         assert names.parse_folder_name("my-topic.v2-10") == ("my-topic.v2", 10, "")
         assert names.parse_folder_name("my-topic") is None
         assert names.parse_folder_name("-1") is None
-        deleted = names.deleted_folder_name("my-topic.v2", 10, bytes(16))
+        deleted = names.renamed_folder_name("my-topic.v2", 10, bytes(16), names.DELETE_FOLDER)
         assert deleted == f"my-topic.v2-10.{'0' * 32}-delete"
         assert names.parse_folder_name(deleted) == ("my-topic.v2", 10, "-delete")
-        long = names.deleted_folder_name("t" * 249, 10, bytes(16))
+        long = names.renamed_folder_name("t" * 249, 10, bytes(16), names.DELETE_FOLDER)
         assert len(long) == 255
         parsed = names.parse_folder_name(long)
         assert parsed is not None

@@ -207,6 +207,20 @@ def test_a_delete_that_was_cut_short_is_completed() -> None:
     assert not [name for name in bench.disk.list_names("/a") if "delete" in name]
 
 
+def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    name = bench.manager.set_aside("t", 0)
+    assert name.endswith("-stray") and bench.manager.get("t", 0) is None
+    bench.stop()
+    bench.start()
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert name in bench.disk.list_names("/a")
+    assert bench.disk.contents(f"/a/{name}/{0:020d}.log")
+
+
 def test_a_log_without_a_topic_id_takes_the_one_it_gets() -> None:
     bench = Bench()
     bench.manager.create("t", 0, TOPIC_ID)
