@@ -22,8 +22,8 @@ class Feature:
 FEATURES: Mapping[str, Feature] = {
     # Classic groups; 1 would be the groups of KIP-848.
     "group.version": Feature(lowest=0, highest=0, level=0),
-    # Transactions as before KIP-890, whose clients wait to be told of level 2.
-    "transaction.version": Feature(lowest=0, highest=0, level=0),
+    # Level 2 are the transactions of KIP-890, whose clients wait to be told of it; older clients are served as before.
+    "transaction.version": Feature(lowest=0, highest=2, level=2),
 }
 
 

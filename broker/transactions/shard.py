@@ -23,6 +23,7 @@ from broker.transactions.values import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
     Result,
@@ -117,6 +118,7 @@ class TransactionShard:
             updated_ms=now_ms,
             started_ms=NO_TIMESTAMP,
             partitions=frozenset(),
+            client_version=TRANSACTION_VERSION_0,
         )
         return _stored(begun, _producer_of(begun))
 
@@ -127,6 +129,8 @@ class TransactionShard:
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
             last_producer_epoch=NO_EPOCH,
+            # This epoch was raised by nobody's request: who asks to end the transaction is no repeat, but fenced.
+            client_version=TRANSACTION_VERSION_0,
         )
         return _decided(fenced, committed=False, now_ms=now_ms, response=response)
 
@@ -302,6 +306,8 @@ def _next_producer(
 
 def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
     """Whether the producer's transaction was ended already, by a request whose answer it did not get (KIP-890)."""
+    if known.client_version < TRANSACTION_VERSION_2:
+        return False
     if producer.producer_id == known.producer_id:
         return producer.producer_epoch + 1 == known.producer_epoch
     return (
