@@ -1,0 +1,396 @@
+"""A partition's coordinator at work on a real log: when answers go out, what becomes of them when the log fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.events import PartitionRegistration
+from broker.groups.placement import TOPIC
+from broker.groups.records import encode_record
+from broker.groups.runner import ShardRunner
+from broker.groups.shard import FetchOffsets
+from broker.groups.values import Client, CoordinatorRecord, GroupSettings
+from broker.log.config import LogConfig
+from broker.log.log import Log
+from broker.log.values import AppendOrigin
+from broker.replica.hosted import HostedPartition
+from broker.replica.partition import LeaderPartition
+from broker.system import SystemDisk
+from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+)
+from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
+from kafka_ds.wire.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from tests.loops import in_loop
+
+CLIENT = Client("c", "/127.0.0.1", 9)
+NOW_MS = 1_700_000_000_000
+
+
+class SetClock:
+    """A clock that is set by the test; the event loop has its own."""
+
+    def __init__(self) -> None:
+        self.passed_ms = 0
+
+    def now_ms(self) -> int:
+        return NOW_MS + self.passed_ms
+
+    def monotonic_ms(self) -> int:
+        return self.passed_ms
+
+
+class Bench:
+    """A partition on disk with one other replica, which holds the high watermark back where it is asked to."""
+
+    def __init__(self, folder: Path, *, followers: int = 0, **config: Any) -> None:
+        self.clock = SetClock()
+        self.log = Log.open(
+            str(folder / f"{TOPIC}-0"),
+            LogConfig(**config),
+            SystemDisk(),
+            self.clock,
+            topic=TOPIC,
+            partition=0,
+        )
+        replicas = tuple(range(1, 2 + followers))
+        registration = PartitionRegistration(replicas=replicas, isr=replicas, leader=1)
+        leader = LeaderPartition(
+            registration,
+            node_id=1,
+            log_end_offset=self.log.log_end_offset,
+            high_watermark=0,
+            min_insync_replicas=1,
+        )
+        self.partition = HostedPartition(self.log, leader)
+        self.partition.apply(lambda led: led.elected())
+
+    def runner(self, **settings: int) -> ShardRunner:
+        given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
+        runner = ShardRunner(self.partition, given, clock=self.clock, new_id=lambda: "id")
+        runner.start()
+        return runner
+
+    def replicate(self) -> None:
+        """The follower has everything now."""
+        end_offset = self.log.log_end_offset
+        self.partition.apply(lambda led: led.fetched(2, end_offset))
+
+    def append(self, batch: bytes) -> None:
+        self.partition.append(
+            memoryview(bytearray(batch)), acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
+
+
+def commit(offset: int, group: str = "g", partitions: int = 1, **more: Any) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            OffsetCommitRequestTopic(
+                name="t",
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=offset,
+                        committed_metadata="",
+                        **more,
+                    )
+                    for index in range(partitions)
+                ],
+            )
+        ],
+    )
+
+
+def fetch(group: str = "g") -> FetchOffsets:
+    asked = OffsetFetchRequestGroup(group_id=group, topics=None)
+    return FetchOffsets(group=asked, require_stable=False)
+
+
+def offsets_of(answer: Any) -> dict[tuple[str, int], int]:
+    return {
+        (topic.name, each.partition_index): each.committed_offset
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+def join(member_id: str = "", version: int = 9, **more: Any) -> tuple[JoinGroupRequest, Client]:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        **more,
+    )
+    return request, Client("c", "/127.0.0.1", version)
+
+
+def code_of(call: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        call()
+    return refused.value.code
+
+
+@in_loop
+async def test_what_is_committed_at_once_is_answered_at_once(tmp_path: Path) -> None:
+    runner = Bench(tmp_path).runner()
+    answer = runner.submit(commit(5), CLIENT)
+    assert answer.topics[0].partitions[0].error_code == 0
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+    runner.close()
+
+
+@in_loop
+async def test_no_answer_goes_out_before_its_records_are_committed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, followers=1)
+    runner = bench.runner()
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {}
+    first = runner.submit(commit(5), CLIENT)
+    told = runner.submit(fetch(), CLIENT)
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    refused = runner.submit(heartbeat, CLIENT)
+    await asyncio.sleep(0)
+    assert not first.done() and not told.done() and not refused.done()
+    bench.replicate()
+    assert first.done() and refused.result().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert offsets_of(told.result()) == {("t", 0): 5}
+    second = runner.submit(commit(6), CLIENT)
+    assert not second.done()
+    bench.replicate()
+    assert second.done()
+    runner.close()
+
+
+@in_loop
+async def test_who_waits_too_long_for_the_replicas_is_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, followers=1)
+    runner = bench.runner(offsets_commit_timeout_ms=20)
+    first = runner.submit(commit(5), CLIENT)
+    bench.clock.passed_ms = 20
+    with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
+        await asyncio.wait_for(first, 5)
+    second = runner.submit(commit(6), CLIENT)
+    bench.replicate()
+    assert second.done(), "what was late has counted all the same"
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+@in_loop
+async def test_a_log_that_takes_nothing_is_an_error_of_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, told: ErrorCode
+) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    runner.submit(commit(5), CLIENT)
+
+    def fail(*_: object, **__: object) -> None:
+        raise KafkaError(code)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(HostedPartition, "append", fail)
+        assert code_of(lambda: runner.submit(commit(6), CLIENT)) is told
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+    runner.close()
+
+
+@in_loop
+async def test_a_record_that_no_batch_may_hold_changes_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_message_bytes=2_000)
+    runner = bench.runner()
+    large = commit(5)
+    large.topics[0].partitions[0].committed_metadata = "x" * 4_000
+    assert code_of(lambda: runner.submit(large, CLIENT)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert bench.log.log_end_offset == 0
+
+
+@in_loop
+async def test_very_many_records_go_into_several_batches(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_message_bytes=2_000)
+    runner = bench.runner()
+    runner.submit(commit(5, partitions=100), CLIENT)
+    assert bench.log.log_end_offset == 100
+    assert len(offsets_of(runner.submit(fetch(), CLIENT))) == 100
+    runner.close()
+    again = bench.runner()
+    await until_loaded(again)
+    assert len(offsets_of(again.submit(fetch(), CLIENT))) == 100
+    again.close()
+
+
+async def until_loaded(runner: ShardRunner) -> None:
+    for _ in range(1_000):
+        if not runner.is_loading:
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError("the log is not read yet")
+
+
+@in_loop
+async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    for offset in range(2_000):
+        runner.submit(commit(offset, group=f"g{offset % 7}"), CLIENT)
+    runner.close()
+    again = bench.runner()
+    assert again.is_loading
+    assert code_of(lambda: again.submit(fetch(), CLIENT)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await until_loaded(again)
+    assert offsets_of(again.submit(fetch("g3"), CLIENT)) == {("t", 0): 1998}
+    again.close()
+
+
+@in_loop
+async def test_after_a_restart_answers_wait_for_what_was_not_replicated_yet(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, followers=1)
+    runner = bench.runner()
+    runner.submit(commit(5), CLIENT)
+    runner.close()
+    again = bench.runner()
+    await until_loaded(again)
+    told = again.submit(fetch(), CLIENT)
+    assert not told.done()
+    bench.replicate()
+    assert offsets_of(told.result()) == {("t", 0): 5}
+    again.close()
+
+
+def offset_record(group: str, offset: int) -> tuple[bytes, bytes | None]:
+    key = OffsetCommitKey(group=group, topic="t", partition=0)
+    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW_MS)
+    return encode_record(CoordinatorRecord(key, value))
+
+
+@in_loop
+async def test_transactions_are_read_with_their_markers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for producer_id, group in enumerate(("committed", "aborted", "open")):
+        records = [Record(0, NOW_MS, *offset_record(group, 7))]
+        bench.append(
+            build_batch(records, producer_id=producer_id, producer_epoch=0, is_transactional=True)
+        )
+        if group != "open":
+            bench.append(
+                end_transaction_marker(
+                    ControlType.COMMIT if group == "committed" else ControlType.ABORT,
+                    timestamp=NOW_MS,
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                )
+            )
+    runner = bench.runner()
+    await until_loaded(runner)
+    assert offsets_of(runner.submit(fetch("committed"), CLIENT)) == {("t", 0): 7}
+    assert offsets_of(runner.submit(fetch("aborted"), CLIENT)) == {}
+    assert offsets_of(runner.submit(fetch("open"), CLIENT)) == {}
+    runner.end_transaction(2, committed=True)
+    assert offsets_of(runner.submit(fetch("open"), CLIENT)) == {("t", 0): 7}
+    runner.close()
+
+
+@in_loop
+async def test_records_of_others_are_passed_over(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    strange = [(b"\x00\x03\x00\x01g", b"\x00\x00value"), (b"x", b"y"), (None, b""), (b"", None)]
+    records = [Record(i, NOW_MS, key, value) for i, (key, value) in enumerate(strange)]
+    records.append(Record(len(records), NOW_MS, *offset_record("g", 7)))
+    bench.append(build_batch(records))
+    runner = bench.runner()
+    await until_loaded(runner)
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 7}
+    runner.close()
+
+
+@in_loop
+async def test_a_value_of_a_later_kafka_keeps_the_coordinator_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    key, _ = offset_record("g", 7)
+    bench.append(build_batch([Record(0, NOW_MS, key, b"\x00\x63later")]))
+    runner = bench.runner()
+    await until_loaded(runner)
+    code = code_of(lambda: runner.submit(fetch(), CLIENT))
+    assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "OffsetCommitValue 99 is not known" in caplog.text
+    runner.close()
+
+
+@in_loop
+async def test_when_the_partition_is_led_elsewhere_everybody_is_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, followers=1)
+    runner = bench.runner(group_initial_rebalance_delay_ms=60_000)
+    joining = runner.submit(*join(version=3))
+    committing = runner.submit(commit(5, group="h"), CLIENT)
+    bench.partition.lose()
+    for future in (joining, committing):
+        assert future.exception().code is ErrorCode.NOT_COORDINATOR
+    assert runner.is_closed
+    assert code_of(lambda: runner.submit(fetch(), CLIENT)) is ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_a_client_that_is_gone_is_not_missed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, followers=1)
+    runner = bench.runner()
+    answer = runner.submit(commit(5), CLIENT)
+    answer.cancel()
+    bench.replicate()
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+    runner.close()
+
+
+@in_loop
+async def test_time_passes_without_requests(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    answer = await asyncio.wait_for(runner.submit(*join(version=3)), 5)
+    assert answer.generation_id == 1
+    bench.clock.passed_ms = 5_000
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=answer.member_id)
+    assert runner.submit(heartbeat, CLIENT).error_code == 0
+    bench.clock.passed_ms = 15_000
+    runner._tick()
+    assert runner.submit(heartbeat, CLIENT).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    runner.close()
+
+
+@in_loop
+async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    runner.submit(commit(5), CLIENT)
+    runner.close()
+    again = bench.runner()
+    again.topics_deleted([("t", bytes(16))])
+    await until_loaded(again)
+    assert offsets_of(again.submit(fetch(), CLIENT)) == {}
+    again.topics_deleted([("t", bytes(16))])
+    again.close()
