@@ -4,7 +4,8 @@
   and nothing else.
 - Null keys ask for all settings, a list for those of these names; unknown names are passed over, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) where asked for.
-- Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is.
+- Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is. It
+  is told an absolute path.
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
 
 Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.
@@ -13,7 +14,9 @@ Left out: broker loggers, client metrics and groups as resources.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.topic_names import why_illegal
@@ -83,9 +86,17 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
         if name != str(node.config.node_id):
             message = f"Unexpected broker id, expected {node.config.node_id} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return describe_broker(node.config)
+        return [_for_elsewhere(each) for each in describe_broker(node.config)]
     message = f"Unsupported resource type: {resource.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _for_elsewhere(described: Described) -> Described:
+    """A folder is relative to our working directory, which whoever asks does not share."""
+    uri = described.value
+    if described.name != "lake.uri" or not uri or "://" in uri:
+        return described
+    return replace(described, value=os.path.abspath(uri))
 
 
 def _refused(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
