@@ -17,7 +17,8 @@ FUNCTION_LINES_MAX = 70
 PURE_STANDARD_LIBRARY = {
     "__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "copy",
     "dataclasses", "datetime", "decimal", "difflib", "enum", "functools", "gzip", "heapq", "io", "itertools", "json",
-    "keyword", "math", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing", "urllib.parse", "uuid", "zlib",
+    "keyword", "math", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
+    "urllib.parse", "uuid", "zlib",
 }  # fmt: skip
 # Data libraries: they compute on what they are given.
 PURE_LIBRARIES = {
