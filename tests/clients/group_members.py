@@ -1,0 +1,179 @@
+"""Members of groups, of every client: each polls in a thread of its own and remembers what it read and had."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka
+import kafka
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
+from confluent_kafka import Consumer, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+from tests.processes import wait_until
+
+SESSION_MS = 6_000
+TIMEOUT_S = 30.0
+Partitions = frozenset[int]
+
+
+class Member:
+    """What all members have in common; `read` holds (partition, offset, value) in the order of reading."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        self.bootstrap = bootstrap
+        self.group = group
+        self.topic = topic
+        self.settings = settings
+        self.read: list[tuple[int, int, bytes]] = []
+        self.partitions: Partitions = frozenset()
+        self.error: BaseException | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for _, _, value in self.read]
+
+    def _run(self) -> None:
+        try:
+            self.consume()
+        except BaseException as error:
+            self.error = error
+
+    def consume(self) -> None:
+        """Read, commit what was read, until the end; then leave."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Commit, close, and raise what went wrong."""
+        self._ending.set()
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive(), "the member does not come to an end"
+        if self.error is not None:
+            raise self.error
+
+    def has(self, count: int) -> Member:
+        """Wait until it has so many partitions."""
+        wait_until(
+            f"{count} partitions, not {set(self.partitions)} ({self.error})",
+            lambda: len(self.partitions) == count,
+            timeout_s=TIMEOUT_S,
+        )
+        return self
+
+    def has_read(self, count: int) -> Member:
+        """Wait until it has read so many records."""
+        wait_until(
+            f"{count} records, not {len(self.read)} ({self.error})",
+            lambda: len(self.read) >= count,
+            timeout_s=TIMEOUT_S,
+        )
+        return self
+
+
+class LibrdkafkaMember(Member):
+    """A member through confluent-kafka."""
+
+    def consume(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 300,
+                "fetch.wait.max.ms": 50,
+                **self.settings,
+            }
+        )
+        consumer.subscribe([self.topic])
+        try:
+            while not self._ending.is_set():
+                messages = consumer.consume(100, timeout=0.05)
+                self.partitions = frozenset(p.partition for p in consumer.assignment())
+                for message in messages:
+                    if message.error() is not None:
+                        raise RuntimeError(str(message.error()))
+                    self.read.append((message.partition(), message.offset(), message.value()))
+                if messages:
+                    last = {m.partition(): m.offset() + 1 for m in messages}
+                    self._commit(consumer, last)
+        finally:
+            consumer.close()
+
+    def _commit(self, consumer: Consumer, last: dict[int, int]) -> None:
+        offsets = [TopicPartition(self.topic, p, offset) for p, offset in last.items()]
+        consumer.commit(offsets=offsets, asynchronous=False)
+
+
+class KafkaPythonMember(Member):
+    """A member through kafka-python."""
+
+    def consume(self) -> None:
+        consumer = kafka.KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            fetch_max_wait_ms=50,
+            partition_assignment_strategy=[RangePartitionAssignor],
+            **self.settings,
+        )
+        try:
+            while not self._ending.is_set():
+                batches = consumer.poll(timeout_ms=50)
+                self.partitions = frozenset(p.partition for p in consumer.assignment())
+                for where, messages in batches.items():
+                    self.read += [(where.partition, m.offset, m.value) for m in messages]
+                if batches:
+                    consumer.commit()
+        finally:
+            consumer.close()
+
+
+class AiokafkaMember(Member):
+    """A member through aiokafka."""
+
+    def consume(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            fetch_max_wait_ms=50,
+            partition_assignment_strategy=(AioRange,),
+            **self.settings,
+        )
+        await consumer.start()
+        try:
+            while not self._ending.is_set():
+                batches = await consumer.getmany(timeout_ms=50)
+                self.partitions = frozenset(p.partition for p in consumer.assignment())
+                for where, messages in batches.items():
+                    self.read += [(where.partition, m.offset, m.value) for m in messages]
+                if batches:
+                    await consumer.commit()
+        finally:
+            await consumer.stop()
+
+
+MEMBERS: dict[str, Callable[..., Member]] = {
+    "librdkafka": LibrdkafkaMember,
+    "kafka-python": KafkaPythonMember,
+    "aiokafka": AiokafkaMember,
+}

@@ -1,0 +1,350 @@
+"""Groups of every client: sharing, leaving, coming back; nothing is lost and nothing committed is read again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import kafka
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as Where
+from confluent_kafka.admin import AdminClient
+
+from kafka_ds.wire.messages import JoinGroupRequest
+from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
+from spark_conf.jars import java_command
+from tests.clients.group_members import MEMBERS, LibrdkafkaMember, Member
+from tests.clients.topics import create_topic
+from tests.integration.raw_client import RawClient
+from tests.processes import BrokerProcess, running_broker, wait_until
+
+PARTITIONS = 4
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 100,
+    "group.min.session.timeout.ms": 1_000,
+    "offsets.topic.num.partitions": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker whose groups form without much delay."""
+    with running_broker(tmp_path_factory.mktemp("groups"), SETTINGS) as running:
+        yield running
+    assert "Traceback" not in running.log_file.read_text()
+
+
+def produce(bootstrap: str, topic: str, values: range) -> list[bytes]:
+    """Values one by one over all partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    written = [b"%d" % value for value in values]
+    for value, data in zip(values, written, strict=True):
+        producer.produce(topic, data, partition=value % PARTITIONS)
+    assert producer.flush(20) == 0
+    return written
+
+
+def leave_all(*members: Member) -> None:
+    for member in members:
+        member.leave()
+
+
+# -- sharing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", MEMBERS)
+def test_who_comes_back_goes_on_where_it_was(
+    groups: BrokerProcess, topic: str, client: str
+) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    first = produce(groups.bootstrap, topic, range(40))
+    member = MEMBERS[client](groups.bootstrap, topic, topic).has_read(40)
+    member.leave()
+    assert sorted(member.values) == sorted(first)
+    second = produce(groups.bootstrap, topic, range(40, 60))
+    member = MEMBERS[client](groups.bootstrap, topic, topic).has_read(20)
+    member.leave()
+    assert sorted(member.values) == sorted(second)
+
+
+@pytest.mark.parametrize("client", MEMBERS)
+def test_members_share_and_take_over(groups: BrokerProcess, topic: str, client: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    alone = MEMBERS[client](groups.bootstrap, topic, topic).has(PARTITIONS)
+    other = MEMBERS[client](groups.bootstrap, topic, topic).has(2)
+    alone.has(2)
+    assert alone.partitions | other.partitions == set(range(PARTITIONS))
+    written = produce(groups.bootstrap, topic, range(40))
+    wait_until("all records", lambda: len(alone.read) + len(other.read) == 40)
+    assert sorted(alone.values + other.values) == sorted(written)
+    other.leave()
+    alone.has(PARTITIONS)
+    more = produce(groups.bootstrap, topic, range(40, 60))
+    before = len(alone.read)
+    alone.has_read(before + 20)
+    alone.leave()
+    assert sorted(alone.values[before:]) == sorted(more)
+
+
+def test_members_of_all_clients_understand_each_other(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=6)
+    members: list[Member] = []
+    for expected, member in zip((6, 3, 2), MEMBERS.values(), strict=True):
+        members.append(member(groups.bootstrap, topic, topic).has(expected))
+    for member in members:
+        member.has(2)
+    assert frozenset[int]().union(*(m.partitions for m in members)) == set(range(6))
+    # Whoever leads now, its assignment is understood by those who stay.
+    members.pop(0).leave()
+    for member in members:
+        member.has(3)
+    leave_all(*members)
+
+
+def test_many_members_come_at_once(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=8)
+    members = [LibrdkafkaMember(groups.bootstrap, topic, topic) for _ in range(8)]
+    for member in members:
+        member.has(1)
+    wait_until(
+        "each partition once",
+        lambda: sorted(p for m in members for p in m.partitions) == list(range(8)),
+    )
+    leave_all(*members)
+
+
+def test_a_member_that_vanishes_is_replaced_when_its_session_is_over(
+    groups: BrokerProcess, topic: str
+) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    with RawClient(groups.bootstrap) as client:
+        request = JoinGroupRequest(
+            group_id=topic,
+            session_timeout_ms=1_000,
+            rebalance_timeout_ms=1_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[
+                JoinGroupRequestProtocol(name=name, metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
+                for name in ("range", "roundrobin")
+            ],
+        )
+        assert client.ask(request, 3).generation_id == 1
+    began = time.monotonic()
+    member = LibrdkafkaMember(groups.bootstrap, topic, topic).has(PARTITIONS)
+    assert time.monotonic() - began < 10
+    member.leave()
+
+
+# -- cooperative rebalancing --------------------------------------------------------------------------
+
+
+def test_a_cooperative_member_keeps_what_it_need_not_give(
+    groups: BrokerProcess, topic: str
+) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    sticky = {"partition.assignment.strategy": "cooperative-sticky"}
+    first = LibrdkafkaMember(groups.bootstrap, topic, topic, **sticky).has(PARTITIONS)
+    history = {first.partitions}
+    second = LibrdkafkaMember(groups.bootstrap, topic, topic, **sticky)
+
+    def shared() -> bool:
+        history.add(first.partitions)
+        return len(first.partitions) == len(second.partitions) == 2
+
+    wait_until("both to have two", shared)
+    assert first.partitions.isdisjoint(second.partitions)
+    assert all(first.partitions <= had for had in history), "it never lost what it kept"
+    written = produce(groups.bootstrap, topic, range(20))
+    wait_until("all records", lambda: len(first.read) + len(second.read) == 20)
+    assert sorted(first.values + second.values) == sorted(written)
+    leave_all(second)
+    first.has(PARTITIONS).leave()
+
+
+# -- static members -----------------------------------------------------------------------------------
+
+
+def static(groups: BrokerProcess, topic: str, instance: str) -> Member:
+    return LibrdkafkaMember(groups.bootstrap, topic, topic, **{"group.instance.id": instance})
+
+
+def generation_of(groups: BrokerProcess, topic: str) -> set[str]:
+    """The ids of the members, which change with every static member that comes back."""
+    admin = AdminClient({"bootstrap.servers": groups.bootstrap})
+    described = admin.describe_consumer_groups([topic])[topic].result(20)
+    assert described.state is ConsumerGroupState.STABLE
+    return {member.member_id for member in described.members}
+
+
+def test_a_static_member_comes_back_to_what_it_had(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    first, second = static(groups, topic, "a"), static(groups, topic, "b")
+    first.has(2)
+    had = second.has(2).partitions
+    before = generation_of(groups, topic)
+    second.leave()  # which a static member does not tell
+    assert first.partitions.isdisjoint(had)
+    again = static(groups, topic, "b").has(2)
+    assert again.partitions == had
+    assert len(generation_of(groups, topic) - before) == 1, "nobody else has joined anew"
+    assert len(first.partitions) == 2
+    leave_all(first, again)
+
+
+def test_of_two_with_the_same_name_the_first_is_fenced(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    first = static(groups, topic, "a").has(PARTITIONS)
+    second = static(groups, topic, "a").has(PARTITIONS)
+    wait_until("the first to be fenced", lambda: first.error is not None)
+    assert "fenced" in str(first.error).lower()
+    second.leave()
+
+
+# -- restarts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_group_survives_its_broker(tmp_path: Path, topic: str, how: str) -> None:
+    """Members of all clients; nothing is lost, and nothing that was committed is read again."""
+    with running_broker(tmp_path, SETTINGS) as broker:
+        create_topic(broker.bootstrap, topic, partitions=PARTITIONS)
+        members = [member(broker.bootstrap, name, topic) for name, member in MEMBERS.items()]
+        written = produce(broker.bootstrap, topic, range(40))
+        for member in members:
+            member.has_read(40)
+        getattr(broker, how)()
+        broker.start()
+        written += produce(broker.bootstrap, topic, range(40, 80))
+        for member in members:
+            member.has_read(80)
+        leave_all(*members)
+        for member in members:
+            assert sorted(member.values) == sorted(written), type(member).__name__
+        getattr(broker, how)()
+        broker.start()
+        last = produce(broker.bootstrap, topic, range(80, 90))
+        for name, member in MEMBERS.items():
+            again = member(broker.bootstrap, name, topic).has_read(10)
+            again.leave()
+            assert sorted(again.values) == sorted(last), name
+
+
+# -- operators ----------------------------------------------------------------------------------------
+
+
+def committed(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
+    asked = [ConsumerGroupTopicPartitions(group)]
+    found = admin.list_consumer_group_offsets(asked)[group].result(20)
+    return {(where.topic, where.partition): where.offset for where in found.topic_partitions}
+
+
+def test_operators_see_and_set_offsets(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    produce(groups.bootstrap, topic, range(40))
+    member = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(40)
+    admin = AdminClient({"bootstrap.servers": groups.bootstrap})
+    listed = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(20)
+    assert topic in {group.group_id for group in listed.valid} and not listed.errors
+    described = admin.describe_consumer_groups([topic])[topic].result(20)
+    assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, "range")
+    (shown,) = described.members
+    assert {where.partition for where in shown.assignment.topic_partitions} == set(
+        range(PARTITIONS)
+    )
+    assert committed(admin, topic) == {(topic, p): 10 for p in range(PARTITIONS)}
+    member.leave()
+
+    moved = ConsumerGroupTopicPartitions(topic, [Where(topic, 0, 3)])
+    admin.alter_consumer_group_offsets([moved])[topic].result(20)
+    assert committed(admin, topic)[topic, 0] == 3
+    again = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(7)
+    again.leave()
+    assert {(partition, offset) for partition, offset, _ in again.read} == {
+        (0, offset) for offset in range(3, 10)
+    }
+    admin.delete_consumer_groups([topic])[topic].result(20)
+    assert topic not in {g.group_id for g in admin.list_consumer_groups().result(20).valid}
+    assert set(committed(admin, topic).values()) <= {-1001}
+
+
+def test_kafka_pythons_admin_sees_the_same(groups: BrokerProcess, topic: str) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    produce(groups.bootstrap, topic, range(8))
+    member = MEMBERS["kafka-python"](groups.bootstrap, topic, topic).has_read(8)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=groups.bootstrap)
+    try:
+        described = admin.describe_groups([topic])[topic]
+        assert described["group_state"] == "Stable"
+        offsets = admin.list_group_offsets([topic])[topic]
+        assert {where.partition: found.offset for where, found in offsets.items()} == dict.fromkeys(
+            range(PARTITIONS), 2
+        )
+        member.leave()
+        assert topic in {group["group_id"] for group in admin.list_groups()}
+        admin.delete_groups([topic])
+        assert topic not in {group["group_id"] for group in admin.list_groups()}
+    finally:
+        admin.close()
+
+
+# -- Java ---------------------------------------------------------------------------------------------
+
+
+def tool(jars: Path, name: str, *words: str, timeout_s: float = 60) -> str:
+    command = [java_command(), "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def table(text: str) -> list[dict[str, str]]:
+    """The rows of what ConsumerGroupCommand prints."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    head = next(line for line in lines if line[0] == "GROUP")
+    return [dict(zip(head, line, strict=False)) for line in lines if line[0] != "GROUP"]
+
+
+@pytest.mark.jars
+def test_javas_consumer_reads_as_a_member_and_its_tool_moves_the_offsets(
+    groups: BrokerProcess, topic: str, kafka_jars: Path
+) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    produce(groups.bootstrap, topic, range(40))
+    where = ["--bootstrap-server", groups.bootstrap]
+    consumer = tool(
+        kafka_jars, "VerifiableConsumer", *where, "--group-id", topic, "--topic", topic,
+        "--max-messages", "40", "--reset-policy", "earliest",
+    )  # fmt: skip
+    events = [json.loads(line) for line in consumer.splitlines()]
+    assert sum(e["count"] for e in events if e["name"] == "records_consumed") == 40
+    assert {e["success"] for e in events if e["name"] == "offsets_committed"} == {True}
+    command = ("consumer.group.ConsumerGroupCommand", *where, "--group", topic)
+    rows = table(tool(kafka_jars, *command, "--describe", "--offsets"))
+    assert {(r["PARTITION"], r["CURRENT-OFFSET"], r["LAG"]) for r in rows} == {
+        (str(p), "10", "0") for p in range(PARTITIONS)
+    }
+    reset = ("--reset-offsets", "--to-offset", "4", "--topic", topic, "--execute")
+    assert {r["NEW-OFFSET"] for r in table(tool(kafka_jars, *command, *reset))} == {"4"}
+    again = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(24)
+    again.leave()
+    assert {offset for _, offset, _ in again.read} == set(range(4, 10))
+
+
+def test_a_consumer_without_subscription_commits_for_itself(
+    groups: BrokerProcess, topic: str
+) -> None:
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    settings = {"bootstrap.servers": groups.bootstrap, "group.id": topic}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([Where(topic, 1, 0)])
+    consumer.commit(offsets=[Where(topic, 1, 7, metadata="done")], asynchronous=False)
+    consumer.close()
+    other = Consumer(settings)
+    (found, missing) = other.committed([Where(topic, 1), Where(topic, 2)], timeout=20)
+    other.close()
+    assert (found.offset, found.metadata, missing.offset) == (7, "done", -1001)
