@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from tests.model_runs import examples
 from tests.unit.group_desk import GROUP, SESSION_MS, WAITING, Desk, subscription
 
 CLIENTS_MAX = 6
@@ -370,5 +371,7 @@ class Groups(RuleBasedStateMachine):
         self.desk.check_replay()
 
 
-Groups.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Groups.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)
 test_a_group_under_every_circumstance = Groups.TestCase

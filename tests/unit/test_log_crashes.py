@@ -17,6 +17,7 @@ from broker.log.values import AppendOrigin
 from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk, PowerLoss
+from tests.model_runs import examples
 from tests.unit.log_model import LogModel, ModelBatch, client_batch, marker
 
 FOLDER = "/data/orders-0"
@@ -390,7 +391,7 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogCrashes = LogMachine.TestCase
 TestLogCrashes.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -34,6 +34,7 @@ from kafka_ds.wire.batch import (
     read_records,
 )
 from kafka_ds.wire.errors import KafkaError
+from tests.model_runs import examples
 
 IDS = ["x", "y"]
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -311,5 +312,7 @@ class Transactions(RuleBasedStateMachine):
             assert not any(producer.transaction_start >= 0 for _, producer in log.producers)
 
 
-Transactions.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+Transactions.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=50, deadline=None
+)
 TestTransactions = Transactions.TestCase
