@@ -6,6 +6,7 @@ from what ApiVersions answers. Usage: ``python -m broker.protocol_doc > docs/pro
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType
 
@@ -20,6 +21,8 @@ from the same registry. "From" is where the advertised range begins when that is
 | key | API | versions | from | what it does |
 | --- | --- | --- | --- | --- |
 """
+# What a handler's heading begins with: "EndTxn 0-5: ", or two APIs that share a file.
+NAMES_AND_VERSIONS = re.compile(r"\w+ \d+(-\d+)?(, [A-Z]\w+ \d+(-\d+)?)*[,:] ")
 TAIL = """
 A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown
 version is answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with
@@ -46,8 +49,7 @@ def _purpose(served: Served) -> str:
     module: ModuleType = sys.modules[served.handler.__module__]
     first = (module.__doc__ or "").strip().splitlines()[0]
     said = first.removeprefix("Pure:").removeprefix("Shell:").strip()
-    name_and_versions = f"{served.name} {served.lowest}-{served.highest}"
-    return said.removeprefix(name_and_versions).lstrip(" :,")
+    return NAMES_AND_VERSIONS.sub("", said, count=1)
 
 
 if __name__ == "__main__":
