@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from broker.groups.metrics import group_samples
+
 if TYPE_CHECKING:
     from broker.net.metrics import Sample
     from broker.node import Node
@@ -43,6 +45,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
         for partition in partitions:
             labels = {"topic": partition.topic, "partition": str(partition.index)}
             yield f"kafka_log_log_{name}", labels, read(partition)
+    yield from group_samples(node.groups.shards())
     if node.tier is not None:
         for name, total in node.tier.metrics.values().items():
             yield f"kafka_server_brokertopicmetrics_{_snake(name)}", {}, total

@@ -20,7 +20,7 @@ from broker.groups.group import Group
 from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
 from broker.groups.rebalance import Rebalancing
 from broker.groups.records import group_tombstone, offset_tombstone
-from broker.groups.state import ShardState
+from broker.groups.state import Count, ShardState
 from broker.groups.states import GroupState
 from broker.groups.values import (
     NO_MEMBER_ID,
@@ -116,6 +116,7 @@ class Committing:
                     name=topic.name, topic_id=topic.topic_id, partitions=results
                 )
             )
+        self._state.counts[Count.OFFSET_COMMITS] += len(step.records)
         return OffsetCommitResponse(topics=topics)
 
     def commit_in_transaction(
@@ -146,6 +147,7 @@ class Committing:
                     )
                     step.records.append(record)
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+        self._state.counts[Count.OFFSET_COMMITS] += len(step.records)
         return TxnOffsetCommitResponse(topics=topics)
 
     def _check_commit(
@@ -234,6 +236,7 @@ class Committing:
                 if known and not subscribed:
                     step.records.append(offset_tombstone(group.group_id, topic.name, index))
             topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+        self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)
 
     def topic_deleted(self, name: str, topic_id: bytes, step: Step) -> None:
@@ -277,6 +280,7 @@ class Committing:
         for topic, partition, offset in self._offsets_of(group):
             if self._is_expired(group, topic, partition, offset, now):
                 step.records.append(offset_tombstone(group.group_id, topic, partition))
+                self._state.counts[Count.OFFSET_EXPIRATIONS] += 1
             else:
                 kept = True
         return group.state is GroupState.EMPTY and not group.pending and not kept

@@ -9,7 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
@@ -19,8 +18,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.groups.placement import TOPIC, partition_for
 from broker.groups.runner import ShardRunner
-from broker.groups.shard import Request
-from broker.groups.states import GroupState
+from broker.groups.shard import GroupShard, Request
 from broker.groups.values import Client, GroupSettings
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
@@ -144,18 +142,8 @@ class GroupCoordinator:
 
     # -- what is to be seen -------------------------------------------------------------------------
 
-    def count_by_state(self) -> Counter[GroupState]:
-        """How many groups this broker coordinates, by state."""
-        counts: Counter[GroupState] = Counter()
+    def shards(self) -> Iterator[GroupShard]:
+        """The machines of all partitions whose log has been read."""
         for runner in self._runners.values():
-            if not runner.is_closed:
-                counts.update(runner.shard.count_by_state())
-        return counts
-
-    def count_offsets(self) -> int:
-        """How many offsets this broker keeps."""
-        return sum(
-            len(runner.shard.state.offsets)
-            for runner in self._runners.values()
-            if not runner.is_closed
-        )
+            if runner.is_active:
+                yield runner.shard

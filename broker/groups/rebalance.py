@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from broker.groups.group import Group, Member
 from broker.groups.records import group_record
-from broker.groups.state import ShardState
+from broker.groups.state import Count, ShardState
 from broker.groups.states import MAY_REBALANCE, GroupState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
@@ -133,6 +133,7 @@ class Rebalancing:
     def hand_out_assignments(self, group: Group, now: Instant, step: Step) -> None:
         """The members' assignments are in the log: tell those who wait for theirs."""
         group.transition_to(GroupState.STABLE, now.now_ms)
+        self._state.counts[Count.COMPLETED_REBALANCES] += 1
         for member in group.members.values():
             self._answer_sync(group, member, assignment_of(group, member), now, step)
 

@@ -104,6 +104,11 @@ class ShardRunner:
         return self._refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     @property
+    def is_active(self) -> bool:
+        """Whether requests are taken."""
+        return self._refusal is None
+
+    @property
     def is_closed(self) -> bool:
         """Whether this coordinator will never take a request again."""
         return self._refusal is ErrorCode.NOT_COORDINATOR

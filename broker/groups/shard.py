@@ -299,6 +299,6 @@ class GroupShard:
     def count_by_state(self) -> dict[GroupState, int]:
         """How many groups there are in each state."""
         counts = dict.fromkeys(GroupState, 0)
-        for group in self.state.groups.values():
+        for group in self.state.all_groups():
             counts[group.state] += 1
         return counts

@@ -10,7 +10,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from enum import Enum
 
 from broker.groups.group import Group
 from broker.groups.offsets import Offsets
@@ -18,6 +20,15 @@ from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind, Timers
 from broker.groups.values import GroupSettings
 from kafka_ds.wire.messages.persisted import GroupMetadataValue
+
+
+class Count(Enum):
+    """What is counted for the metrics, by Kafka's names."""
+
+    OFFSET_COMMITS = "offset_commit_count"
+    OFFSET_DELETIONS = "offset_deletion_count"
+    OFFSET_EXPIRATIONS = "offset_expiration_count"
+    COMPLETED_REBALANCES = "group_completed_rebalance_count"
 
 
 class ShardState:
@@ -31,6 +42,7 @@ class ShardState:
         self.offsets = Offsets()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
+        self.counts: Counter[Count] = Counter()
 
     def find(self, group_id: str) -> Group | None:
         """The group of this id, if there is one."""

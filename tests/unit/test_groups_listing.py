@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.groups.metrics import group_samples
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DeleteGroupsRequest,
@@ -143,3 +144,28 @@ def test_a_group_whose_tombstone_cannot_be_written_stays() -> None:
         delete(desk, GROUP)
     assert desk.fetch() == {("t", 0): 1}
     assert listed(desk) == ["g  Empty"]
+
+
+def test_what_is_counted() -> None:
+    desk = desk_with_groups()
+    desk.commit(2, group="simple")
+    samples = {name: value for name, _, value in group_samples([desk.shard])}
+    of_groups = "kafka_coordinator_group_groupmetadatamanager_"
+    assert {
+        name.removeprefix(of_groups): v for name, v in samples.items() if of_groups in name
+    } == {
+        "numoffsets": 1,
+        "numgroups": 5,
+        "numgroupsempty": 2,
+        "numgroupspreparingrebalance": 1,
+        "numgroupscompletingrebalance": 1,
+        "numgroupsstable": 1,
+        "numgroupsdead": 0,
+    }
+    counted = "kafka_server_group_coordinator_metrics_"
+    assert {name.removeprefix(counted): v for name, v in samples.items() if counted in name} == {
+        "offset_commit_count": 2,
+        "offset_deletion_count": 0,
+        "offset_expiration_count": 0,
+        "group_completed_rebalance_count": 2,
+    }
