@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
-from broker.cluster.events import Event, TopicDeleted
+from broker.cluster.events import Event, PartitionChanged, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.groups.placement import TOPIC, partition_for
@@ -76,7 +76,9 @@ class GroupCoordinator:
             runner.close()
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Do what newly durable events ask for: offsets of topics that are gone are forgotten."""
+        """Begin to read what is led here now; forget the offsets of topics that are gone."""
+        if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
+            self.start()
         deleted = tuple(
             (event.topic, event.topic_id) for event in events if isinstance(event, TopicDeleted)
         )

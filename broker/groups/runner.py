@@ -169,8 +169,13 @@ class ShardRunner:
         self._next_ticket += 1
         self._open[ticket] = None
         self._at_once = _NOT_YET
-        self._perform(self.shard.handle(request, client, ticket, self._now()), ticket)
-        self._arm()
+        try:
+            self._perform(self.shard.handle(request, client, ticket, self._now()), ticket)
+        except BaseException:
+            self._open.pop(ticket, None)
+            raise
+        finally:
+            self._arm()
         if self._at_once is _NOT_YET:
             future = self._open[ticket] = self._loop.create_future()
             return future
@@ -195,12 +200,14 @@ class ShardRunner:
     def _tick(self) -> None:
         self._timer = None
         self._give_up_late(self._clock.monotonic_ms())
-        for _ in range(TICKS_AT_ONCE):
-            result = self.shard.tick(self._now())
-            if result is None:
-                break
-            self._perform(result, None)
-        self._arm()
+        try:
+            for _ in range(TICKS_AT_ONCE):
+                result = self.shard.tick(self._now())
+                if result is None:
+                    break
+                self._perform(result, None)
+        finally:
+            self._arm()  # one deadline that goes wrong must not keep the others from coming up
 
     def _now(self) -> Instant:
         return Instant(self._clock.now_ms(), self._clock.monotonic_ms())

@@ -394,3 +394,27 @@ async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
     assert offsets_of(again.submit(fetch(), CLIENT)) == {}
     again.topics_deleted([("t", bytes(16))])
     again.close()
+
+
+@in_loop
+async def test_a_mistake_of_ours_concerns_one_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner(offsets_retention_check_interval_ms=10)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a mistake")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(runner.shard, "replay", fail)
+        with pytest.raises(ValueError, match="a mistake"):
+            runner.submit(commit(5), CLIENT)
+    assert runner._open == {}
+    with monkeypatch.context() as broken:
+        broken.setattr(runner.shard, "tick", fail)
+        with pytest.raises(ValueError, match="a mistake"):
+            runner._tick()
+    assert runner._timer is not None
+    assert runner.submit(commit(6), CLIENT).topics[0].partitions[0].error_code == 0
+    runner.close()
