@@ -4,12 +4,13 @@ Rules of this file: the order is the protocol. STARTED is durable before a file 
 commit, the commit before FINISHED, FINISHED before anything is answered. Between any two steps the
 process may die: `recover` looks at the attempts that were left STARTED and rolls forward what the table
 holds; an attempt that did not win stays STARTED, and the next try has a fresh id. While the fate of a commit is
-unknown nothing is answered as done and nothing is deleted.
+unknown nothing is answered as done and nothing is deleted. What one table or one attempt makes impossible
+fails its own partitions alone.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.tier.crash_points import CrashPoints
@@ -42,6 +43,7 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 # A copy that meets one of these is asked for again; what it left is settled by `recover` then.
 STORE_ERRORS = (StorageError, FateUnknownError, OSError)
+Key = tuple[bytes, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,26 +96,46 @@ class Copier:
         self._crash_points = crash_points
         self._new_id = new_id
 
-    def recover(self) -> None:
-        """Settle the attempts that were left STARTED; raises what the storage raises."""
-        unfinished = self._metadata.unfinished()
-        finished, given_up = [], []
-        for segment in unfinished:
-            committed = self._storage.holds(segment)
-            if committed is not None:
-                self._storage.verify(committed)
-                finished.append(replace(committed, state=DONE))
-            elif self._superseded(segment):
-                self._storage.discard(segment)
-                given_up.append(segment)
+    def recover(self) -> dict[Key, str]:
+        """Settle the attempts that were left STARTED; the partitions where that failed, and why.
+
+        Raises what the metadata raise.
+        """
+        finished: list[RemoteLogSegment] = []
+        given_up: list[RemoteLogSegment] = []
+        failed: dict[Key, str] = {}
+        for segment in self._metadata.unfinished():
+            try:
+                self._settle(segment, finished, given_up)
+            except STORE_ERRORS as error:
+                log.error("%s-%d: %s", segment.topic, segment.partition, error)
+                failed[segment.topic_id, segment.partition] = str(error)
         if finished:
             log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(finished))
             self._metadata.update(finished)
         if given_up:
             self._metadata.given_up(given_up)
+        return failed
+
+    def _settle(
+        self,
+        segment: RemoteLogSegment,
+        finished: list[RemoteLogSegment],
+        given_up: list[RemoteLogSegment],
+    ) -> None:
+        """Find out what became of one attempt."""
+        committed = self._storage.holds(segment)
+        if committed is not None:
+            self._storage.verify(committed)
+            finished.append(replace(committed, state=DONE))
+        elif self._superseded(segment):
+            self._storage.discard(segment)
+            given_up.append(segment)
 
     def _superseded(self, segment: RemoteLogSegment) -> bool:
-        """Is the range there by another attempt? Only then can this one never win any more."""
+        """Is the topic deleted, or the range there by another attempt? Else this one may yet win."""
+        if self._storage.is_deleted(segment.topic, segment.topic_id):
+            return True
         state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
         return state.tiered_end >= segment.end_offset
 
@@ -122,9 +144,9 @@ class Copier:
         began = time.monotonic()
         partitions = [each for topic in request.topics for each in _by_partition(topic)]
         try:
-            self.recover()
+            failed = self.recover()
             for each in partitions:
-                self._begin(each)
+                self._begin(each, failed)
             self._start(partitions)
             for topic in request.topics:
                 self._commit_topic(topic, [each for each in partitions if each.topic is topic])
@@ -138,10 +160,17 @@ class Copier:
             partitions=[each.answer() for each in partitions], milliseconds=milliseconds
         )
 
-    def _begin(self, each: _Partition) -> None:
+    def _begin(self, each: _Partition, failed: Mapping[Key, str]) -> None:
         """What of it is there already? A repeated request finds what the first one did."""
         topic_id = uuid_from_text(each.topic.topic_id)
-        state = self._storage.state(each.topic.topic, topic_id, each.partition)
+        try:
+            # Before an earlier attempt is settled nothing is said of where the partition ends.
+            if (topic_id, each.partition) in failed:
+                raise StorageError(failed[topic_id, each.partition])
+            state = self._storage.state(each.topic.topic, topic_id, each.partition)
+        except STORE_ERRORS as error:
+            each.fail(str(error))
+            return
         each.tiered_end = state.tiered_end
         each.ranges = [one for one in each.ranges if one.end_offset > state.tiered_end]
         if not each.ranges:

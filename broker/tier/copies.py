@@ -185,6 +185,10 @@ class CopyLoop:
                 return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
             for led, state in zip(asked, answer["partitions"], strict=True):
+                if "error" in state:
+                    log.warning("the lake's state of %s: %s", led.name, state["error"])
+                    self.look_at(led.key, led.state.backoff.failed(now_ms))
+                    continue
                 led.state.backoff.succeeded()
                 led.state.learnt(state["tiered_end"], now_ms)
                 led.lake_log_start = state["log_start_offset"]

@@ -28,6 +28,7 @@ from kafka_ds.lake.intent import (
     TopicIdChanged,
 )
 from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.names import deleted_mark
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.snapshot import NoSuchTable
 from kafka_ds.lake.states import RemoteLogSegment
@@ -43,6 +44,7 @@ FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
 # Of a 64 MiB file a footer is half a MiB in memory.
 FOOTERS_MAX = 32
+DATA_SUFFIX = ".parquet"
 
 
 class DeltaStorage:
@@ -250,12 +252,26 @@ class DeltaStorage:
     def verify(self, segment: RemoteLogSegment) -> None:
         table = self._tables.get(segment.topic)
         residue = [segment.residue] if segment.residue else []
-        for name in (*segment.files, *residue):
-            if not self._store.size(f"{table.folder}/{name}"):
-                raise StorageError(f"{table.folder}/{name} is committed but not in the store")
+        names = [f"{table.folder}/{name}" for name in (*segment.files, *residue)]
+        missing = [name for name in names if not self._store.size(name)]
+        if not missing:
+            return
+        with table.view(fresh=True) as snapshot:
+            for name in missing:
+                # OPTIMIZE and VACUUM by others are legal: the rows are in other files by now.
+                if snapshot is None or name in snapshot.files or not name.endswith(DATA_SUFFIX):
+                    raise StorageError(f"{name} is committed but not in the store")
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            if snapshot is None:
+                return False
+            others = snapshot.topic_id not in (None, topic_id)
+            return others or deleted_mark(topic_id) in snapshot.txns
 
     def discard(self, segment: RemoteLogSegment) -> None:
-        if segment.segment_id not in self._lost:
+        deleted = self.is_deleted(segment.topic, segment.topic_id)
+        if segment.segment_id not in self._lost and not deleted:
             return
         table = self._tables.get(segment.topic)
         attempt = uuid_text(segment.segment_id)
@@ -298,6 +314,10 @@ class DeltaStorage:
         self._cold.forget(topic)
 
     def maintain(self, topic: str) -> None:
+        # A folder that is not ours raises here, before anything in it is touched.
+        with self._tables.get(topic).view(fresh=False) as snapshot:
+            if snapshot is None:
+                return
         self._upkeep.look_after(self._tables.get(topic).folder)
 
 

@@ -239,7 +239,11 @@ class TierManager:
         header, _ = await self._ask_to_read(
             {"op": "state", "partitions": [[topic, uuid_text(topic_id), partition]]}
         )
-        end: int = header["partitions"][0]["tiered_end"]
+        state = header["partitions"][0]
+        if "error" in state:
+            self._metrics.fetch_errors += 1
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
+        end: int = state["tiered_end"]
         return end
 
     # -- inside -----------------------------------------------------------------------------

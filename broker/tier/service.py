@@ -4,10 +4,11 @@ Rules of this file: requests become calls of the storage, the metadata or the co
 headers and payloads; nothing is decided here. `writing` operations run in one thread, `reading` ones in several.
 """
 
+import logging
 from typing import Any
 
 from broker.system import new_uuid
-from broker.tier.copier import Copier
+from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
@@ -17,6 +18,8 @@ from broker.tier.settings import TierSettings
 from broker.tier.worker import Answer, Operation
 from kafka_ds.lake.store import open_store, probe
 from kafka_ds.wire.types import uuid_from_text
+
+log = logging.getLogger(__name__)
 
 Header = dict[str, Any]
 
@@ -66,7 +69,11 @@ class Service:
     def afterwards(self) -> None:
         """What keeps the tables fast; done when nothing else waits to be written."""
         while self._touched:
-            self._storage.maintain(self._touched.pop())
+            topic = self._touched.pop()
+            try:
+                self._storage.maintain(topic)
+            except STORE_ERRORS as error:
+                log.warning("no upkeep of the table of %s: %s", topic, error)
         self._metadata.maintain()
         self._materialiser.maintain()
 
@@ -122,15 +129,17 @@ class Service:
         return {"found": list(found) if found else None}, ()
 
     def _state(self, request: Header) -> Answer:
-        states = []
-        for topic, topic_id, partition in request["partitions"]:
+        return {"partitions": [self._state_of(*each) for each in request["partitions"]]}, ()
+
+    def _state_of(self, topic: str, topic_id: str, partition: int) -> Header:
+        """One partition's state, or why its table does not say."""
+        try:
             state = self._storage.state(topic, uuid_from_text(topic_id), partition)
-            states.append(
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "tiered_end": state.tiered_end,
-                    "log_start_offset": state.log_start_offset,
-                }
-            )
-        return {"partitions": states}, ()
+        except STORE_ERRORS as error:
+            return {"topic": topic, "partition": partition, "error": str(error)}
+        return {
+            "topic": topic,
+            "partition": partition,
+            "tiered_end": state.tiered_end,
+            "log_start_offset": state.log_start_offset,
+        }

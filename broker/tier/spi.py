@@ -90,7 +90,13 @@ class RemoteStorageManager(Protocol):
         """
 
     def verify(self, segment: RemoteLogSegment) -> None:
-        """See each file of a committed range once more; StorageError names one that is missing."""
+        """See each file of a committed range once more; StorageError names one that is missing.
+
+        A file that others have replaced since by a commit of theirs is not missed.
+        """
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """Whether this incarnation of the topic is known to be over: nothing of it is committed any more."""
 
     def discard(self, segment: RemoteLogSegment) -> None:
         """Remove what an attempt left that never became visible and never will."""

@@ -73,7 +73,10 @@ class TableSnapshot:
             listing = self._listing(version)
             if listing.latest < 0:
                 raise NoSuchTable(f"{self.log.store.uri(self.log.table)} is no table")
-            self._take(self._checkpoint(listing, version))
+            state = self._checkpoint(listing, version)
+            self.version = -1
+            self._take(state)
+            self.version = state.version
             self._follow(version)
             goal = listing.latest if version is None else version
             if self.version >= goal:
@@ -84,7 +87,7 @@ class TableSnapshot:
     def refresh(self) -> bool:
         """Follow the log to its newest version; whether there was anything new."""
         before, began_ms = self.version, self.log.clock.boot_ms()
-        if self.log.is_long_past(self._seen_ms):
+        if before < 0 or self.log.is_long_past(self._seen_ms):
             self.read()
             return self.version != before
         self._follow(None)
@@ -118,7 +121,6 @@ class TableSnapshot:
         return CheckpointState()
 
     def _take(self, state: CheckpointState) -> None:
-        self.version = state.version
         self.protocol, self.metadata = state.protocol, state.metadata
         self.txns = dict(state.txns)
         self.files = {each.path: each for each in state.files}
@@ -132,9 +134,12 @@ class TableSnapshot:
                 return
 
     def _apply(self, version: int, actions: Sequence[Action]) -> None:
+        self.version = (
+            -1
+        )  # Where this fails, half of the version is taken in: all is read anew then.
         removed, added = self._apply_actions(actions)
-        self.version = version
         self._applied(version, actions, removed, added)
+        self.version = version
 
     def _apply_actions(
         self, actions: Sequence[Action]

@@ -28,8 +28,9 @@ from kafka_ds.lake.attempt import Attempt, Conflict
 from kafka_ds.lake.intent import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.lake.names import deleted_mark, topic_table
-from kafka_ds.lake.parquet import FileReader
-from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.lake.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
+from kafka_ds.lake.stats import UnsupportedFile
 from kafka_ds.lake.store import Store
 from kafka_ds.lake.tables import (
     TOPIC_PARTITION_COLUMNS,
@@ -44,6 +45,16 @@ CREATE = "CREATE TOPIC"
 ADOPT = "ADOPT TOPIC"
 RETIRE = "DELETE TOPIC"
 TRIES_MAX = 20
+# What reading a log, or the footers of files, raises where they hold anything else than a topic's table does.
+UNREADABLE = (
+    CorruptLog,
+    NoSuchVersion,
+    UnsupportedFile,
+    UnreadableFile,
+    KeyError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +123,7 @@ class TopicTable:
                 self.snapshot.read()
             else:
                 self.snapshot.refresh()
-        except CorruptLog as error:
+        except UNREADABLE as error:
             raise ForeignTable(f"{self._where()} is no table that can be read: {error}") from error
         if self.snapshot.kind != TOPIC_KIND:
             raise ForeignTable(f"{self._where()} holds a table that is not a topic's")

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.integration.tier_broker import (
     MIB,
@@ -164,11 +166,31 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
     }
 
 
-def test_a_folder_that_is_not_ours_stops_its_topic_alone(start: object, tmp_path: Path) -> None:
+def some_files(folder: Path) -> str:
+    (folder / "notes.txt").write_text("somebody's")
+    return "foreign holds files but is no table"
+
+
+def another_table(folder: Path) -> str:
+    write_deltalake(str(folder), pa.table({"a": [1, 2]}))
+    return "foreign is no table that can be read"
+
+
+def a_torn_commit(folder: Path) -> str:
+    (folder / "_delta_log").mkdir()
+    (folder / "_delta_log" / f"{0:020d}.json").write_text('{"this is": not json\n')
+    return "foreign is no table that can be read"
+
+
+@pytest.mark.parametrize("put", [some_files, another_table, a_torn_commit])
+def test_a_folder_that_is_not_ours_stops_its_topic_alone(
+    start: object, tmp_path: Path, put: Callable[[Path], str]
+) -> None:
     assert callable(start)
     foreign = tmp_path / "lake" / "topics" / "foreign"
     foreign.mkdir(parents=True)
-    (foreign / "notes.txt").write_text("somebody's")
+    complaint = put(foreign)
+    before = {each: each.read_bytes() for each in foreign.rglob("*") if each.is_file()}
     broker = start()
     for topic in ("foreign", "ours"):
         create_topic(broker, topic)
@@ -176,9 +198,15 @@ def test_a_folder_that_is_not_ours_stops_its_topic_alone(start: object, tmp_path
         feeder.send(rows(2_500))
         feeder.flush()
     wait_until("ours", lambda: tiered_end(broker.lake, "ours", 0) > 0, every_s=0.2)
-    wait_until("a word about it", lambda: "foreign holds files but is no table" in log_text(broker))
-    assert (foreign / "notes.txt").read_text() == "somebody's"
-    assert [each.name for each in foreign.iterdir()] == ["notes.txt"]
+    wait_until("a word about it", lambda: complaint in log_text(broker))
+    broker.stop()
+    broker.start()
+    feeder = Feeder(broker.bootstrap, "ours")
+    feeder.send(rows(2_500, start=2_500))
+    feeder.flush()
+    wait_until("ours again", lambda: tiered_end(broker.lake, "ours", 0) > 2_500, every_s=0.2)
+    after = {each: each.read_bytes() for each in foreign.rglob("*") if each.is_file()}
+    assert after == before
 
 
 def test_a_clean_stop_waits_for_the_copy_and_is_quick(start: object) -> None:

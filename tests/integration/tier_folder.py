@@ -98,6 +98,9 @@ class FolderStorage:
             if not (self.root / "files" / name).exists():
                 raise StorageError(f"{name} is gone")
 
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        return (self.root / "deleted" / topic_id.hex()).exists()
+
     def discard(self, segment: RemoteLogSegment) -> None:
         (self.root / "files" / segment.segment_id.hex()).unlink(missing_ok=True)
 
@@ -152,6 +155,8 @@ class FolderStorage:
         return None
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        (self.root / "deleted").mkdir(exist_ok=True)
+        (self.root / "deleted" / topic_id.hex()).touch()
         for path in list((self.root / "commits").iterdir()):
             kept = [
                 each for each in json.loads(path.read_text()) if each["topic_id"] != topic_id.hex()

@@ -1,0 +1,146 @@
+"""What the copier makes of attempts that a crash left STARTED, when others were at the tables meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.messages import FAILED, FINISHED
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.names import commit_file
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
+from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+
+OTHER_ID = bytes(range(50, 66))
+OTHER = "invoices"
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class DiesAt(CrashPoints):
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self._point = point
+
+    def at(self, point: str) -> None:
+        if point == self._point:
+            raise Died
+
+
+def die_copying(worker: Worker, point: str, *ranges: Any) -> None:
+    copier = Copier(
+        worker.storage,
+        worker.metadata,
+        node_id=1,
+        crash_points=DiesAt(point),
+        new_id=lambda: bytes([len(worker.store.objects)]) * 16,
+    )
+    with pytest.raises(Died):
+        copier.copy(copy_request(ranges))
+
+
+def copy_other(worker: Worker, *ranges: Any) -> Any:
+    request = copy_request(ranges, topic_id=OTHER_ID)
+    topics = [replace(each, topic=OTHER) for each in request.topics]
+    return worker.copier.copy(replace(request, topics=topics)).partitions[0]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[..., Any]:
+    def made(start: int, end: int) -> Any:
+        return copy_range(
+            segment(tmp_path / f"{start}-{end}.log", start, end - start + 1), start, end
+        )
+
+    return made
+
+
+def optimize_and_vacuum(store: MemoryStore) -> None:
+    """Another engine puts the rows of the only file into one of its own, and deletes the old one."""
+    (before,) = data_files(store)
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    actions = log.read_version(log.latest_version())
+    assert actions is not None
+    (add,) = [each["add"] for each in actions if "add" in each]
+    store.objects[f"{TABLE}/partition=0/part-0.parquet"] = store.objects[before]
+    remove = {name: add[name] for name in ("path", "partitionValues", "size")}
+    put_version(
+        store,
+        {"commitInfo": {"operation": "OPTIMIZE"}},
+        {"remove": {**remove, "dataChange": False, "deletionTimestamp": 0}},
+        {"add": {**add, "path": "partition=0/part-0.parquet", "dataChange": False}},
+    )
+    del store.objects[before]
+
+
+def test_files_that_others_replaced_before_finished_are_not_missed(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    optimize_and_vacuum(store)
+    later = Worker(store)
+    assert later.copy(source(10, 19))[0].outcome == FINISHED
+    assert later.finished() == [(0, 9), (10, 19)]
+    assert later.offsets() == list(range(20))
+
+
+def test_a_file_that_is_lost_fails_its_partition_alone(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    (lost,) = data_files(store)
+    del store.objects[lost]
+    later = Worker(store)
+    (outcome,) = later.copy(source(0, 9))
+    assert (outcome.outcome, outcome.tiered_end) == (FAILED, -2)
+    assert "committed but not in the store" in outcome.message
+    assert copy_other(later, source(0, 9)).outcome == FINISHED
+    assert later.finished() == []
+
+
+@pytest.mark.parametrize("body", [b'{"this is": not json', b'{"add": {"size": 3}}'])
+def test_a_table_that_cannot_be_read_fails_its_topic_alone(
+    store: MemoryStore, source: Callable[..., Any], body: bytes
+) -> None:
+    die_copying(Worker(store), "before_commit", source(0, 9))
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    store.put_if_absent(f"{TABLE}/{commit_file(log.latest_version() + 1)}", body)
+    later = Worker(store)
+    for _ in range(2):
+        request = copy_request([source(0, 9)])
+        other = copy_request([source(0, 9)], topic_id=OTHER_ID).topics[0]
+        both = replace(request, topics=[*request.topics, replace(other, topic=OTHER)])
+        first, second = later.copier.copy(both).partitions
+        assert (first.outcome, second.outcome) == (FAILED, FINISHED)
+        assert "is no table that can be read" in first.message
+
+
+@pytest.mark.parametrize("created_again", [True, False])
+def test_attempts_of_a_deleted_topic_come_to_an_end(
+    store: MemoryStore, source: Callable[..., Any], created_again: bool
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    die_copying(worker, "before_commit", source(10, 19))
+    later = Worker(store)
+    later.storage.delete_topic(TOPIC, TOPIC_ID)
+    left = [each for each in data_files(store) if "00000000000000000010-" in each]
+    assert len(left) == 1
+    if created_again:
+        assert later.copy(source(0, 4), topic_id=OTHER_ID)[0].outcome == FINISHED
+    else:
+        later.copier.recover()
+    assert later.metadata.unfinished() == []
+    assert not set(left) & set(store.objects)
