@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cluster.controller import Defaults
 from broker.cluster.driver import ClusterDriver
-from broker.cluster.events import BROKER_RESOURCE, ConfigChanged, Endpoint, Event
+from broker.cluster.events import (
+    BROKER_RESOURCE,
+    NO_BROKER_EPOCH,
+    ConfigChanged,
+    Endpoint,
+    Event,
+)
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
@@ -295,7 +301,9 @@ class Node:
         if self.tier is not None:
             await self.tier.stop()
         await self.controller.stop()
-        self.log_manager.close(self.controller.broker_epoch)
+        # What still has to ask the lake must ask it at the next start: that was no clean stop.
+        unasked = self.replica_manager.has_lost
+        self.log_manager.close(NO_BROKER_EPOCH if unasked else self.controller.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -4,6 +4,7 @@ Rules of this file:
 - What this broker leads follows from durable events alone (`apply`), at a start and at run time alike.
 - A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
   lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
+- So does one whose log went back under a clean stop (a lost folder, an older one restored).
 - Only the event loop's thread is here. Opening many logs gives way to others in between.
 """
 
@@ -24,6 +25,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.log.config import LogConfig
+from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.hosted import HostedPartition
 from broker.replica.partition import LeaderPartition
@@ -75,6 +77,8 @@ class ReplicaManager:
         self._by_topic: dict[str, dict[int, HostedPartition]] = {}
         self._recovering: asyncio.Task[None] | None = None
         self._stopped = False
+        # At the end: whether a log that had lost something has not met the lake yet.
+        self.has_lost = False
         # Set by whoever decides for the cluster: makes it durable that these have met the lake.
         self.decide_recovered: DecideRecovered = _undecided
 
@@ -169,7 +173,9 @@ class ReplicaManager:
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
         effects = leader.changed(registration)
-        if leader.leader_epoch != epoch or was_recovering != leader.is_recovering:
+        if leader.is_recovering:
+            self._recover_soon()
+        elif leader.leader_epoch != epoch or was_recovering:
             self._elected(partition)
         partition.apply(lambda _: effects)
 
@@ -177,6 +183,7 @@ class ReplicaManager:
         self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
     ) -> None:
         config = self._log_config(self._image.topics[topic].configs)
+        existed = self._log_manager.get(topic, index) is not None
         log = self._log_manager.create(topic, index, topic_id, config)
         checkpoint = self._checkpointed.get((topic, index), 0)
         leader = LeaderPartition(
@@ -185,6 +192,7 @@ class ReplicaManager:
             log_end_offset=log.log_end_offset,
             high_watermark=min(max(checkpoint, log.log_start_offset), log.log_end_offset),
             min_insync_replicas=config.min_insync_replicas,
+            has_lost=self._has_lost(log, existed, checkpoint, registration),
         )
         partition = HostedPartition(log, leader)
         self._by_topic.setdefault(topic, {})[index] = partition
@@ -192,6 +200,21 @@ class ReplicaManager:
             self._recover_soon()
         else:
             self._elected(partition)
+
+    def _has_lost(
+        self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
+    ) -> bool:
+        """Whether a log that may be in the lake holds less than it is known to have held."""
+        if self.tier is None or not log.config.remote_storage_enable:
+            return False
+        is_new = registration.leader_epoch == 0
+        lost = log.log_end_offset < checkpoint or not (existed or is_new)
+        if lost:
+            _LOGGER.error(
+                "%s ends at %d, but was led before up to %d at least: asking the lake",
+                log.name, log.log_end_offset, checkpoint,
+            )  # fmt: skip
+        return lost
 
     def _elected(self, partition: HostedPartition) -> None:
         log = partition.log
@@ -265,6 +288,9 @@ class ReplicaManager:
         try:
             while waiting := [p for p in self if p.leader.is_recovering]:
                 known = [partition for partition in waiting if await self._meet_lake(partition)]
+                for partition in known:
+                    if partition.leader.found_what_was_lost() and not partition.is_lost:
+                        self._elected(partition)
                 try:
                     await self.decide_recovered([(p.topic_id, p.index) for p in known])
                 except KafkaError as error:
@@ -295,7 +321,7 @@ class ReplicaManager:
             return False
         if end >= log.log_end_offset:
             _LOGGER.warning(
-                "%s-%d ended at %d after an unclean stop, the lake at %d: going on behind the lake",
+                "%s-%d ends at %d, the lake at %d: going on behind the lake",
                 log.topic, log.partition, log.log_end_offset, end,
             )  # fmt: skip
             log.restart_at(end + 1)
@@ -325,6 +351,7 @@ class ReplicaManager:
         if self._stopped:
             return
         self._stopped = True
+        self.has_lost = any(partition.leader.has_lost for partition in self)
         if self._recovering is not None:
             self._recovering.cancel()
         self._checkpoint()

@@ -9,6 +9,7 @@ Rules of this file:
   back, and it does not move while the ISR is smaller than min.insync.replicas.
 - min.insync.replicas counts for no more than there are replicas, as in Kafka: asking for two of a
   topic that has one would forbid every write.
+- A leader whose log is less than it was is recovering, whatever the controller knows of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class LeaderPartition:
 
     __slots__ = (
         "_follower_ends",
+        "_has_lost",
         "_recovering",
+        "_was_unclean",
         "high_watermark",
         "isr",
         "leader_epoch",
@@ -56,6 +59,7 @@ class LeaderPartition:
         log_end_offset: int,
         high_watermark: int,
         min_insync_replicas: int,
+        has_lost: bool = False,
     ) -> None:
         assert registration.leader == node_id, "only the leader has this view"
         assert 0 <= high_watermark <= log_end_offset
@@ -64,6 +68,7 @@ class LeaderPartition:
         self.high_watermark = high_watermark
         self.min_insync_replicas = min_insync_replicas
         self._follower_ends: dict[int, int] = {}
+        self._has_lost = has_lost
         self._take(registration)
 
     def _take(self, registration: PartitionRegistration) -> None:
@@ -71,7 +76,8 @@ class LeaderPartition:
         self.partition_epoch = registration.partition_epoch
         self.replicas = registration.replicas
         self.isr = frozenset(registration.isr)
-        self._recovering = registration.leader_recovery_state == RECOVERING
+        self._was_unclean = registration.leader_recovery_state == RECOVERING
+        self._recovering = self._was_unclean or self._has_lost
         followers = [r for r in registration.replicas if r != self.node_id]
         # An end that nobody has told is an end that nobody has: -1 holds the high watermark.
         self._follower_ends = {r: self._follower_ends.get(r, -1) for r in followers}
@@ -87,6 +93,13 @@ class LeaderPartition:
         assert self._recovering, "only a recovering leader moves its end"
         assert log_end_offset >= self.log_end_offset
         self.log_end_offset = self.high_watermark = log_end_offset
+
+    def found_what_was_lost(self) -> bool:
+        """A log that had lost something knows the lake's end now; whether this ends the recovery."""
+        if not self._has_lost:
+            return False
+        self._has_lost, self._recovering = False, self._was_unclean
+        return not self._recovering
 
     def appended(self, log_end_offset: int) -> tuple[Effect, ...]:
         """The log is durable here up to this end."""
@@ -137,6 +150,11 @@ class LeaderPartition:
         return self._recovering
 
     @property
+    def has_lost(self) -> bool:
+        """Whether the log holds less than it did, and the lake was not asked yet."""
+        return self._has_lost
+
+    @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync for acks=all."""
         return len(self.isr) < min(self.min_insync_replicas, len(self.replicas))
@@ -163,4 +181,4 @@ class LeaderPartition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
-_STILL_RECOVERING = "the leader is comparing its log with the lake after an unclean stop"
+_STILL_RECOVERING = "the leader is comparing its log with the lake"

@@ -9,6 +9,7 @@ import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
 from broker.net.registry import REGISTRY
+from broker.replica.manager import ReplicaManager
 from broker.settings import ConfigError
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -295,27 +296,31 @@ class FakeTier:
         self.deleted.append(topic)
 
 
-@pytest.mark.parametrize(("tiered_end", "expected"), [(-1, 2), (0, 2), (1, 2), (2, 3), (40, 41)])
-@in_loop
-async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, tiered_end: int, expected: int
-) -> None:
-    monkeypatch.setattr("broker.replica.manager.RECOVERY_RETRY_SECONDS", 0.01)
-    enabled = {"remote_log_storage_system_enable": "true"}
-    async with in_process(memory_path / "a", **enabled) as broker:
-        await broker.create("t")
-        await broker.produce("t", batch_of([b"a", b"b"]))
-        crash(memory_path / "a", memory_path / "b")
+def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
+    """What the partitions of brokers to come ask instead of the lake."""
     tier = FakeTier(tiered_end)
-    from broker.replica.manager import ReplicaManager
-
     start = ReplicaManager.start
 
     async def start_with_fake(self: ReplicaManager) -> None:
         self.tier = tier  # type: ignore[assignment]
         await start(self)
 
+    monkeypatch.setattr("broker.replica.manager.RECOVERY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(ReplicaManager, "start", start_with_fake)
+    return tier
+
+
+@pytest.mark.parametrize(("tiered_end", "expected"), [(-1, 2), (0, 2), (1, 2), (2, 3), (40, 41)])
+@in_loop
+async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, tiered_end: int, expected: int
+) -> None:
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        crash(memory_path / "a", memory_path / "b")
+    tier = fake_lake(monkeypatch, tiered_end)
     async with in_process(memory_path / "b", **enabled) as broker:
         partition = broker.node.replica_manager.get("t", 0)
         await asyncio.sleep(0.03)
@@ -337,6 +342,54 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
         assert values_of(data.records) == [b"c"]
         await broker.node.controller.delete_topics([("t", bytes(16))])
         assert tier.deleted == ["t"]
+
+
+@pytest.mark.parametrize("stops_while_asking", [False, True])
+@in_loop
+async def test_a_log_that_was_lost_under_a_clean_stop_goes_on_behind_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, stops_while_asking: bool
+) -> None:
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path, **enabled) as broker:
+        await broker.create("t", 2)
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        await broker.produce("t", batch_of([b"a", b"b"]), partition=1)
+    shutil.rmtree(memory_path / "log" / "t-0")
+    tier = fake_lake(monkeypatch, 1)
+    if stops_while_asking:
+        async with in_process(memory_path, **enabled) as broker:
+            refused = await broker.produce("t", batch_of([b"x"]))
+            assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        (memory_path / "log" / "replication-offset-checkpoint").unlink()
+    async with in_process(memory_path, **enabled) as broker:
+        refused = await broker.produce("t", batch_of([b"x"]))
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        tier.is_away = False
+        await recovered(broker)
+        assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
+        assert values_of((await broker.fetch("t", 2)).records) == [b"c"]
+        assert (await broker.produce("t", batch_of([b"c"]), partition=1)).base_offset == 2
+
+
+@in_loop
+async def test_a_log_below_its_high_watermark_asks_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await broker.create("t")
+    async with in_process(memory_path / "a", **enabled) as broker:
+        for _ in range(3):
+            await broker.produce("t", batch_of([b"a"]))
+        crash(memory_path / "a" / "log" / "t-0", memory_path / "older")
+        await broker.produce("t", batch_of([b"b"]))
+    shutil.rmtree(memory_path / "a" / "log" / "t-0")
+    crash(memory_path / "older", memory_path / "a" / "log" / "t-0")
+    tier = fake_lake(monkeypatch, 3)
+    tier.is_away = False
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await recovered(broker)
+        assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 4
 
 
 @in_loop
