@@ -171,10 +171,11 @@ def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
         raise OptionError(
             "option 'isolation' is read_uncommitted, which the table alone ('tiers' = remote) cannot serve"
         )
-    if isinstance(parsed.starting, AtTimestamp | AtTimestamps) and parsed.tiers == "remote":
-        raise OptionError(
-            f"option '{parsed.starting.option}' asks the brokers, which 'tiers' = remote does not"
-        )
+    for limit in (parsed.starting, parsed.ending):
+        if isinstance(limit, AtTimestamp | AtTimestamps) and parsed.tiers == "remote":
+            raise OptionError(
+                f"option '{limit.option}' asks the brokers, which 'tiers' = remote does not"
+            )
     return replace(
         parsed,
         fetch_offset_retries=3 if retries is None else retries,

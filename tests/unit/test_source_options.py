@@ -147,6 +147,8 @@ def test_a_stream_has_no_end(option: str) -> None:
             "endingOffsetsByTimestamp": '{"t":{"0":4}}',
         },
         {"startingTimestamp": "5", "tiers": "remote"},
+        {"endingTimestamp": "5", "tiers": "remote"},
+        {"endingOffsetsByTimestamp": '{"t":{"0":4}}', "tiers": "remote"},
     ],
 )
 def test_options_that_contradict_each_other_are_both_named(given: dict[str, str]) -> None:
