@@ -55,7 +55,7 @@ class PartitionView:
 
     ``start`` and ``end`` bound what is wanted. The brokers serve [log_start, log_end); a partition without brokers
     (``tiers`` = remote) has an empty range there. ``floor`` is where hot rows can begin to match the times asked for,
-    and ``epochs`` the offsets whose leader epoch is asked for.
+    and ``epochs`` where they can have a leader epoch that is asked for.
     """
 
     topic: str
@@ -174,14 +174,15 @@ def plan_scan(
 
 
 def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[LostRange]]:
-    wanted = predicate.offsets().clip(view.start, view.end).intersect(view.epochs)
+    wanted = predicate.offsets().clip(view.start, view.end)
     lake = view.lake
     in_lake = Intervals.of((lake.start, lake.end)) if lake is not None else NONE
     at_leader = Intervals.of((view.log_start, view.log_end))
     cold = wanted.intersect(in_lake)
     hot = wanted.minus(in_lake)
     missing = hot.minus(at_leader)
-    hot = hot.intersect(at_leader).clip(view.floor, view.end)
+    # Floor and epochs are the leader's knowledge, which need not reach back to what the table holds.
+    hot = hot.intersect(at_leader).clip(view.floor, view.end).intersect(view.epochs)
     files: tuple[LakeFile, ...] = ()
     if lake is not None and cold:
         files = tuple(

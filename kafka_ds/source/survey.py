@@ -304,19 +304,36 @@ class Survey:
         self, views: list[PartitionView], wanted: Intervals | None
     ) -> dict[TopicPartition, Intervals]:
         """The offsets that were written under the epochs asked for, where the leader knows them."""
-        known = [view for view in views if view.leader_epoch != UNKNOWN_EPOCH]
-        if wanted is None or not known:
+        if wanted is None:
             return {}
+        known = self._with_history([v for v in views if v.leader_epoch != UNKNOWN_EPOCH])
         found = {(view.topic, view.partition): NONE for view in known}
         for low, high in wanted:
-            started = self._ends_of(known, low - 1)
-            ended = self._ends_of(known, high - 1)
+            started = self._ends_of(known, low - 1, unknown=0)
+            ended = self._ends_of(known, high - 1, unknown=HIGHEST)
             for tp, spans in found.items():
                 found[tp] = spans.union(Intervals.of((started[tp], ended[tp])))
         return found
 
-    def _ends_of(self, views: list[PartitionView], epoch: int) -> dict[TopicPartition, int]:
-        """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later."""
+    def _with_history(self, views: list[PartitionView]) -> list[PartitionView]:
+        """Those whose leader knows the epochs of its whole log.
+
+        A leader that lost its disk knows its own epoch alone, and would say of all those before that they have no
+        offsets, while it still serves their rows out of the lake.
+        """
+        asked = {(view.topic, view.partition): EARLIEST for view in views}
+        if not asked:
+            return []
+        first = self._retried(lambda: self.cluster.offsets(asked, read_committed=False))
+        return [v for v in views if first[v.topic, v.partition].leader_epoch != UNKNOWN_EPOCH]
+
+    def _ends_of(
+        self, views: list[PartitionView], epoch: int, *, unknown: int
+    ) -> dict[TopicPartition, int]:
+        """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later.
+
+        A leader under which nothing was written yet says of epochs above the last written one that it does not know.
+        """
         ends = {
             (view.topic, view.partition): HIGHEST if epoch >= view.leader_epoch else 0
             for view in views
@@ -325,8 +342,7 @@ class Survey:
             (view.topic, view.partition): epoch for view in views if 0 <= epoch < view.leader_epoch
         }
         for tp, end in self.cluster.epoch_ends(asked).items() if asked else ():
-            # An epoch that the leader's log has forgotten may still be the table's: then nothing is cut.
-            ends[tp] = max(end.end_offset, 0)
+            ends[tp] = end.end_offset if end.end_offset >= 0 else unknown
         return ends
 
     # -- tables ---------------------------------------------------------------------------------

@@ -201,6 +201,17 @@ def test_hot_rows_begin_where_the_leader_says_that_times_may_match() -> None:
     assert plan_scan([view(floor=2**63)], Predicate()).tasks == ()
 
 
+def test_what_the_leader_knows_of_epochs_cuts_no_cold_rows() -> None:
+    """A leader that lost its disk knows its own epoch alone; the table's rows are asked for theirs one by one."""
+    lake = LakeView(version=9, start=0, end=600, files=(file(0, 599),))
+    known = view(lake=lake, epochs=Intervals.of((800, 1000)))
+    (task,) = plan_scan([known], Predicate(leader_epoch=Intervals.points([1, 2]))).tasks
+    cold, hot = task.pieces
+    assert isinstance(cold, ColdPiece)
+    assert [each.offsets.spans for each in cold.files] == [((0, 600),)]
+    assert hot == HotPiece(start=800, end=1000, leader_epoch=7)
+
+
 def test_a_partition_is_cut_by_the_bytes_of_its_files() -> None:
     files = tuple(file(n * 100, n * 100 + 99, size_bytes=1000) for n in range(10))
     lake = LakeView(version=9, start=0, end=1000, files=files)
