@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.limits import TopicPartition
 from kafka_ds.source.options import Options
-from kafka_ds.source.planning import plan_scan
+from kafka_ds.source.planning import LostRange, plan_scan
 from kafka_ds.source.progress import (
     Position,
     StreamOffset,
@@ -162,14 +162,23 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         self._look(tables=True)
         planned = steps(begin, until, self._earliest(begin, until))
-        problems = [*planned.problems, *self._diverged(planned.fences, until)]
+        strange = self._strange(until)
+        ranges = {tp: span for tp, span in planned.ranges.items() if tp not in strange}
+        fences = {tp: begun for tp, begun in planned.fences.items() if tp not in strange}
+        problems = list(
+            dict.fromkeys((*planned.problems, *strange.values(), *self._diverged(fences, until)))
+        )
         if problems and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{'; '.join(problems)}. Some rows may be lost; option 'failOnDataLoss' = false goes on"
             )
         for problem in problems:
             LOGGER.warning("kafka_ds: %s", problem)
-        ranges = {tp: span for tp, span in planned.ranges.items() if tp in self._bounds}
+        left_out = [
+            LostRange(topic=tp[0], partition=tp[1], start=start, end=end)
+            for tp, (start, end) in planned.ranges.items()
+            if tp in strange and start < end
+        ]
         options = self._options
         views = self._survey.views(ranges, self._bounds, options.where)
         plan = plan_scan(
@@ -178,8 +187,23 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,
         )
-        report_loss(list(plan.lost), fail=options.fail_on_data_loss)
+        report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
         return [InputPartition(task) for task in plan.tasks]
+
+    def _strange(self, until: StreamOffset) -> dict[TopicPartition, str]:
+        """Partitions that are not there any more, or belong to another topic of the same name by now.
+
+        A batch that was planned before a restart is read again as it was planned: rows of the later topic are not its
+        own, and would come once more with the batch that goes over to that topic.
+        """
+        found: dict[TopicPartition, str] = {}
+        for topic, partition in until.positions:
+            bounds = self._bounds.get((topic, partition))
+            if bounds is None:
+                found[topic, partition] = f"{topic}-{partition} is gone"
+            elif bounds.topic_id != until.topic_ids[topic]:
+                found[topic, partition] = f"topic {topic} was deleted and created again"
+        return found
 
     def _diverged(
         self, fences: Mapping[TopicPartition, Position], until: StreamOffset

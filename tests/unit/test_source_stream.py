@@ -1,0 +1,165 @@
+"""Micro-batches without Spark: a planned batch against what the brokers hold when it is read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kafka_ds.source.options import parse_options
+from kafka_ds.source.planning import HotPiece, Task
+from kafka_ds.source.reading import DataLoss
+from kafka_ds.source.stream import KafkaStreamReader
+from kafka_ds.source.survey import Survey
+from kafka_ds.source.where import parse_where
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kafka_ds.wire.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEndOffset,
+    OffsetForLeaderTopicResult,
+)
+from kafka_ds.wire.types import uuid_text
+from tests.unit.source_broker import TOPIC_ID, ScriptedBroker
+
+OTHER_ID = bytes(range(2, 18))
+
+
+class LogBroker:
+    """A broker with one partition, of which only the bounds and epochs are there."""
+
+    def __init__(self) -> None:
+        self.topic_id = TOPIC_ID
+        self.there = True
+        self.start, self.end = 0, 100
+        self.first_epoch = 0
+        # An epoch to where it ends in the leader's log.
+        self.epoch_ends: dict[int, int] = {}
+        self.broker = ScriptedBroker(self._answer)
+
+    def _answer(self, request: Any) -> Any:
+        match request:
+            case MetadataRequest():
+                code = ErrorCode.NONE if self.there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                return self.broker.metadata(topic_id=self.topic_id, error_code=code)
+            case ListOffsetsRequest():
+                latest = request.topics[0].partitions[0].timestamp == -1
+                offset = ListOffsetsPartitionResponse(
+                    partition_index=0,
+                    offset=self.end if latest else self.start,
+                    leader_epoch=self.broker.leader_epoch if latest else self.first_epoch,
+                )
+                topic = ListOffsetsTopicResponse(name="t", partitions=[offset])
+                return ListOffsetsResponse(topics=[topic])
+            case DescribeConfigsRequest():
+                return DescribeConfigsResponse(results=[])
+        epoch = request.topics[0].partitions[0].leader_epoch
+        end = OffsetForLeaderEpochEndOffset(
+            partition=0, leader_epoch=epoch, end_offset=self.epoch_ends[epoch]
+        )
+        return OffsetForLeaderEpochResponse(
+            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])]
+        )
+
+    def options(self, **more: str) -> dict[str, str]:
+        servers = f"127.0.0.1:{self.broker.port}"
+        return {
+            "kafka.bootstrap.servers": servers, "subscribePattern": "t", "tiers": "local",
+            "startingOffsets": "earliest", **more,
+        }  # fmt: skip
+
+    def planned(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> list[Task]:
+        """The tasks of a batch, as a reader lays them that has just been started."""
+        import pyarrow as pa
+
+        reader = KafkaStreamReader(parse_options(self.options(**more), stream=True), pa.schema([]))
+        try:
+            return [each.value for each in reader.partitions(start, end)]
+        finally:
+            reader.stop()
+
+
+@pytest.fixture
+def log() -> Iterator[LogBroker]:
+    there = LogBroker()
+    yield there
+    there.broker.close()
+
+
+def at(offset: int, epoch: int = 0, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
+    """A stream's offset in t-0."""
+    partitions = {"0": {"offset": offset, "epoch": epoch}}
+    return {"version": 1, "topics": {"t": {"id": uuid_text(topic_id), "partitions": partitions}}}
+
+
+def test_a_planned_batch_is_read_again_as_it_was(log: LogBroker) -> None:
+    (task,) = log.planned(at(5), at(50))
+    assert task.topic_id == TOPIC_ID
+    assert task.pieces == (HotPiece(start=5, end=50, leader_epoch=0),)
+
+
+def test_a_planned_batch_reads_no_rows_of_a_topic_created_since(
+    log: LogBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.topic_id = OTHER_ID
+    with pytest.raises(DataLoss, match="topic t was deleted and created again.*'failOnDataLoss'"):
+        log.planned(at(5), at(50))
+    with caplog.at_level(logging.WARNING, "kafka_ds.source"):
+        assert log.planned(at(5), at(50), failOnDataLoss="false") == []
+    assert "45 offsets are not there: t-0 [5, 50)" in caplog.text
+    # They come once, with the batch that goes over to the new topic.
+    (task,) = log.planned(at(50), at(100, topic_id=OTHER_ID), failOnDataLoss="false")
+    assert task.pieces == (HotPiece(start=0, end=100, leader_epoch=0),)
+
+
+def test_a_planned_batch_of_a_topic_that_is_gone_is_no_empty_one(
+    log: LogBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.there = False
+    with pytest.raises(DataLoss, match="t-0 is gone"):
+        log.planned(at(5), at(50))
+    with caplog.at_level(logging.WARNING, "kafka_ds.source"):
+        assert log.planned(at(5), at(50), failOnDataLoss="false") == []
+    assert "45 offsets are not there: t-0 [5, 50)" in caplog.text
+
+
+def test_a_log_that_was_cut_below_the_end_of_a_batch_is_seen(log: LogBroker) -> None:
+    """An unclean election: what the stream pinned under epoch 3 ends at 40 in the log of the leader of epoch 4."""
+    log.broker.leader_epoch = 4
+    log.epoch_ends = {3: 40}
+    with pytest.raises(
+        DataLoss, match="t-0: the records of leader epoch 3 now end at 40, below 50"
+    ):
+        log.planned(at(5, epoch=3), at(50, epoch=3))
+    log.epoch_ends = {3: 50}
+    assert log.planned(at(5, epoch=3), at(50, epoch=3))
+
+
+@pytest.mark.parametrize(
+    ("first_epoch", "end", "cut"), [(0, 90, (60, 90)), (0, -1, (60, 100)), (-1, 90, (0, 100))]
+)
+def test_a_leader_cuts_by_epochs_only_where_it_knows_them(
+    log: LogBroker, first_epoch: int, end: int, cut: tuple[int, int]
+) -> None:
+    """One that lost its disk serves rows out of the lake whose epochs it does not know."""
+    log.broker.leader_epoch = 2
+    log.first_epoch = first_epoch
+    log.epoch_ends = {0: 60, 1: end}
+    survey = Survey(parse_options(log.options(), stream=False))
+    try:
+        topics = survey.topics()
+        bounds = survey.bounds(topics, survey.partitions(topics))
+        (view,) = survey.views({("t", 0): (0, 100)}, bounds, parse_where("leader_epoch = 1"))
+    finally:
+        survey.close()
+    assert view.epochs.clip(0, 100).spans == (cut,)
