@@ -1,0 +1,154 @@
+"""Groups before Apache Kafka: the same questions, the same answers, and records that each reads of the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.groups.loading import replay_batch
+from broker.groups.offsets import CommittedOffset
+from broker.groups.shard import GroupShard
+from broker.groups.values import GroupSettings, Instant
+from kafka_ds.wire.batch import iterate_headers
+from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
+from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from tests.integration.raw_client import RawClient
+from tests.peer.apache_kafka import ApacheKafka, dump
+from tests.peer.group_talks import SETTINGS, TALKS, Talk
+from tests.processes import BrokerProcess, running_broker
+
+pytestmark = pytest.mark.jars
+
+GROUPS = ["g", "s", "used", "connect", "basic3", *(f"o{number}" for number in range(2, 11))]
+
+
+@pytest.fixture(scope="module")
+def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    kafka = ApacheKafka(kafka_jars, tmp_path_factory.mktemp("peer") / "kafka")
+    with (kafka.folder / "server.properties").open("a") as properties:
+        properties.writelines(f"{name}={value}\n" for name, value in SETTINGS.items())
+    kafka.start()
+    try:
+        yield kafka
+    finally:
+        kafka.kill()
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {**SETTINGS, "offsets.topic.num.partitions": 1}
+    with running_broker(tmp_path_factory.mktemp("peer") / "ours", settings) as broker:
+        yield broker
+    assert "Traceback" not in broker.log_file.read_text()
+
+
+@pytest.fixture(scope="module")
+def talks(theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[tuple[Talk, Talk]]:
+    sides = Talk(theirs.bootstrap), Talk(ours.bootstrap)
+    yield sides
+    for side in sides:
+        side.close()
+
+
+@pytest.mark.parametrize("conversation", TALKS, ids=lambda conversation: conversation.__name__)
+def test_what_apache_kafka_answers_is_answered_here(
+    talks: tuple[Talk, Talk], conversation: Any
+) -> None:
+    for talk in talks:
+        talk.said.clear()
+        conversation(talk)
+    said_by_kafka, said_here = (talk.said for talk in talks)
+    assert said_here
+    assert said_here == said_by_kafka
+
+
+def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
+    """State, protocol, members and offsets of each group, as a client sees them."""
+    found = {}
+    with RawClient(bootstrap) as client:
+        for group in GROUPS:
+            (shown,) = client.ask(DescribeGroupsRequest(groups=[group]), 6).groups
+            asked = OffsetFetchRequestGroup(group_id=group, topics=None)
+            (offsets,) = client.ask(OffsetFetchRequest(groups=[asked]), 9).groups
+            found[group] = (
+                shown.group_state,
+                shown.protocol_type,
+                sorted((m.member_id, m.member_assignment) for m in shown.members),
+                {
+                    (topic.name, p.partition_index): (p.committed_offset, p.metadata)
+                    for topic in offsets.topics
+                    for p in topic.partitions
+                },
+            )
+    return found
+
+
+def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """The same out of a partition's files, by our machine."""
+    shard = GroupShard(GroupSettings(), str)
+    for file in sorted(folder.glob("*.log")):
+        data = file.read_bytes()
+        for position, header in iterate_headers(data):
+            replay_batch(shard, data, position, header)
+    shard.loaded(Instant(0, 0))
+    found = {}
+    for name in GROUPS:
+        group = shard.state.find(name)
+        offsets = shard.state.offsets.of_group(name)
+
+        def told(offset: CommittedOffset) -> tuple[int, str]:
+            return offset.offset, offset.metadata
+
+        found[name] = (
+            "Dead" if group is None else group.state.value,
+            (group and group.protocol_type) or "",
+            sorted((m.member_id, m.assignment) for m in group.members.values()) if group else [],
+            {(t, p): told(o) for t, partitions in offsets.items() for p, o in partitions.items()},
+        )
+    return found
+
+
+def test_what_apache_kafka_has_written_is_read_here(
+    talks: tuple[Talk, Talk], theirs: ApacheKafka
+) -> None:
+    known = known_to(theirs.bootstrap)
+    assert {state for state, *_ in known.values()} >= {"Stable", "Empty"}
+    # A rebalance that is under way is in no record: a restarted coordinator knows the generation before it.
+    # Nor is a group whose last offset was deleted.
+    settled = {group: facts for group, facts in known.items() if group not in ("s", "o5")}
+    read = known_from_files(theirs.data / "__consumer_offsets-0")
+    assert len(settled) >= 12
+    assert {group: read[group] for group in settled} == settled
+
+
+def test_apache_kafkas_tool_reads_what_was_written_here(
+    talks: tuple[Talk, Talk], ours: BrokerProcess, kafka_jars: Path
+) -> None:
+    files = sorted((ours.data / "__consumer_offsets-0").glob("*.log"))
+    lines = dump(kafka_jars, files, "--offsets-decoder").splitlines()
+    records = [line.partition(" key: ")[2] for line in lines if " key: " in line]
+    offsets: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    for record in records:
+        key, _, payload = record.partition(" payload: ")
+        told = json.loads(key)
+        group = told["data"]["group"]
+        value = None if payload == "<DELETE>" else json.loads(payload)["data"]
+        if told["type"] == "1":
+            where = f"{group}/{told['data']['topic']}-{told['data']['partition']}"
+            offsets.pop(where, None) if value is None else offsets.update({where: value["offset"]})
+        elif value is None:
+            groups.pop(group, None)
+        else:
+            groups[group] = len(value["members"])
+    known = known_to(ours.bootstrap)
+    assert {
+        f"{group}/{topic}-{partition}": offset
+        for group, (*_, told) in known.items()
+        for (topic, partition), (offset, _) in told.items()
+    } == {where: offset for where, offset in offsets.items() if where.split("/")[0] in GROUPS}
+    assert groups["used"] == groups["connect"] == 1 and groups["g"] == 0
