@@ -3,12 +3,14 @@
 Rules of this file: whether anything is due is two small reads; all else is `kafka_ds.lake.maintenance`, whose library
 is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Orphans are
 the files of attempts that lost and died; those in the residue folder are left, as their names alone do not say
-whose they are.
+whose they are. A crash may have torn the newest checkpoint, with which other engines cannot open the table: it is
+looked at once in a worker's life.
 """
 
 import logging
 
 from broker.tier.crash_points import CrashPoints
+from kafka_ds.lake.checkpoint import is_torn
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.store import Store
 
@@ -28,11 +30,15 @@ class Upkeep:
         self._clock = clock
         self._interval = interval
         self._vacuumed_ms: dict[str, int] = {}
+        self._checked: set[str] = set()
 
     def look_after(self, folder: str, *, keep_from: int | None = None) -> None:
         """Do what is due for the table in that folder; `keep_from`: later versions are needed."""
         table = DeltaLog(self._store, folder, clock=self._clock)
         latest = table.latest_version()
+        if folder not in self._checked:
+            self._drop_torn(table)
+            self._checked.add(folder)
         if latest - (table.last_checkpoint() or 0) < self._interval:
             return
         from kafka_ds.lake.maintenance import maintain, vacuum
@@ -52,3 +58,15 @@ class Upkeep:
             done.log_files_deleted,
             len(orphans),
         )
+
+    def _drop_torn(self, table: DeltaLog) -> None:
+        checkpoints = table.listing(start=table.last_checkpoint() or 0).checkpoints
+        if not checkpoints:
+            return
+        newest = max(checkpoints)
+        if not is_torn(self._store, table.table, newest, checkpoints[newest]):
+            return
+        from kafka_ds.lake.maintenance import drop_torn_checkpoints
+
+        dropped = drop_torn_checkpoints(table)
+        log.warning("%s: torn checkpoints of versions %s taken away", table.table, dropped)

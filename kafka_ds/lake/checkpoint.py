@@ -79,6 +79,17 @@ def read_checkpoint(
     )
 
 
+def is_torn(store: Store, table: str, version: int, paths: Sequence[str]) -> bool:
+    """Whether a checkpoint's files are there and hold none. Raises what a store raises that is away."""
+    for path in paths:
+        store.read(path)
+    try:
+        read_checkpoint(store, table, version, paths)
+    except (OSError, ValueError, KeyError):
+        return True
+    return False
+
+
 def _metadata(row: dict[str, Any]) -> dict[str, Any]:
     """The metaData action as the log spells it: maps are objects, what is absent is not there."""
     found = {name: value for name, value in row.items() if value is not None}

@@ -15,10 +15,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from kafka_ds.lake.actions import DAY_MS, LOG_RETENTION_MS_MIN, interval_ms
 from kafka_ds.lake.attempt import PlainChange
-from kafka_ds.lake.checkpoint import read_checkpoint
+from kafka_ds.lake.checkpoint import is_torn, read_checkpoint
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import (
     LOG_FOLDER,
@@ -60,9 +61,19 @@ def maintain(
     """A checkpoint where one is due, and the clean-up of what it makes superfluous."""
     latest = log.latest_version()
     due = latest - (log.last_checkpoint() or 0) >= interval
-    version = write_checkpoint(log) if due else None
+    version = _write_where_one_may_be_torn(log) if due else None
     deleted = clean_log(log, now_ms=now_ms, keep_from=keep_from)
     return Upkeep(checkpoint_version=version, log_files_deleted=deleted)
+
+
+def _write_where_one_may_be_torn(log: DeltaLog) -> int:
+    """A torn checkpoint keeps the library from opening the table: it is taken away first."""
+    try:
+        return write_checkpoint(log)
+    except (DeltaError, OSError, ValueError):
+        if not drop_torn_checkpoints(log):
+            raise
+    return write_checkpoint(log)
 
 
 def write_checkpoint(log: DeltaLog) -> int:
@@ -235,12 +246,10 @@ def drop_torn_checkpoints(log: DeltaLog) -> list[int]:
     listing = log.listing()
     good = -1
     for version in sorted(listing.checkpoints):
-        try:
-            read_checkpoint(log.store, log.table, version, listing.checkpoints[version])
+        if not is_torn(log.store, log.table, version, listing.checkpoints[version]):
             good = version
-        except (OSError, ValueError, KeyError):
-            if _continuous(listing.commits, good + 1, version):
-                dropped.append(version)
+        elif _continuous(listing.commits, good + 1, version):
+            dropped.append(version)
     for version in dropped:
         if log.last_checkpoint() == version:
             log.store.delete(log.path(last_checkpoint_file()))

@@ -3,7 +3,10 @@
 import os
 
 import pytest
+from deltalake import DeltaTable
 
+from broker.tier.crash_points import CrashPoints
+from broker.tier.upkeep import Upkeep
 from kafka_ds.lake import maintenance
 from kafka_ds.lake.actions import remove_action
 from kafka_ds.lake.attempt import FilesMayBeGone
@@ -130,6 +133,28 @@ def test_a_torn_checkpoint_is_dropped_where_the_log_goes_on_without(table):
     table.log.store.put_durable(path, b"")
     table.log.store.delete(table.log.path(commit_file(2)))
     assert drop_torn_checkpoints(table.log) == [], "without version 2 it is all that there is"
+
+
+@pytest.mark.parametrize("left", [0, 50])
+def test_a_torn_checkpoint_does_not_stop_the_upkeep(table, left):
+    write_checkpoint(table.log)
+    (path,) = table.log.listing().checkpoints[4]
+    table.log.store.put_durable(path, table.log.store.read(path)[:left])
+    for number in range(4, 6):
+        commit(table, copy_of(table, 0, number * 10, number * 10 + 9, attempt=str(number)))
+    assert maintain(table.log, now_ms=now_ms(), interval=2).checkpoint_version == 6
+    assert list(table.log.listing().checkpoints) == [6]
+    assert DeltaTable(table.log.store.uri(table.folder)).version() == 6
+
+
+def test_a_torn_checkpoint_goes_as_soon_as_a_worker_meets_the_table(table):
+    write_checkpoint(table.log)
+    (path,) = table.log.listing().checkpoints[4]
+    table.log.store.put_durable(path, b"")
+    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=100)
+    upkeep.look_after(table.folder)
+    assert table.log.listing().checkpoints == {}
+    assert DeltaTable(table.log.store.uri(table.folder)).version() == 4
 
 
 @pytest.fixture
