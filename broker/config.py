@@ -230,7 +230,10 @@ class BrokerConfig:
         100, "After how many commits a table gets a checkpoint.", low=1, ours=True
     )
     lake_log_retention_ms: int = i64(
-        7 * DAY_MS, "How long a table's history is kept.", low=7 * DAY_MS, ours=True
+        7 * DAY_MS,
+        "How long the history of a topic's table is kept, in whole days; held by the table from its creation on.",
+        low=7 * DAY_MS,
+        ours=True,
     )
     lake_reader_cache_bytes: int = i64(
         16 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True

@@ -63,7 +63,9 @@ class DeltaStorage:
         self._crash_points = crash_points
         self._clock = clock or SystemLogClock()
         reader = FileReader(store, footers_max=FOOTERS_MAX)
-        self._tables = TopicTables(store, reader, self._clock)
+        self._tables = TopicTables(
+            store, reader, self._clock, log_retention_ms=settings.lake_log_retention_ms
+        )
         self._cold = ColdReader(
             store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes
         )

@@ -25,9 +25,9 @@ FOLLOW_SECONDS = 1.0
 class SharedTable:
     """One topic's table, for several threads."""
 
-    def __init__(self, store: Store, topic: str, reader: FileReader, clock: LogClock) -> None:
+    def __init__(self, table: TopicTable) -> None:
         self.lock = threading.RLock()
-        self.table = TopicTable(store, topic, clock=clock, reader=reader)
+        self.table = table
         self.folder = self.table.folder
         self._followed = 0.0
 
@@ -79,7 +79,10 @@ class SharedTable:
 class TopicTables:
     """The tables of all topics that were asked for."""
 
-    def __init__(self, store: Store, reader: FileReader, clock: LogClock) -> None:
+    def __init__(
+        self, store: Store, reader: FileReader, clock: LogClock, *, log_retention_ms: int
+    ) -> None:
+        self._log_retention_ms = log_retention_ms
         self._store = store
         self._reader = reader
         self._clock = clock
@@ -91,8 +94,14 @@ class TopicTables:
         with self._lock:
             table = self._tables.get(topic)
             if table is None:
-                table = SharedTable(self._store, topic, self._reader, self._clock)
-                self._tables[topic] = table
+                made = TopicTable(
+                    self._store,
+                    topic,
+                    clock=self._clock,
+                    reader=self._reader,
+                    log_retention_ms=self._log_retention_ms,
+                )
+                table = self._tables[topic] = SharedTable(made)
             return table
 
 

@@ -27,7 +27,7 @@ class TierSettings:
     lake_checkpoint_interval: int = 100
     """Commits of a table between two checkpoints."""
     lake_log_retention_ms: int = 7 * 24 * 3_600_000
-    """How long versions of a table's log are kept: see the rules for commits."""
+    """How long versions of a topic's table are kept, as the table is told when it is made."""
     lake_copy_bytes: int = 64 * 1024 * 1024
     """Bytes of log in one copy, unless a single range holds more."""
     lake_file_bytes: int = 128 * 1024 * 1024

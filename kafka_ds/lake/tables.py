@@ -181,14 +181,17 @@ def _delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
 
 # Put-if-absent is exclusive only while a version's file exists: a writer that slept past the log's
 # clean-up would win a version long past. So the log is kept for a week at least.
-LOG_RETENTION_MS = 7 * 24 * 3_600_000
+DAY_MS = 86_400_000
+LOG_RETENTION_MS = 7 * DAY_MS
 CHECKPOINT_INTERVAL = 100
 
 
-def topic_table_properties() -> dict[str, str]:
-    """The configuration of a topic's table."""
+def topic_table_properties(log_retention_ms: int = LOG_RETENTION_MS) -> dict[str, str]:
+    """The configuration of a topic's table; the retention of its log in whole days, rounded up."""
+    days = -(-max(log_retention_ms, LOG_RETENTION_MS) // DAY_MS)
     return {
         **system_table_properties(),
+        "delta.logRetentionDuration": f"interval {days} days",
         "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
     }
 
@@ -197,6 +200,6 @@ def system_table_properties() -> dict[str, str]:
     """What every table of ours is configured with; no property here raises the protocol version."""
     return {
         "delta.enableDeletionVectors": "false",
-        "delta.logRetentionDuration": f"interval {LOG_RETENTION_MS // 86_400_000} days",
+        "delta.logRetentionDuration": f"interval {LOG_RETENTION_MS // DAY_MS} days",
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     }

@@ -33,6 +33,7 @@ from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.stats import UnsupportedFile
 from kafka_ds.lake.store import Store
 from kafka_ds.lake.tables import (
+    LOG_RETENTION_MS,
     TOPIC_PARTITION_COLUMNS,
     TOPIC_SCHEMA,
     delta_schema_json,
@@ -77,10 +78,13 @@ class TopicTable:
         *,
         clock: LogClock | None = None,
         reader: FileReader | None = None,
+        log_retention_ms: int = LOG_RETENTION_MS,
     ) -> None:
+        """`log_retention_ms` is what the table is given when it is made here."""
         self.topic = topic
         self.folder = topic_table(topic)
         self.log = DeltaLog(store, self.folder, clock=clock)
+        self._log_retention_ms = log_retention_ms
         self.snapshot = TopicSnapshot(self.log, topic, reader)
 
     def open(self, topic_id: bytes) -> TopicSnapshot:
@@ -94,7 +98,9 @@ class TopicTable:
             self.log.create(
                 schema_json=delta_schema_json(TOPIC_SCHEMA),
                 partition_columns=TOPIC_PARTITION_COLUMNS,
-                configuration=_configuration(topic_table_properties(), topic_id),
+                configuration=_configuration(
+                    topic_table_properties(self._log_retention_ms), topic_id
+                ),
                 operation=CREATE,
             )
         for _ in range(TRIES_MAX):

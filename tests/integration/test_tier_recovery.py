@@ -9,9 +9,13 @@ import pytest
 
 from broker.tier.copier import Copier
 from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED
+from broker.tier.settings import TierSettings
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import commit_file
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.tables import DAY_MS
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
@@ -125,6 +129,15 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
         first, second = later.copier.copy(both).partitions
         assert (first.outcome, second.outcome) == (FAILED, FINISHED)
         assert "is no table that can be read" in first.message
+
+
+def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> None:
+    settings = TierSettings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
+    worker = Worker(store)
+    worker.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
+    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
+    snapshot = TopicSnapshot.load(store, TOPIC)
+    assert snapshot.configuration["delta.logRetentionDuration"] == "interval 31 days"
 
 
 @pytest.mark.parametrize("created_again", [True, False])
