@@ -202,9 +202,9 @@ class Reading:
             for found in topic:
                 if found.part is not None:
                     if not self._read_at_once(found):
-                        waits.append(self._read_in_thread(found, found.part))
+                        waits.append(self._read_on_disk(found, wanted))
                 elif found.look_again is not None:
-                    waits.append(self._read_in_thread(found, None))
+                    waits.append(self._read_on_disk(found, wanted))
                 elif found.cold_bytes:
                     waits.append(self._read_lake(found, wanted))
         return self._answer_later(waits) if waits else self._response()
@@ -227,10 +227,27 @@ class Reading:
         self._fill(found, part, buffers)
         return True
 
-    async def _read_in_thread(self, found: Found, part: LogRead | None) -> None:
-        """Find and read beside the event loop what is not in memory."""
-        partition, look_again = found.partition, found.look_again
+    async def _read_on_disk(self, found: Found, topic: FetchTopic) -> None:
+        """Read in a thread; what left the disk meanwhile is in the lake, if the log still holds it."""
+        partition, offset = found.partition, found.wanted.fetch_offset
         assert partition is not None
+        log, data = partition.log, found.data
+        is_read = await self._read_in_thread(found, partition)
+        # With a segment its list of aborted transactions goes: without it read_committed would read them.
+        if offset >= log.local_log_start_offset or (is_read and not self._is_committed):
+            return
+        if offset < log.log_start_offset:
+            found.data = _nothing(found.wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return
+        found.data = data
+        if self._is_committed:
+            data.aborted_transactions = []
+        found.cold_bytes = max(found.size_bytes, 1)
+        await self._read_lake(found, topic)
+
+    async def _read_in_thread(self, found: Found, partition: HostedPartition) -> bool:
+        """Find and read beside the event loop what is not in memory; whether that went well."""
+        part, look_again = found.part, found.look_again
         pread = partition.log.pread_blocking
 
         def read() -> tuple[LogRead, list[Any]]:
@@ -248,6 +265,8 @@ class Reading:
             found.data = _nothing(found.wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._fill(found, where, buffers)
+            return True
+        return False
 
     def _fill(self, found: Found, part: LogRead, buffers: list[Any]) -> None:
         found.data.records = buffers

@@ -349,6 +349,45 @@ async def test_old_offsets_come_from_the_lake(
         monkeypatch.setattr(broker.node, "tier", None)
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
+@pytest.mark.parametrize("is_found", [False, True])
+@in_loop
+async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_found: bool, code: ErrorCode
+) -> None:
+    """A page cache that misses, for the index or for the records, and a retention that does not wait.
+
+    What was found may be read still; but which of it was aborted is known no more.
+    """
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"old"]))
+        log = broker.node.replica_manager.get("t", 0).log
+        log.roll()
+        tier = FakeTier(chunks=[batch_of([b"cold"])])
+        monkeypatch.setattr(broker.node, "tier", tier)
+        read = log.read
+
+        def read_later(*args: Any, may_wait: bool = True, **options: Any) -> Any:
+            if not may_wait and not is_found:
+                raise BlockingIOError
+            return read(*args, **options)
+
+        monkeypatch.setattr(log, "read", read_later)
+        monkeypatch.setattr(log, "pread", lambda part: None)
+        waiting = broker.begin(fetch_request("t", 0, isolation_level=1), 12)
+        assert isinstance(waiting, Waiting)
+        log._segments.discard_oldest(1, broker.node.clock.now_ms())
+        if code is not ErrorCode.NONE:
+            log.advance_log_start_offset(1)
+        data = (await waiting.result).responses[0].partitions[0]
+        assert data.error_code == code
+        if code is ErrorCode.NONE:
+            assert values_of(b"".join(data.records)) == [b"cold"]
+            assert data.aborted_transactions == []
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
 @in_loop
 async def test_a_lake_that_fails_is_one_partitions_error(
