@@ -174,17 +174,33 @@ class Lookup:
         tier = self._tier
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
             return self._ask_time(tier, partition, timestamp)
-        return _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+        return self._look_for_time(tier, partition, timestamp)
+
+    async def _look_for_time(
+        self, tier: TierManager | None, partition: HostedPartition, timestamp: int
+    ) -> TimestampOffset:
+        """Look where all was on disk; what left it meanwhile may have held the answer."""
+        log = partition.log
+        found = await _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+        if tier is not None and log.local_log_start_offset > log.log_start_offset:
+            return await self._ask_time(tier, partition, timestamp)
+        return found
 
     async def _ask_time(
         self, tier: TierManager, partition: HostedPartition, timestamp: int
     ) -> TimestampOffset:
-        found = await tier.offset_for_timestamp(
-            partition.topic, partition.topic_id, partition.index, timestamp
-        )
-        if found is not None and found[1] >= partition.log.log_start_offset:
-            return TimestampOffset(*found)
-        return await _beside_the_loop(partial(partition.log.offset_for_timestamp, timestamp))
+        log = partition.log
+        while True:
+            # All below is in the lake before it is asked. What leaves the disk later may not have been.
+            start_offset = log.local_log_start_offset
+            found = await tier.offset_for_timestamp(
+                partition.topic, partition.topic_id, partition.index, timestamp
+            )
+            if found is not None and found[1] >= log.log_start_offset:
+                return TimestampOffset(*found)
+            local = await _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+            if start_offset == log.local_log_start_offset:
+                return local
 
     async def _fill_later(
         self,

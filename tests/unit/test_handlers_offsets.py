@@ -1,6 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch through the real codec and log."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,7 @@ class FakeTier:
     found: tuple[int, int, int] | None = None
     error: ErrorCode | None = None
     asked: list[int] = field(default_factory=list)
+    when_asked: Callable[[], None] | None = None
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         return self.end
@@ -147,7 +149,10 @@ class FakeTier:
         self.asked.append(timestamp_ms)
         if self.error is not None:
             raise KafkaError(self.error)
-        return self.found
+        found = self.found
+        if self.when_asked is not None:
+            self.when_asked()
+        return found
 
 
 async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
@@ -204,6 +209,53 @@ async def test_times_are_looked_for_in_the_lake_first(
         assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         tier.end = None
         assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too high an answer would be a hole for who begins to read there."""
+    async with in_process(memory_path) as broker:
+        tier = FakeTier()
+        await with_lake(broker, monkeypatch, tier)
+        log = broker.node.replica_manager.get("t", 0).log
+        log.roll()
+        await broker.produce("t", batch_of([b"d"], timestamp=NOW_MS + 200))
+        log.roll()
+        await broker.produce("t", batch_of([b"e"], timestamp=NOW_MS + 300))
+
+        def leave() -> None:
+            """What is oldest on disk is in the lake alone from now on."""
+            gone = log.offset_for_timestamp(0)
+            assert gone is not None
+            tier.found = (gone.timestamp_ms, gone.offset, gone.leader_epoch)
+            tier.when_asked = None
+            log._segments.discard_oldest(1, broker.node.clock.now_ms())
+
+        tier.when_asked = leave
+        assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
+        assert len(tier.asked) == 2
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_a_time_whose_record_leaves_the_disk_before_the_look(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a"], timestamp=NOW_MS))
+        log = broker.node.replica_manager.get("t", 0).log
+        log.roll()
+        await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
+        monkeypatch.setattr(broker.node, "tier", FakeTier(found=(NOW_MS, 0, 0)))
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
+        topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
+        waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
+        log._segments.discard_oldest(1, broker.node.clock.now_ms())
+        assert (await waiting.result).topics[0].partitions[0].offset == 0
         monkeypatch.setattr(broker.node, "tier", None)
 
 
