@@ -55,11 +55,12 @@ class SystemClock:
 class SystemFile:
     """A file descriptor read and written at positions."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_can_read_now", "_fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._can_read_now = bool(_NOWAIT)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -79,9 +80,8 @@ class SystemFile:
         return b"".join(parts)
 
     def read_now(self, size: int, position: int) -> bytes | bytearray | None:
-        global _NOWAIT
-        if not _NOWAIT:
-            return self.read(size, position)
+        if not self._can_read_now:
+            return self._read_whole(size, position)
         data = bytearray(size)
         try:
             got = os.preadv(self._fd, [data], position, _NOWAIT)
@@ -90,9 +90,14 @@ class SystemFile:
         except OSError as error:
             if error.errno not in _NOWAIT_UNSUPPORTED:
                 raise
-            _NOWAIT = 0
-            return self.read(size, position)
+            # A matter of this file's file system: others may well know the flag.
+            self._can_read_now = False
+            return self._read_whole(size, position)
         return data if got == size else None
+
+    def _read_whole(self, size: int, position: int) -> bytes | None:
+        data = self.read(size, position)
+        return data if len(data) == size else None
 
     def write(self, data: ReadableBuffer, position: int) -> int:
         return os.pwrite(self._fd, data, position)

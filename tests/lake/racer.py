@@ -32,10 +32,13 @@ def plain(store, name, count):
 
 def deltalake(store, name, count):
     """Append `count` rows as delta-rs does, one a commit."""
-    from deltalake import write_deltalake
+    from deltalake import CommitProperties, write_deltalake
 
+    # Its own number of tries, 15, is too few beside two that never rest.
+    patient = CommitProperties(max_commit_retries=1000)
     for number in range(count):
-        write_deltalake(store.uri("table"), pa.table({"a": [number]}), mode="append")
+        rows = pa.table({"a": [number]})
+        write_deltalake(store.uri("table"), rows, mode="append", commit_properties=patient)
         say("appended")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -141,3 +142,26 @@ def test_a_listener_has_its_address_before_it_serves() -> None:
         await listener.close()
 
     asyncio.run(main())
+
+
+def test_a_file_system_that_cannot_read_without_waiting_concerns_its_own_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SystemDisk()
+    odd, usual = (disk.open(str(tmp_path / name), create=True) for name in ("odd", "usual"))
+    for file in (odd, usual):
+        file.write(memoryview(b"abcdef"), 0)
+    asked: list[int] = []
+
+    def preadv(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        asked.append(fd)
+        if len(asked) == 1:
+            raise OSError(errno.EOPNOTSUPP, "no such flag here")
+        return real(fd, buffers, position, flags)
+
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert odd.read_now(3, 0) == b"abc"
+    assert odd.read_now(3, 4) is None
+    assert usual.read_now(3, 0) == b"abc"
+    assert len(asked) == 2, "the odd one is not asked again, the usual one is"
