@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,12 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPart
 from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import JoinGroupRequest
+from kafka_ds.wire.messages import JoinGroupRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestTopic,
+)
 from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
 from spark_conf.jars import java_command
 from tests.clients.group_members import MEMBERS, LibrdkafkaMember, Member
@@ -232,6 +238,61 @@ def test_a_group_survives_its_broker(tmp_path: Path, topic: str, how: str) -> No
             again = member(broker.bootstrap, name, topic).has_read(10)
             again.leave()
             assert sorted(again.values) == sorted(last), name
+
+
+def test_no_commit_that_was_acknowledged_is_ever_forgotten(tmp_path: Path, topic: str) -> None:
+    """Killed in the midst of commits, again and again."""
+    with running_broker(tmp_path, SETTINGS) as broker:
+        create_topic(broker.bootstrap, topic)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+        consumer.committed([Where(topic, 0)], timeout=20)  # which finds it a coordinator
+        consumer.close()
+        acknowledged = -1
+        for _ in range(2):
+            killer = threading.Timer(0.3, broker.kill)
+            killer.start()
+            acknowledged = commit_on(broker.bootstrap, topic, acknowledged + 1)
+            killer.join()
+            broker.start()
+            wait_until(
+                "the coordinator", lambda: committed_raw(broker.bootstrap, topic) is not None
+            )
+            known = committed_raw(broker.bootstrap, topic)
+            # The one that was under way when the broker died may have counted or not.
+            assert known in (acknowledged, acknowledged + 1)
+            acknowledged = known
+        assert acknowledged > 30
+
+
+def commit_on(bootstrap: str, topic: str, offset: int) -> int:
+    """Commit offset after offset until the broker dies; the last one that it acknowledged."""
+    with RawClient(bootstrap) as client:
+        while True:
+            partition = OffsetCommitRequestPartition(
+                partition_index=0, committed_offset=offset, committed_metadata=None
+            )
+            request = OffsetCommitRequest(
+                group_id=topic,
+                member_id="",
+                topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+            )
+            try:
+                response = client.ask(request, 8)
+            except OSError:
+                return offset - 1
+            assert response.topics[0].partitions[0].error_code == 0
+            offset += 1
+
+
+def committed_raw(bootstrap: str, topic: str) -> int | None:
+    """The committed offset, None while the coordinator reads its log."""
+    asked = OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+    with RawClient(bootstrap) as client:
+        response = client.ask(OffsetFetchRequest(group_id=topic, topics=[asked]), 7)
+    if response.error_code:
+        return None
+    offset: int = response.topics[0].partitions[0].committed_offset
+    return offset
 
 
 # -- operators ----------------------------------------------------------------------------------------
