@@ -190,6 +190,12 @@ class CopyLoop:
                     self.look_at(led.key, led.state.backoff.failed(now_ms))
                     continue
                 led.state.backoff.succeeded()
+                if state["tiered_end"] >= led.log.log_end_offset:
+                    # Other records have its offsets: by none of them may the others be let go.
+                    reason = f"the lake ends at {state['tiered_end']}, beyond the log"
+                    log.error("tiering of %s is paused: %s", led.name, reason)
+                    led.state.pause(reason)
+                    continue
                 led.state.learnt(state["tiered_end"], now_ms)
                 led.lake_log_start = state["log_start_offset"]
                 self._advanced(led)
@@ -217,6 +223,7 @@ class CopyLoop:
                 led.state.interrupted()
             return self._wait_ms(error, taking_part)
         self._crash_points.at("broker_after_copy")
+        self._metrics.foreign_commits += header["complaints"]
         answer = CopyAnswer.of(header)
         for outcome in answer.partitions:
             key = (uuid_from_text(outcome.topic_id), outcome.partition)
