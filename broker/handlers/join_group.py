@@ -39,10 +39,11 @@ def join_group(
     request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """Let the member in, once the group's next generation begins."""
-    answer = context.node.groups.submit(request.group_id, request, client_of(context))
+    answer: JoinGroupResponse | Awaitable[JoinGroupResponse] = context.node.groups.submit(
+        request.group_id, request, client_of(context)
+    )
     if context.header.api_version >= FIRST_VERSION_WITHOUT_A_PROTOCOL:
-        then_answer: JoinGroupResponse | Awaitable[JoinGroupResponse] = answer
-        return then_answer
+        return answer
     return then(answer, _with_a_protocol)
 
 
