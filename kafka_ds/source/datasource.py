@@ -52,23 +52,71 @@ _NULLABLE = ("key", "value", "timestamp", "headers")
 class KafkaDataSource(DataSource):
     """Topics as tables: the lake's Parquet and the brokers' hot tail in one exact scan.
 
+    Reads batches and streams of a kafka-ds cluster, or of any Kafka cluster (all is hot then).
+
+    Parameters
+    ----------
+    options : dict of str to str
+        As given by ``option()``; names are case-insensitive. docs/spark.md has the table with what each does.
+
+        Required: ``kafka.bootstrap.servers`` (host:port, separated by commas), and exactly one of ``subscribe`` (topics
+        separated by commas), ``subscribePattern`` (a regular expression) and ``assign`` (JSON, ``{"t":[0,1]}``).
+
+        Where to begin and end: ``startingOffsets`` (earliest in batches, latest in streams) and ``endingOffsets``
+        (latest), or by times in milliseconds: ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
+        ``startingTimestamp``, ``endingTimestamp``; ``startingOffsetsByTimestampStrategy`` (error; or latest). An end
+        is for batches only.
+
+        What to read: ``columns`` (those of Spark's Kafka source), ``includeHeaders`` (false), ``where`` (all rows),
+        ``tiers`` (both; or remote, local), ``lake`` (the brokers' ``lake.uri``), ``isolation`` (read_committed; or
+        read_uncommitted).
+
+        How much at once, in offsets: ``minPartitions``, ``maxRecordsPerPartition``, and in streams
+        ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m).
+
+        What may fail: ``failOnDataLoss`` (true), ``kafkaConsumer.pollTimeoutMs`` (120000 ms),
+        ``fetchOffset.numRetries`` (3 times), ``fetchOffset.retryIntervalMs`` (1000 ms). ``groupIdPrefix`` has no
+        effect. Other ``kafka.*`` settings go to the client, with Kafka's names and units.
+
+    Raises
+    ------
+    OptionError
+        An option, topic or partition that is wrong; the message names the option.
+    DataLoss
+        Offsets that are gone, told range by range; with ``failOnDataLoss`` = false they are counted and left out.
+    PlanGone, PlanDiverged, TopicGone
+        What a plan was pinned to was vacuumed, cut by an unclean election, or deleted: run the query again.
+    CorruptBatch
+        A batch in the log that cannot be decoded; the message holds its offsets.
+
     Notes
     -----
     Name: ``kafka_ds``
 
-    Schema: that of Spark's Kafka source (``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
-    ``timestampType``, and ``headers`` with ``includeHeaders``); with the option ``columns``, those columns.
+    Schema: ``key`` and ``value`` binary, ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp``
+    timestamp, ``timestampType`` int; with ``includeHeaders`` also ``headers``, and with ``columns`` those columns,
+    of which ``leader_epoch`` int is one.
 
-    Needed options: ``kafka.bootstrap.servers`` and one of ``subscribe``, ``subscribePattern``, ``assign``. All others
-    are those of Spark's Kafka source, and ``lake``, ``tiers``, ``columns``, ``where``, ``isolation``.
+    Spark wraps an error of a task or of planning in its own, and keeps the message.
 
     Examples
     --------
     >>> import kafka_ds
-    >>> kafka_ds.register(spark)  # doctest: +SKIP
-    >>> spark.read.format("kafka_ds").option("kafka.bootstrap.servers", "localhost:9092").option(
-    ...     "subscribe", "flights"
-    ... ).load().where("offset < 100")  # doctest: +SKIP
+    >>> kafka_ds.register(spark)
+    >>> source = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
+    >>> flights = spark.read.format("kafka_ds").options(**source).load()
+    >>> flights.where("partition = 0 AND offset < 3").select("offset").orderBy("offset").show()
+    +------+
+    |offset|
+    +------+
+    |     0|
+    |     1|
+    |     2|
+    +------+
+    <BLANKLINE>
+    >>> stream = spark.readStream.format("kafka_ds").options(**source).load()
+    >>> stream.isStreaming
+    True
     """
 
     @classmethod

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
+
 from pyspark.sql import SparkSession
 
+from kafka_ds.source.datasource import KafkaDataSource
 from spark_conf.session import defaults, system_views
-from tests.processes import wait_until
+from tests.processes import BrokerProcess, wait_until
 from tests.spark.topics import Topic
 
 
@@ -16,6 +20,14 @@ def test_the_defaults_are_spark_settings() -> None:
 
 def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_the_example_of_the_source_runs(spark: SparkSession, broker: BrokerProcess) -> None:
+    Topic(broker, "flights").create().produce(10)
+    text = (inspect.getdoc(KafkaDataSource) or "").replace("127.0.0.1:9092", broker.bootstrap)
+    example = doctest.DocTestParser().get_doctest(text, {"spark": spark}, "example", None, None)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+    assert example.examples
 
 
 def test_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
 from kafka_ds.source.options import OPTIONS, OptionError, parse_options
 from kafka_ds.source.predicate import Predicate
 
 LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
+
+
+def test_the_data_source_documents_every_option() -> None:
+    document = inspect.getdoc(KafkaDataSource) or ""
+    assert [name for name in OPTIONS if f"``{name}``" not in document] == []
 
 
 def test_the_defaults_are_those_of_sparks_source() -> None:
