@@ -317,10 +317,22 @@ class DeltaStorage:
 
     def maintain(self, topic: str) -> None:
         # A folder that is not ours raises here, before anything in it is touched.
-        with self._tables.get(topic).view(fresh=False) as snapshot:
+        table = self._tables.get(topic)
+        with table.view(fresh=False) as snapshot:
             if snapshot is None:
                 return
-        self._upkeep.look_after(self._tables.get(topic).folder)
+            # Before a checkpoint hides the commits that are complained of.
+            if snapshot.complaints():
+                self._settle(table)
+                try:
+                    table.table.mark_complaints()
+                except (Conflict, CommitError) as error:
+                    raise StorageError(str(error)) from error
+        self._upkeep.look_after(table.folder)
+
+    def complaints(self) -> int:
+        """Commits of other engines that put rows into topics' tables, as far as they were met."""
+        return self._tables.complaints()
 
 
 def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:

@@ -4,6 +4,7 @@ Rules of this file: what a table is, and who may write to it, is `kafka_ds.lake.
 several threads use it, how often it is followed, and which of its complaints may go away by themselves.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
 from kafka_ds.lake.store import Store
 from kafka_ds.lake.topics import ContendedTable, TopicTable
 
+log = logging.getLogger(__name__)
+
 # A reader looks for new versions so often, and whenever it needs what it does not find.
 FOLLOW_SECONDS = 1.0
 
@@ -30,6 +33,9 @@ class SharedTable:
         self.table = table
         self.folder = self.table.folder
         self._followed = 0.0
+        self._told = -1
+        self.complaints = 0
+        """Others' commits that put rows in, as far as they were met here."""
 
     @contextmanager
     def view(self, *, fresh: bool) -> Iterator[TopicSnapshot | None]:
@@ -39,6 +45,7 @@ class SharedTable:
             snapshot: TopicSnapshot | None = self.table.snapshot
             if fresh or now - self._followed >= FOLLOW_SECONDS or self.table.snapshot.version < 0:
                 snapshot = self._read()
+                self._complain()
                 self._followed = now
             yield snapshot
 
@@ -49,6 +56,21 @@ class SharedTable:
             return None
         except ForeignTable as error:
             raise StorageError(str(error)) from error
+
+    def _complain(self) -> None:
+        """Say once of each commit of others that it put rows in which are no records."""
+        for each in self.table.snapshot.complaints():
+            if each.version > self._told:
+                self._told = each.version
+                self.complaints += 1
+                log.error(
+                    "%s: version %d (%s) by another engine: %s; %d files are quarantined, no consumer gets their rows",
+                    self.folder,
+                    each.version,
+                    each.operation or "no operation named",
+                    each.complaint,
+                    len(each.quarantined),
+                )
 
     def claim(self, topic_id: bytes) -> None:
         """Make the table, or see that it is this incarnation's to write."""
@@ -88,6 +110,11 @@ class TopicTables:
         self._clock = clock
         self._tables: dict[str, SharedTable] = {}
         self._lock = threading.Lock()
+
+    def complaints(self) -> int:
+        """Others' commits that put rows in, of all topics."""
+        with self._lock:
+            return sum(each.complaints for each in self._tables.values())
 
     def get(self, topic: str) -> SharedTable:
         """The table of a topic, whether or not it is there yet."""

@@ -19,6 +19,8 @@ class TierMetrics:
     fetch_errors: int = 0
     reads_waiting: int = 0
     worker_starts: int = 0
+    foreign_commits: int = 0
+    """Commits of other engines that put rows into topics' tables."""
 
     def copied(self, log_bytes: int, lake_bytes: int, ranges: int) -> None:
         """Ranges of one partition are FINISHED."""
@@ -43,4 +45,5 @@ class TierMetrics:
             "RemoteFetchErrors": self.fetch_errors,
             "RemoteLogReaderTaskQueueSize": self.reads_waiting,
             "TierWorkerStarts": self.worker_starts,
+            "RemoteForeignCommits": self.foreign_commits,
         }

@@ -31,6 +31,7 @@ class Service:
         self._store = open_store(settings.lake_uri)
         self._checked = False
         self._touched: set[str] = set()
+        self._complaints_told = 0
         self._storage = DeltaStorage(self._store, settings, crash_points)
         self._metadata = DeltaMetadata(self._store, settings, crash_points)
         self._materialiser = Materialiser(
@@ -64,7 +65,13 @@ class Service:
     def _copy(self, request: Header) -> Answer:
         self._check_store()
         self._touched.update(each["topic"] for each in request["topics"])
-        return self._copier.copy(CopyRequest.of(request)).header(), ()
+        answer = self._copier.copy(CopyRequest.of(request))
+        return {**answer.header(), "complaints": self._fresh_complaints()}, ()
+
+    def _fresh_complaints(self) -> int:
+        """Of others' commits that put rows in, those that the broker was not told of."""
+        before, self._complaints_told = self._complaints_told, self._storage.complaints()
+        return self._complaints_told - before
 
     def afterwards(self) -> None:
         """What keeps the tables fast; done when nothing else waits to be written."""

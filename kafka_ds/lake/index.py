@@ -184,13 +184,19 @@ class ForeignCommit:
     erased_rows: int
     complaint: str | None
     """Why this is not an erasure or a new layout of what was there; None where it is."""
+    quarantined: tuple[FileEntry, ...] = ()
+    """What came at offsets where nothing went: no record of the topic is in it."""
 
 
 def account(
     version: int, operation: str, removed: Sequence[FileEntry], added: Sequence[FileEntry]
 ) -> ForeignCommit:
-    """Compare what went with what came: what came must lie inside, and hold no more rows."""
+    """Compare what went with what came: what came must lie inside, and hold no more rows.
+
+    Where it does not, a file that meets the offsets of one that went may hold records of the topic, and stays.
+    """
     erased = 0
+    quarantined: list[FileEntry] = []
     complaint = None
     for partition in sorted({each.partition for each in (*removed, *added)}):
         gone = [each for each in removed if each.partition == partition]
@@ -203,9 +209,19 @@ def account(
             complaint = f"partition {partition}: {rows_come} rows came where {rows_gone} went"
         elif any(each.rows and not _inside(each, spans) for each in come):
             complaint = f"partition {partition}: rows came at offsets where none went"
+        quarantined += [each for each in come if each.rows and not _meets(each, spans)]
     return ForeignCommit(
-        version=version, operation=operation, erased_rows=erased, complaint=complaint
+        version=version,
+        operation=operation,
+        erased_rows=erased,
+        complaint=complaint,
+        quarantined=tuple(quarantined) if complaint else (),
     )
+
+
+def _meets(entry: FileEntry, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a file's offsets meet those of any that went."""
+    return any(start <= entry.max_offset and entry.min_offset <= end for start, end in spans)
 
 
 def _inside(entry: FileEntry, spans: Sequence[tuple[int, int]]) -> bool:

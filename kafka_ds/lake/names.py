@@ -76,6 +76,9 @@ def checkpoint_of(name: str) -> CheckpointName | None:
     return CheckpointName(version=int(match[1]), part=part, parts=parts)
 
 
+QUARANTINE_PREFIX = "kafkaDs-quarantine-"
+
+
 class AppIdKind(Enum):
     """What the version of a `txn` action means: the greatest holds."""
 
@@ -104,6 +107,21 @@ def app_id(topic_id: bytes, partition: int, kind: AppIdKind) -> str:
 def deleted_mark(topic_id: bytes) -> str:
     """The application id whose presence says that the topic of this id was deleted."""
     return f"{uuid_text(topic_id)}-deleted"
+
+
+def complaint_mark(version: int) -> str:
+    """The application id whose presence says that somebody else's commit was complained of."""
+    return f"kafkaDs-foreign-{version}"
+
+
+def quarantine_mark(action_path: str) -> str:
+    """The application id whose presence says that a file's rows are nobody's record."""
+    return QUARANTINE_PREFIX + action_path
+
+
+def quarantined_path(text: str) -> str | None:
+    """The file of a quarantine mark, as the log spells it; None for other application ids."""
+    return text.removeprefix(QUARANTINE_PREFIX) if text.startswith(QUARANTINE_PREFIX) else None
 
 
 def parse_app_id(text: str) -> AppId | None:

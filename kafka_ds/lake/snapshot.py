@@ -5,6 +5,8 @@ Rules of this file:
   checkpoint that cannot be read is passed over for the one before.
 - Followed by reading the versions that came since: never by what a writer remembers of its own. After a pause so
   long that versions may have been cleaned up it is read anew: what lies in the gap may be a paused writer's.
+- Rows that others put into a topic's table are no records: files of such are in no index, whoever reads. A mark in the
+  table says so once their commit is behind a checkpoint.
 - Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (the
   footer is asked then), several commits' worth of files at once.
 """
@@ -21,7 +23,14 @@ from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, co
 from kafka_ds.lake.checkpoint import CheckpointState, read_checkpoint
 from kafka_ds.lake.index import FileEntry, FileIndex, ForeignCommit, account
 from kafka_ds.lake.log import DeltaLog, LogClock, LogListing
-from kafka_ds.lake.names import AppIdKind, app_id, resolve_path, topic_table
+from kafka_ds.lake.names import (
+    AppIdKind,
+    app_id,
+    complaint_mark,
+    quarantined_path,
+    resolve_path,
+    topic_table,
+)
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.stats import entry_of_add
 from kafka_ds.lake.store import Store
@@ -150,6 +159,10 @@ class TableSnapshot:
             if "add" in action:
                 entry = entry_of_add(self.log.table, action["add"])
                 added[entry.path] = entry
+                # Engines that complete a file's statistics add it once more.
+                before = self.files.pop(entry.path, None)
+                if before is not None:
+                    removed.append(before)
             elif "remove" in action:
                 path = resolve_path(self.log.table, action["remove"]["path"])
                 gone = self.files.pop(path, None)
@@ -183,6 +196,8 @@ class TopicSnapshot(TableSnapshot):
         self.reader = reader or FileReader(log.store)
         self.index = FileIndex()
         self.foreign_commits: list[ForeignCommit] = []
+        self.quarantined: set[str] = set()
+        """Files by path whose rows are no records of the topic."""
 
     @classmethod
     def load(
@@ -230,8 +245,12 @@ class TopicSnapshot(TableSnapshot):
 
     def _take(self, state: CheckpointState) -> None:
         super()._take(state)
+        self.foreign_commits = [e for e in self.foreign_commits if e.version <= state.version]
+        self._take_marks(self.txns)
         self._complete(self.files.values())
-        self.index = FileIndex(self.files.values())
+        self.index = FileIndex(
+            each for each in self.files.values() if each.path not in self.quarantined
+        )
 
     def _applied(
         self,
@@ -241,14 +260,32 @@ class TopicSnapshot(TableSnapshot):
         added: Mapping[str, FileEntry],
     ) -> None:
         self._complete(added.values())
+        self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
+        if ours_of(actions) is None and (removed or added):
+            operation = str(commit_info(actions).get("operation", ""))
+            gone = [each for each in removed if each.path not in self.quarantined]
+            found = account(version, operation, gone, [self.files[path] for path in added])
+            self.foreign_commits = [*self.foreign_commits, found][-FOREIGN_COMMITS_MAX:]
+            self.quarantined.update(each.path for each in found.quarantined)
         for entry in removed:
             self.index.remove(entry)
         for path in added:
-            self.index.add(self.files[path])
-        if ours_of(actions) is None and (removed or added):
-            operation = str(commit_info(actions).get("operation", ""))
-            found = account(version, operation, removed, [self.files[path] for path in added])
-            self.foreign_commits = [*self.foreign_commits, found][-FOREIGN_COMMITS_MAX:]
+            if path not in self.quarantined:
+                self.index.add(self.files[path])
+
+    def complaints(self) -> list[ForeignCommit]:
+        """Others' commits that are no erasure and no new layout, and that the table has no mark of."""
+        return [
+            each
+            for each in self.foreign_commits
+            if each.complaint and complaint_mark(each.version) not in self.txns
+        ]
+
+    def _take_marks(self, app_ids: Iterable[str]) -> None:
+        for text in app_ids:
+            path = quarantined_path(text)
+            if path is not None:
+                self.quarantined.add(resolve_path(self.log.table, path))
 
     def _complete(self, entries: Iterable[FileEntry]) -> None:
         """Ask the footers of those files that the log has no statistics for."""

@@ -24,10 +24,10 @@ from kafka_ds.lake.actions import (
     remove_action,
     txn_action,
 )
-from kafka_ds.lake.attempt import Attempt, Conflict
+from kafka_ds.lake.attempt import Attempt, Conflict, PlainChange
 from kafka_ds.lake.intent import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.lake.log import DeltaLog, ForeignTable, LogClock
-from kafka_ds.lake.names import deleted_mark, topic_table
+from kafka_ds.lake.names import complaint_mark, deleted_mark, quarantine_mark, topic_table
 from kafka_ds.lake.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.stats import UnsupportedFile
@@ -45,6 +45,7 @@ TOPIC_KIND = "topic"
 CREATE = "CREATE TOPIC"
 ADOPT = "ADOPT TOPIC"
 RETIRE = "DELETE TOPIC"
+QUARANTINE = "QUARANTINE"
 TRIES_MAX = 20
 # What reading a log, or the footers of files, raises where they hold anything else than a topic's table does.
 UNREADABLE = (
@@ -162,6 +163,27 @@ class TopicTable:
         version = self.log.commit(attempt, read_version=self.snapshot.version)
         self.snapshot.refresh()
         return Committed(version=version, out=dict(change.out), attempt=attempt)
+
+    def mark_complaints(self) -> int:
+        """Note in the table which of others' files hold no records; gives the number of their commits.
+
+        Who reads it from a checkpoint does not see those commits.
+        """
+        complaints = self.snapshot.complaints()
+        if not complaints:
+            return 0
+        now_ms = self.log.clock.wall_ms()
+        marks = [(complaint_mark(each.version), each.version) for each in complaints]
+        marks += [
+            (quarantine_mark(file.action_path), each.version)
+            for each in complaints
+            for file in each.quarantined
+        ]
+        actions = [txn_action(mark, version, now_ms) for mark, version in marks]
+        change = PlainChange(QUARANTINE, actions=actions)
+        self.log.commit(self.log.begin(change), read_version=self.snapshot.version)
+        self.snapshot.refresh()
+        return len(complaints)
 
     def retire(self, topic_id: bytes) -> bool:
         """Take all rows of a deleted topic out, and its id; False where that is done already.

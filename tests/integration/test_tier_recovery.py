@@ -140,6 +140,31 @@ def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> Non
     assert snapshot.configuration["delta.logRetentionDuration"] == "interval 31 days"
 
 
+def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
+    store: MemoryStore, source: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    (ours,) = data_files(store)
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    actions = log.read_version(log.latest_version())
+    assert actions is not None
+    (add,) = [each["add"] for each in actions if "add" in each]
+    stats = add["stats"].replace('"offset":', '"offset":1')
+    store.objects[f"{TABLE}/partition=0/part-0.parquet"] = store.objects[ours]
+    inserted = {**add, "path": "partition=0/part-0.parquet", "stats": stats}
+    put_version(store, {"commitInfo": {"operation": "WRITE"}}, {"add": inserted})
+    assert worker.copy(source(10, 19))[0].outcome == FINISHED
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert said.startswith(f"{TABLE}: version 2 (WRITE) by another engine: partition 0: 10 rows")
+    assert worker.storage.complaints() == 1
+    worker.storage.maintain(TOPIC)
+    later = Worker(store)
+    assert later.copy(source(20, 29))[0].outcome == FINISHED
+    assert later.storage.complaints() == 0, "it was told of"
+    assert later.offsets() == list(range(30))
+
+
 @pytest.mark.parametrize("created_again", [True, False])
 def test_attempts_of_a_deleted_topic_come_to_an_end(
     store: MemoryStore, source: Callable[..., Any], created_again: bool

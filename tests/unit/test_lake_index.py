@@ -109,5 +109,7 @@ def test_erasure_and_new_layouts_are_legal():
 def test_rows_that_come_from_nowhere_are_not():
     insert = account(5, "WRITE", [], [file(3, 100, 109)])
     assert insert.complaint == "partition 0: 10 rows came where 0 went"
+    assert insert.quarantined == (file(3, 100, 109),)
     moved = account(5, "MERGE", [file(1, 0, 9)], [file(3, 5, 14)])
     assert moved.complaint == "partition 0: rows came at offsets where none went"
+    assert moved.quarantined == (), "it may hold what went"

@@ -37,11 +37,11 @@ def ranges(snapshot, partition=0):
     return [(each.min_offset, each.max_offset) for each in snapshot.index.files(partition)]
 
 
-def foreign_commit(store, *actions, operation="WRITE", table="topics/orders"):
+def foreign_commit(store, *actions, operation="WRITE", table="topics/orders", more=None):
     """A commit as another engine leaves it: nothing of ours in it."""
     log = DeltaLog(store, table)
     version = log.latest_version() + 1
-    info = {"commitInfo": {"operation": operation, "engineInfo": "other"}}
+    info = {"commitInfo": {"operation": operation, "engineInfo": "other", **(more or {})}}
     lines = "".join(json.dumps(each) + "\n" for each in (info, *actions))
     assert store.put_if_absent(log.path(commit_file(version)), lines.encode())
     return version
@@ -178,7 +178,7 @@ def test_files_of_other_engines(store, table, tmp_path):
         }
         for path, stat in zip(paths, stats, strict=True)
     ]
-    foreign_commit(store, *adds)
+    foreign_commit(store, *adds, more={"kafkaDs": {}})  # Else they are quarantined.
     for _ in range(2):
         snapshot = TopicSnapshot.load(store, "orders")
         assert ranges(snapshot) == [(0, 4), (5, 9), (10, 14), (15, 19)]
@@ -212,6 +212,41 @@ def test_foreign_commits_are_accounted_for(store, table):
         None,
     )
     assert second.complaint == "partition 0: 5 rows came where 0 went"
+
+
+@pytest.mark.parametrize("offsets", [range(3, 6), range(900, 905)])
+def test_rows_of_others_are_in_no_index_however_the_table_is_read(store, table, offsets):
+    copies(table, 2)
+    inserted = write_rows(store, "topics/orders/a new.parquet", [batch_of(offsets)])
+    version = foreign_commit(store, inserted.add("topics/orders", 0, now_ms=1))
+    expected = [(0, 9), (10, 19)]
+    assert ranges(table.read()) == ranges(TopicSnapshot.load(store, "orders")) == expected
+    (complaint,) = table.snapshot.complaints()
+    assert (complaint.version, len(complaint.quarantined)) == (version, 1)
+    assert table.mark_complaints() == 1
+    write_checkpoint(table.log)
+    loaded = TopicSnapshot.load(store, "orders")
+    assert ranges(loaded) == ranges(table.snapshot) == expected
+    assert loaded.complaints() == table.snapshot.complaints() == []
+    assert table.mark_complaints() == 0
+    commit(table, copy_of(table, 0, 20, 29, attempt="later"))
+    assert ranges(table.read()) == [*expected, (20, 29)]
+
+
+def test_a_file_that_is_added_once_more_is_no_insertion(store, table):
+    copies(table, 2)
+    (again, _) = table.snapshot.index.files(0)
+    add = add_action(
+        path=again.action_path,
+        partition_values={"partition": "0"},
+        size=again.size,
+        modified_ms=1,
+        stats="",
+        data_change=False,
+    )
+    foreign_commit(store, add, operation="COMPUTE STATS")
+    assert ranges(table.read()) == ranges(TopicSnapshot.load(store, "orders")) == [(0, 9), (10, 19)]
+    assert table.snapshot.complaints() == []
 
 
 def test_a_deletion_vector_is_refused_by_name(store):
