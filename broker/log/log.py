@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from broker.log import lookup, names
+from broker.log import ending, lookup, names
 from broker.log.checkpoint import encode_epochs
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
@@ -429,13 +429,16 @@ class Log:
         self._segments.truncate_to(offset, due_ms)
         self._restart_at_end()
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
         """Drop all that is local and go on at an offset: where the lake ends beyond this log."""
         self._segments.discard_all(offset, self.config, self._clock.now_ms())
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
+        ending.write_snapshot(self._disk, self.directory, offset, ended)
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
         self._restart_at_end()
+        for epoch, start_offset in ended.leader_epochs:
+            self.assign_leader_epoch(epoch, start_offset)
 
     def _restart_at_end(self) -> None:
         self._is_changed = True

@@ -252,6 +252,12 @@ class Producers:
             first: last for first, last in self._settling.items() if last >= log_start_offset
         }
 
+    def forget_open_transactions(self) -> None:
+        """All that were open are known to be decided, elsewhere."""
+        self._ongoing.clear()
+        for producer in self._producers.values():
+            producer.transaction_start = NO_OFFSET
+
     # -- snapshots ------------------------------------------------------------------------------
 
     def fingerprint(self) -> dict[int, tuple[object, ...]]:

@@ -25,6 +25,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.log.config import LogConfig
+from broker.log.ending import UNKNOWN
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.hosted import HostedPartition
@@ -307,9 +308,10 @@ class ReplicaManager:
         if self.tier is None or not log.config.remote_storage_enable:
             return True
         try:
-            end = await self.tier.known_tiered_end(
-                partition.topic, partition.topic_id, partition.index
-            )
+            where = (partition.topic, partition.topic_id, partition.index)
+            end, ended = await self.tier.known_tiered_end(*where), UNKNOWN
+            if end >= log.log_end_offset:
+                ended = await self.tier.ending(*where, end)
         except KafkaError as error:
             _LOGGER.warning("%s-%d waits for the lake: %s", log.topic, log.partition, error)
             return False
@@ -324,7 +326,7 @@ class ReplicaManager:
                 "%s-%d ends at %d, the lake at %d: going on behind the lake",
                 log.topic, log.partition, log.log_end_offset, end,
             )  # fmt: skip
-            log.restart_at(end + 1)
+            log.restart_at(end + 1, ended)
             partition.leader.restarted(end + 1)
             log.update_high_watermark(end + 1)
         return True

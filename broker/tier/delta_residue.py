@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from kafka_ds.lake.names import RESIDUE, topic_table
-from kafka_ds.lake.residue import BatchPlace, CorruptResidue, Residue
+from kafka_ds.lake.residue import BatchPlace, CorruptResidue, Residue, ResidueHeader
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
 
@@ -76,6 +76,16 @@ class ResidueFiles:
                         place.base_offset, place.last_offset, data
                     )
         return [found[base] for base in sorted(found)]
+
+    def last(
+        self, topic: str, topic_id: bytes, partition: int, tiered_end: int
+    ) -> ResidueHeader | None:
+        """What the file says in which the lake's part of the partition ends."""
+        with self._lock:
+            listing = self._listing(topic, partition, tiered_end, tiered_end)
+            covering = self._covering(listing, topic_id, tiered_end, tiered_end)
+            headers = [each.header for each in covering if each.header.end_offset == tiered_end]
+            return max(headers, key=lambda each: len(each.producer_snapshot), default=None)
 
     def forget(self, topic: str) -> None:
         """The topic is gone."""

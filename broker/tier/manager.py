@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.seams import Clock
 from broker.tier.channel import Buffer, Header
@@ -245,6 +246,15 @@ class TierManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
         end: int = state["tiered_end"]
         return end
+
+    async def ending(self, topic: str, topic_id: bytes, partition: int, end: int) -> Ending:
+        """What the lake keeps besides the records up to its end there; unknown where it is not kept."""
+        request = {"op": "ending", "topic": topic, "topic_id": uuid_text(topic_id)}
+        header, _ = await self._ask_to_read({**request, "partition": partition, "tiered_end": end})
+        return Ending(
+            producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
+            leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
+        )
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -123,6 +123,8 @@ class Led:
         start, end = chosen.start_offset, chosen.end_offset
         closed = view is not None and view.next_offset == end + 1
         snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
+        if end + 1 == self.log.log_end_offset:
+            snapshot = self.log.producers.encode_snapshot()
         return CopyRange(
             partition=self.log.partition,
             start_offset=start,

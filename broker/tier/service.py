@@ -11,6 +11,7 @@ from broker.system import new_uuid
 from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
@@ -60,6 +61,7 @@ class Service:
             "read": self._read,
             "offset_for_timestamp": self._offset_for_timestamp,
             "state": self._state,
+            "ending": self._ending,
         }
 
     def _copy(self, request: Header) -> Answer:
@@ -134,6 +136,17 @@ class Service:
             request["timestamp_ms"],
         )
         return {"found": list(found) if found else None}, ()
+
+    def _ending(self, request: Header) -> Answer:
+        last = ResidueFiles(self._store).last(
+            request["topic"],
+            uuid_from_text(request["topic_id"]),
+            request["partition"],
+            request["tiered_end"],
+        )
+        snapshot = last.producer_snapshot.hex() if last else ""
+        epochs = last.leader_epochs if last else ()
+        return {"producer_snapshot": snapshot, "leader_epochs": epochs}, ()
 
     def _state(self, request: Header) -> Answer:
         return {"partitions": [self._state_of(*each) for each in request["partitions"]]}, ()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
+from broker.log.ending import Ending
+from broker.log.producers import Producers
 from broker.net.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
 from broker.settings import ConfigError
@@ -275,6 +277,7 @@ class FakeTier:
     def __init__(self, end: int) -> None:
         self.end = end
         self.is_away = True
+        self.producers = Producers()
         self.opened: list[tuple[int, int]] = []
         self.deleted: list[str] = []
 
@@ -282,6 +285,10 @@ class FakeTier:
         if self.is_away:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
         return self.end
+
+    async def ending(self, topic: str, topic_id: bytes, partition: int, end: int) -> Ending:
+        assert end == self.end
+        return Ending(producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),))
 
     def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
         self.opened.append((leader_epoch, last_stable_offset()))
@@ -369,6 +376,34 @@ async def test_a_log_that_was_lost_under_a_clean_stop_goes_on_behind_the_lake(
         assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
         assert values_of((await broker.fetch("t", 2)).records) == [b"c"]
         assert (await broker.produce("t", batch_of([b"c"]), partition=1)).base_offset == 2
+
+
+@in_loop
+async def test_producers_and_epochs_are_taken_over_from_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry of a batch whose answer was lost together with the disk is no second batch."""
+    enabled = {"remote_log_storage_system_enable": "true"}
+    given = batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
+    tier = fake_lake(monkeypatch, 0)
+    tier.is_away = False
+    async with in_process(memory_path, **enabled) as broker:
+        await broker.create("t")
+        await broker.produce("t", given)
+        tier.producers = broker.node.replica_manager.get("t", 0).log.producers
+        # A transaction that is open in the snapshot: what the lake holds of it was decided.
+        producer = tier.producers.get(7)
+        assert producer is not None
+        producer.transaction_start = 0
+    shutil.rmtree(memory_path / "log" / "t-0")
+    async with in_process(memory_path, **enabled) as broker:
+        await recovered(broker)
+        assert (await broker.produce("t", given)).base_offset == 0
+        after = batch_of([b"b"], producer_id=7, producer_epoch=0, base_sequence=1)
+        assert (await broker.produce("t", after)).base_offset == 1
+        partition = broker.node.replica_manager.get("t", 0)
+        assert partition.last_stable_offset() == 2
+        assert [partition.epoch_of(offset) for offset in (0, 1)] == [0, 1]
 
 
 @in_loop
