@@ -7,7 +7,7 @@ committed again with the same bytes before anything else happens to that table.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -222,8 +222,9 @@ class DeltaStorage:
                     return None
                 assert snapshot is not None
                 decided = self._decided(table, snapshot.version, segment)
-        if decided is None:
-            return None
+                if decided is None:
+                    # The commit is cleaned up, and covered the range: what is left of the files is known.
+                    return replace(segment, files=_named_after(segment, table, snapshot.files))
         for each in decided:
             if each["id"] == uuid_text(segment.segment_id):
                 return _completed(segment, each)
@@ -353,6 +354,13 @@ def _described(segment: RemoteLogSegment) -> dict[str, Any]:
         "lakeBytes": segment.lake_bytes,
         "maxTimestamp": segment.max_timestamp_ms,
     }
+
+
+def _named_after(
+    segment: RemoteLogSegment, table: SharedTable, paths: Iterable[str]
+) -> tuple[str, ...]:
+    attempt = f"-{uuid_text(segment.segment_id)}{DATA_SUFFIX}"
+    return tuple(each.removeprefix(f"{table.folder}/") for each in paths if each.endswith(attempt))
 
 
 def _completed(segment: RemoteLogSegment, described: Mapping[str, Any]) -> RemoteLogSegment:

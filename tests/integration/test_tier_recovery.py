@@ -165,6 +165,20 @@ def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
     assert later.offsets() == list(range(30))
 
 
+def test_a_range_is_finished_though_its_commit_was_cleaned_up(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    later = Worker(store)
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    store.delete(f"{TABLE}/{commit_file(1)}")
+    later.copier.recover()
+    assert later.finished() == [(0, 9)]
+    assert later.metadata.unfinished() == []
+    (segment,) = later.metadata.list_segments(TOPIC_ID, 0)
+    assert [f"{TABLE}/{each}" for each in segment.files] == data_files(store)
+
+
 @pytest.mark.parametrize("created_again", [True, False])
 def test_attempts_of_a_deleted_topic_come_to_an_end(
     store: MemoryStore, source: Callable[..., Any], created_again: bool
