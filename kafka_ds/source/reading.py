@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("kafka_ds.source")
 # Rows in one Arrow batch: small enough to be sent while the next is decoded, large enough to forget its cost.
 BATCH_ROWS = 32 * 1024
+# Bytes of rows in one batch of a file, about: a batch of the largest records is one record.
+BATCH_BYTES = 16 * 1024 * 1024
 
 
 class DataLoss(RuntimeError):
@@ -238,48 +240,65 @@ def _read_cold(
 def _read_file(
     file: pq.ParquetFile, file_slice: FileSlice, wanted: frozenset[str], times: Intervals | None
 ) -> Iterator[pa.RecordBatch]:
-    groups, whole = row_groups(file.metadata, file_slice.offsets, times)
-    columns = [name for name in file.schema_arrow.names if name in wanted or name == "offset"]
-    if whole and "offset" not in wanted and len(columns) > 1:
-        columns.remove("offset")
-    if not groups:
+    groups = row_groups(file.metadata, file_slice.offsets, times)
+    if not groups.numbers:
         return
+    spared = {"timestamp_ms"} if groups.dated else set()
+    if groups.whole and "offset" not in wanted:
+        spared.add("offset")
+    there = [
+        n for n in file.schema_arrow.names if (n in wanted or n == "offset") and n not in spared
+    ]
     for batch in file.iter_batches(
-        batch_size=BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
+        batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
+        row_groups=groups.numbers,
+        columns=there or ["offset"],
+        use_threads=False,
     ):
-        if not whole:
+        if not groups.whole:
             batch = _kept(batch, batch.column("offset"), file_slice.offsets)
         yield batch
 
 
-def row_groups(
-    metadata: pq.FileMetaData, offsets: Intervals, times: Intervals | None
-) -> tuple[list[int], bool]:
-    """The row groups that may hold a row at one of these offsets and times, and whether no other offsets are there."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroups:
+    """The row groups to read: whether no other offsets are in them, and whether every row has a date."""
+
+    numbers: list[int]
+    whole: bool
+    dated: bool
+    row_bytes: int
+
+
+def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals | None) -> RowGroups:
+    """The row groups that may hold a row at one of these offsets and times."""
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    found: list[int] = []
-    whole = True
+    numbers: list[int] = []
+    whole = dated = True
+    size_bytes = rows = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         bounds = _bounds(group.column(at["offset"]).statistics)
-        if bounds is None:
-            whole = False
-        elif not offsets.overlaps(*bounds):
+        if bounds is not None and not offsets.overlaps(*bounds):
             continue
-        if times is not None and "timestamp" in at:
-            statistics = group.column(at["timestamp"]).statistics
-            span = _bounds(statistics)
-            # Rows without a date are beyond what the statistics bound.
-            if span is not None and statistics.null_count == 0 and not times.overlaps(*span):
-                continue
+        span = _bounds(group.column(at["timestamp"]).statistics) if "timestamp" in at else None
+        if times is not None and span is not None and not times.overlaps(*span):
+            continue
+        numbers.append(number)
         whole = whole and bounds is not None and offsets.covers(*bounds)
-        found.append(number)
-    return found, whole
+        dated = dated and span is not None
+        size_bytes += group.total_byte_size
+        rows += group.num_rows
+    row_bytes = max(1, size_bytes // max(1, rows))
+    return RowGroups(numbers=numbers, whole=whole, dated=dated, row_bytes=row_bytes)
 
 
 def _bounds(statistics: Any) -> tuple[int, int] | None:
-    """From the least to one above the greatest value, times in microseconds; None where that is not known."""
-    if statistics is None or not statistics.has_min_max:
+    """From the least to one above the greatest value, times in microseconds; None where that is not known.
+
+    Nulls are beyond what statistics bound: a row without a date has a time all the same.
+    """
+    if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
         return None
     low, high = statistics.min, statistics.max
     if isinstance(low, int):

@@ -82,8 +82,10 @@ class Lake:
         last = end if end is not None else offsets[-1][-1].as_py()
         path = f"{topic_table(self.topic)}/{data_file(partition, first, f'{self._attempt:04d}')}"
         written = write_rows(self.store, path, batches, row_group_bytes=row_group_bytes)
-        adds = () if written is None else (
-            written.add(topic_table(self.topic), partition, now_ms=T0_MS),
+        adds = (
+            ()
+            if written is None
+            else (written.add(topic_table(self.topic), partition, now_ms=T0_MS),)
         )
         intent = PartitionIntent(
             partition=partition, leader_epoch=0, start_offset=first, end_offset=last, adds=adds

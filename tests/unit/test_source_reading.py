@@ -187,6 +187,15 @@ def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
     ]
 
 
+def test_batches_are_bounded_by_their_bytes(lake: Lake) -> None:
+    big = [Row(offset=n, value=b"x" * (6 << 20)) for n in range(7)]
+    lake.add(0, [record_batch(big)])
+    (task,) = plan(lake, Predicate()).tasks
+    batches = [b.num_rows for b in read_task(task, config(lake, Predicate()))]
+    assert sum(batches) == 7
+    assert max(batches) <= 2
+
+
 def test_leader_epochs_are_a_column_and_a_filter(lake: Lake) -> None:
     lake.add(0, [record_batch([Row(offset=n, leader_epoch=n // 10) for n in range(30)])])
     found = rows(lake, "leader_epoch IN (0, 2)", ("offset", "leader_epoch"))
