@@ -458,8 +458,3 @@ def log_config(config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     taken["cleanup_policy"] = frozenset(topic.cleanup_policy)
     taken["producer_id_expiration_ms"] = config.producer_id_expiration_ms
     return LogConfig(**taken)
-
-
-def origin_of(config: BrokerConfig, names: Iterable[str]) -> str | None:
-    """The first of these settings that was given, or None."""
-    return next((name for name in names if name in config.origins), None)

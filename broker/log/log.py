@@ -42,8 +42,7 @@ from broker.seams import Background, Clock, Disk
 from broker.system import InlineBackground
 from kafka_ds.wire.batch import BatchHeader, set_log_append_time, stamp
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-
-NO_UUID = bytes(16)
+from kafka_ds.wire.types import NO_UUID
 
 
 class Log:

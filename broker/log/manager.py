@@ -24,10 +24,11 @@ from broker.log.checkpoint import (
 from broker.log.config import LogConfig
 from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
 from broker.log.files import read_or_none, replace, sync_file
-from broker.log.log import NO_UUID, Log
+from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 from broker.system import new_uuid
 from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.types import NO_UUID
 
 Key = tuple[str, int]
 

@@ -265,10 +265,6 @@ class Segment:
     def time_index(self) -> TimeIndex:
         return self._time_index or self.load_indexes()[1]
 
-    @property
-    def has_loaded_indexes(self) -> bool:
-        return self._offset_index is not None
-
     def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Read both; what is missing or cannot be this segment's is made anew from the batches."""
         try:

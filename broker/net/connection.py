@@ -164,11 +164,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- what the server calls ----------------------------------------------------------------------
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a request has been begun and not answered."""
-        return bool(self._slots)
-
     def drain(self) -> None:
         """Takes no more requests; closes as soon as those that were begun are answered."""
         if not self._is_closed:

@@ -108,11 +108,6 @@ class TierManager:
         self._metrics.worker_starts = self._worker.starts
         return self._metrics
 
-    @property
-    def worker_pid(self) -> int | None:
-        """The worker's process id while there is one."""
-        return self._worker.pid
-
     # -- what the broker tells --------------------------------------------------------------
 
     def partition_opened(

@@ -10,13 +10,12 @@ looked at once in a worker's life.
 import logging
 
 from broker.tier.crash_points import CrashPoints
+from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.checkpoint import is_torn
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.store import Store
 
 log = logging.getLogger(__name__)
-
-DAY_MS = 24 * 3_600_000
 
 
 class Upkeep:

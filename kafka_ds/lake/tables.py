@@ -16,6 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from kafka_ds.lake.actions import DAY_MS
+
 __all__ = [
     "BATCH_TYPE",
     "CLUSTER_METADATA_SCHEMA",
@@ -181,7 +183,6 @@ def _delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
 
 # Put-if-absent is exclusive only while a version's file exists: a writer that slept past the log's
 # clean-up would win a version long past. So the log is kept for a week at least.
-DAY_MS = 86_400_000
 LOG_RETENTION_MS = 7 * DAY_MS
 CHECKPOINT_INTERVAL = 100
 
