@@ -5,14 +5,16 @@ from random import Random
 from typing import Any
 
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import REQUESTS, RESPONSES
+from kafka_ds.wire.messages import OWN_KEYS_FROM, REQUESTS, RESPONSES
 from kafka_ds.wire.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
 from kafka_ds.wire.types import Primitive, message_info
 
-MESSAGES = [cls for table in (REQUESTS, RESPONSES) for _, cls in sorted(table.items())]
+EVERY_MESSAGE = [cls for table in (REQUESTS, RESPONSES) for _, cls in sorted(table.items())]
+# Those that Kafka has too.
+MESSAGES = [cls for cls in EVERY_MESSAGE if (message_info(cls).key or 0) < OWN_KEYS_FROM]
 ALL_VERSIONS = [
     (cls, version)
-    for cls in MESSAGES
+    for cls in EVERY_MESSAGE
     for version in range(message_info(cls).versions.first, message_info(cls).versions.last + 1)
 ]
 
