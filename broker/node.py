@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import broker.handlers  # noqa: F401 - registers what is served
@@ -33,6 +33,7 @@ from broker.config import BrokerConfig, log_config
 from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
+from broker.handlers.preparing import BatchPreparer
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.net.dispatch import Dispatcher
@@ -49,6 +50,8 @@ from broker.tier.manager import TierManager
 from broker.tier.settings import TierSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
+from kafka_ds.lake.log import DeltaLog, LogClock
+from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store import StoreNotExclusive, UnsupportedStore, open_store, probe
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
@@ -74,8 +77,21 @@ class Node:
     transactions: TransactionCoordinator
     tier: TierManager | None
 
-    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, network: Network) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        disk: Disk,
+        network: Network,
+        *,
+        open_lake: Callable[[str], Store] | None = None,
+        lake_clock: LogClock | None = None,
+        threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
+    ) -> None:
+        """What stands behind the keywords is the machine's own, unless a simulation brings another lake and threads."""
         self.config = config
+        self._open_lake = open_lake or _open_exclusive
+        self._lake_clock = lake_clock
         self.clock = clock
         self.disk = disk
         self.network = network
@@ -83,8 +99,9 @@ class Node:
         self.tier = None
         self.server = Server(config, Dispatcher(REGISTRY, self, self.metrics.net), self.metrics.net)
         self._metrics_server = MetricsServer(self.metrics)
-        self._executor = ThreadPoolExecutor(DISK_THREADS_MAX, thread_name_prefix="disk")
+        self._executor = threads(DISK_THREADS_MAX, "disk")
         self._ticking: asyncio.Task[None] | None = None
+        self.preparer = BatchPreparer()
 
     # -- beginning ----------------------------------------------------------------------------------
 
@@ -127,22 +144,21 @@ class Node:
 
     def _open_metadata(self) -> MetadataLog:
         store = self._open_store()
-        metadata_log = MetadataLog(store)
+        log = DeltaLog(store, CLUSTER_METADATA, clock=self._lake_clock)
+        metadata_log = MetadataLog(store, log=log)
         self.metadata = metadata_log.load()
         return metadata_log
 
     def _open_store(self) -> Store:
         uri = self.config.lake_uri
         try:
-            store = open_store(uri)
-            probe(store)
+            return self._open_lake(uri)
         except UnsupportedStore as error:
             raise ConfigError(str(error)) from None
         except StoreNotExclusive as error:
             raise ConfigError(f"lake.uri={uri}: {error}") from None
         except OSError as error:
             raise ConfigError(f"lake.uri={uri}: {_reason(error)}") from None
-        return store
 
     def _open_logs(self) -> LogManager:
         config = self.config
@@ -297,6 +313,7 @@ class Node:
         self.groups.stop()
         self.transactions.stop()
         self.replica_manager.stop()
+        self.preparer.close()
         await self.server.stop()
         if self.tier is not None:
             await self.tier.stop()
@@ -305,6 +322,13 @@ class Node:
         unasked = self.replica_manager.has_lost
         self.log_manager.close(NO_BROKER_EPOCH if unasked else self.controller.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _open_exclusive(uri: str) -> Store:
+    """The store behind `lake.uri`, once it has shown that of several writers one wins."""
+    store = open_store(uri)
+    probe(store)
+    return store
 
 
 def _reason(error: OSError) -> str:
