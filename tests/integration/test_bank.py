@@ -1,0 +1,286 @@
+"""A bank: money moves between accounts of several topics while broker and tellers are killed and fenced.
+
+Tellers (`bank_teller.py`) are processes of librdkafka: they read orders as members of one group, write a debit and a
+credit for each, and send their offsets with the transaction. In the end each order was carried out exactly once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.clients.topics import create_topic
+from tests.integration.bank_teller import EXIT_FENCED, GROUP, LEDGERS, ORDERS, ledger_of
+from tests.model_runs import examples
+from tests.processes import BrokerProcess, wait_until
+
+TELLERS = ("teller-0", "teller-1")
+ACCOUNTS = 12
+PARTITIONS = 2
+# So many that each of three tellers gets some.
+ORDER_PARTITIONS = 4
+ORDERS_AT_ONCE = 60
+TIMEOUT_S = 60.0
+SETTINGS = {
+    "transaction.state.log.num.partitions": 2,
+    "offsets.topic.num.partitions": 2,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "group.min.session.timeout.ms": 1_000,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+
+class Bank:
+    """The broker, the tellers, and what was ordered."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.broker = BrokerProcess(folder, SETTINGS).start()
+        self.journal = folder / "journal"
+        self.journal.touch()
+        self._log = folder / "tellers.log"
+        self._tellers: dict[str, subprocess.Popen[bytes]] = {}
+        self.orders: list[dict[str, int]] = []
+        create_topic(self.broker.bootstrap, ORDERS, partitions=ORDER_PARTITIONS)
+        for topic in LEDGERS:
+            create_topic(self.broker.bootstrap, topic, partitions=PARTITIONS)
+
+    def close(self) -> None:
+        for teller in self._tellers.values():
+            _end(teller)
+        self.broker.stop()
+
+    # -- what happens -------------------------------------------------------------------------------
+
+    def order(self, count: int = ORDERS_AT_ONCE) -> None:
+        """Somebody wants so many transfers; they are in the log when this returns."""
+        producer = Producer(
+            {"bootstrap.servers": self.broker.bootstrap, "enable.idempotence": True}
+        )
+        for _ in range(count):
+            payer, payee = self.random.sample(range(ACCOUNTS), 2)
+            order = {
+                "id": len(self.orders),
+                "from": payer,
+                "to": payee,
+                "amount": self.random.randint(1, 100),
+            }
+            self.orders.append(order)
+            producer.produce(ORDERS, json.dumps(order), partition=order["id"] % ORDER_PARTITIONS)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def employ(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a teller; who was there under this name is its own affair."""
+        words = [self.broker.bootstrap, name, str(self.journal)]
+        with self._log.open("ab") as log:
+            teller = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.bank_teller", *words], stderr=log
+            )
+        self._tellers[name] = teller
+        return teller
+
+    def kill_a_teller(self) -> None:
+        name = self.random.choice(TELLERS)
+        _end(self._tellers[name])
+        self.employ(name)
+
+    def replace_a_teller(self) -> None:
+        """A second one of the same transactional id comes: the first must notice that it is fenced, and go."""
+        name = self.random.choice(TELLERS)
+        former = self._tellers[name]
+        self.employ(name)
+        try:
+            wait_until("the former to go", lambda: self._has_gone(former), timeout_s=TIMEOUT_S)
+            assert former.returncode == EXIT_FENCED
+        finally:
+            _end(former)
+
+    def _has_gone(self, former: subprocess.Popen[bytes]) -> bool:
+        """Whether it has; it learns that it is fenced when it has something to do."""
+        self.order(ORDER_PARTITIONS)
+        return former.poll() is not None
+
+    def kill_the_broker(self) -> None:
+        self.broker.kill()
+        self.broker.start()
+
+    def kill_the_broker_and_a_teller(self) -> None:
+        self.broker.kill()
+        self.kill_a_teller()
+        self.broker.start()
+
+    def wait_for_commits(self, count: int) -> None:
+        """Until so many more transactions were committed."""
+        wanted = len(self.noted("committed")) + count
+        wait_until("commits", lambda: len(self.noted("committed")) >= wanted, timeout_s=TIMEOUT_S)
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    def noted(self, what: str) -> set[str]:
+        """The attempts of which a teller noted this; a teller that was killed may not have come to it."""
+        lines = self.journal.read_text().splitlines()
+        return {line.split()[1] for line in lines if line.startswith(f"{what} ")}
+
+    def processed(self) -> dict[int, int]:
+        """The group's committed offsets."""
+        asked = ConsumerGroupTopicPartitions(
+            GROUP, [TopicPartition(ORDERS, index) for index in range(ORDER_PARTITIONS)]
+        )
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        found = admin.list_consumer_group_offsets([asked])[GROUP].result(TIMEOUT_S)
+        return {each.partition: each.offset for each in found.topic_partitions}
+
+    def ordered(self) -> dict[int, int]:
+        """What the group's offsets come to when all is done."""
+        return dict(Counter(order["id"] % ORDER_PARTITIONS for order in self.orders))
+
+    def wait_until_all_is_done(self) -> None:
+        wait_until(
+            "all orders to be carried out",
+            lambda: self.processed() == self.ordered(),
+            timeout_s=TIMEOUT_S,
+            every_s=0.3,
+        )
+
+    def wait_until_nothing_is_open(self) -> None:
+        wait_until(
+            "the last stable offsets to reach the ends",
+            lambda: (
+                self._ends(IsolationLevel.READ_COMMITTED)
+                == self._ends(IsolationLevel.READ_UNCOMMITTED)
+            ),
+            timeout_s=TIMEOUT_S,
+            every_s=0.3,
+        )
+
+    def _ends(self, isolation: IsolationLevel) -> dict[tuple[str, int], int]:
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        topics = (*LEDGERS, "__consumer_offsets")
+        wanted = {
+            TopicPartition(topic, index): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic in topics
+            for index in range(PARTITIONS)
+        }
+        found = admin.list_offsets(wanted, isolation_level=isolation)
+        return {
+            (where.topic, where.partition): future.result(TIMEOUT_S).offset
+            for where, future in found.items()
+        }
+
+    def entries(self, isolation: str) -> list[dict[str, Any]]:
+        """What stands in all ledgers."""
+        return list(_read(self.broker.bootstrap, isolation))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _read(bootstrap: str, isolation: str) -> Iterator[dict[str, Any]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "auditor",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    left: set[Any] = {(topic, index) for topic in LEDGERS for index in range(PARTITIONS)}
+    consumer.assign([TopicPartition(*where, OFFSET_BEGINNING) for where in left])
+    while left:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None, f"no end of {left}"
+        error = message.error()
+        if error is None:
+            value = message.value()
+            assert value is not None
+            yield json.loads(value) | {"topic": message.topic()}
+        elif error.code() == KafkaError._PARTITION_EOF:
+            left -= {(message.topic(), message.partition())}
+    consumer.close()
+
+
+def check(bank: Bank) -> None:
+    """Each order once, sums hold, offsets are those of what was processed, nothing is left open."""
+    bank.wait_until_all_is_done()
+    bank.wait_until_nothing_is_open()
+    assert bank.processed() == bank.ordered()
+
+    committed = bank.entries("read_committed")
+    carried_out = Counter(
+        (entry["order"], entry["account"], entry["change"]) for entry in committed
+    )
+    wanted: Counter[tuple[int, int, int]] = Counter()
+    for order in bank.orders:
+        wanted[order["id"], order["from"], -order["amount"]] += 1
+        wanted[order["id"], order["to"], order["amount"]] += 1
+    assert carried_out == wanted, "every transfer once, both sides of it"
+    assert sum(entry["change"] for entry in committed) == 0
+    assert all(entry["topic"] == ledger_of(entry["account"]) for entry in committed)
+
+    everything = bank.entries("read_uncommitted")
+    attempts = {entry["attempt"] for entry in committed}
+    tried = {entry["attempt"] for entry in everything}
+    aborted = bank.noted("aborted")
+    assert bank.noted("committed") <= attempts, "what was said to be committed is"
+    assert aborted and not aborted & attempts, "what was said to be aborted is"
+    assert aborted <= tried, "who reads everything sees what was aborted"
+    assert not bank.noted("given-up") & attempts
+
+
+ACTIONS = (
+    Bank.kill_the_broker,
+    Bank.kill_a_teller,
+    Bank.replace_a_teller,
+    Bank.kill_the_broker_and_a_teller,
+)
+
+
+def run(folder: Path, seed: int, rounds: int) -> None:
+    """Every mishap once a round, in an order of its own, in the midst of transfers."""
+    bank = Bank(folder, seed)
+    try:
+        for name in TELLERS:
+            bank.employ(name)
+        for _ in range(rounds):
+            for action in bank.random.sample(ACTIONS, len(ACTIONS)):
+                bank.order()
+                bank.wait_for_commits(bank.random.randint(1, 4))
+                action(bank)
+        bank.order()
+        check(bank)
+    finally:
+        bank.close()
+    assert "Traceback" not in bank.broker.log_file.read_text()
+
+
+def test_every_transfer_counts_once_whoever_dies(tmp_path: Path) -> None:
+    run(tmp_path, seed=1, rounds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(2, 2 + examples(3)))
+def test_every_transfer_counts_once_whoever_dies_often(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed, rounds=3)
