@@ -2,8 +2,9 @@
 
 - An offset up to the high watermark, -1 meaning that one; beyond it or below -1: OFFSET_OUT_OF_RANGE. Below what the
   partition begins with already nothing changes. The answer is where the partition begins now.
-- When it is answered the new log start is durable (Kafka lets a crash take it back). The segments below it go with the
-  next run of retention. The lake is told in the background, so that a broker that loses its disk begins there too.
+- When it is answered the new log start is durable (Kafka lets a crash take it back); a thread waits for the disk. Where
+  that fails: KAFKA_STORAGE_ERROR for all. The segments below the new start go with the next run of retention. The lake
+  is told in the background, so that a broker that loses its disk begins there too.
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
@@ -49,11 +50,16 @@ def refuse(
 
 
 @serves(DeleteRecordsRequest, versions="0-2", failure=refuse)
-def delete_records(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+async def delete_records(
+    request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
     """Move the log starts, or say why not."""
     node = context.node
     topics = [_of_topic(topic, node) for topic in request.topics]
-    node.log_manager.checkpoint_recovery_points()
+    try:
+        await node.log_manager.checkpoint_log_starts()
+    except OSError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     return DeleteRecordsResponse(topics=topics)
 
 

@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
@@ -250,10 +251,22 @@ class LogManager:
         while its old recovery point would be believed."""
         self._checkpoint_logs(wait=True)
 
+    async def checkpoint_log_starts(self) -> None:
+        """Write where logs begin, in Background, also what another write may have under way; raises OSError."""
+        loop = asyncio.get_running_loop()
+        waiting = []
+        for directory in self._directories:
+            own = self._of_directory(directory, self._log_starts())
+            work = directory.checkpoint(names.LOG_START_OFFSET_CHECKPOINT, own)
+            written: asyncio.Future[None] = loop.create_future()
+            self._background.submit(work, partial(_settle, written))
+            waiting.append(written)
+        await asyncio.gather(*waiting)
+
     def _checkpoint(self, name: str, offsets: Offsets, *, wait: bool) -> None:
         """Write the part of each directory, where it has changed."""
         for directory in self._directories:
-            own = {key: offset for key, offset in offsets.items() if self._is_home(directory, key)}
+            own = self._of_directory(directory, offsets)
             if self._checkpointed.get((directory.path, name)) == own:
                 continue
             work = directory.checkpoint(name, own)
@@ -264,18 +277,20 @@ class LogManager:
                 # One that fails is written again when it has changed, which it does all the time.
                 self._background.submit(work, _report(directory.file(name)))
 
-    def _is_home(self, directory: LogDirectory, key: Key) -> bool:
-        return self._homes.get(key) is directory
+    def _of_directory(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
+        return {key: offset for key, offset in offsets.items() if self._homes.get(key) is directory}
 
-    def _checkpoint_logs(self, *, wait: bool) -> None:
-        points = {key: log.recovery_point for key, log in self._logs.items()}
-        starts = {
+    def _log_starts(self) -> Offsets:
+        return {
             key: log.log_start_offset
             for key, log in self._logs.items()
             if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
         }
+
+    def _checkpoint_logs(self, *, wait: bool) -> None:
+        points = {key: log.recovery_point for key, log in self._logs.items()}
         self._checkpoint(names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
-        self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT, starts, wait=wait)
+        self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts(), wait=wait)
 
     # -- upkeep ---------------------------------------------------------------------------------
 
@@ -352,3 +367,12 @@ def _report(what: str) -> Callable[[BaseException | None], None]:
             _LOGGER.error("%s: %s", what, error)
 
     return done
+
+
+def _settle(written: asyncio.Future[None], error: BaseException | None) -> None:
+    if written.done():
+        return  # nobody waits any more
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)

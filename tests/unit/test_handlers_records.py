@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.log import directory
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteRecordsRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
@@ -64,6 +66,47 @@ async def test_minus_one_is_the_high_watermark(memory_path: Path) -> None:
         assert (await delete(broker, "t", -1)).low_watermark == 2
         assert (await broker.produce("t", batch_of([b"c"]))).base_offset == 2
         assert [r.value for r in records_of((await broker.fetch("t", 2)).records)] == [b"c"]
+
+
+@in_loop
+async def test_nobody_else_waits_for_its_disk(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        disk_is_quick = threading.Event()
+        write = directory.replace
+
+        def slow(*words: Any, **more: Any) -> None:
+            assert disk_is_quick.wait(20), "whoever could make it quick is kept waiting"
+            write(*words, **more)
+
+        monkeypatch.setattr(directory, "replace", slow)
+        deleting = asyncio.ensure_future(delete(broker, "t", 1))
+        while await earliest(broker, "t") != 1:
+            await asyncio.sleep(0)
+        assert not deleting.done(), "it is not durable yet"
+        disk_is_quick.set()
+        assert (await deleting).low_watermark == 1
+
+
+@in_loop
+async def test_a_disk_that_fails_is_a_storage_error(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+
+        def fails(*words: Any, **more: Any) -> None:
+            raise OSError("no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(directory, "replace", fails)
+            answer = await delete(broker, "t", 1)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await delete(broker, "t", 1)).low_watermark == 1, "and asked again it is written"
 
 
 @in_loop
