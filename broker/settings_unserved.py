@@ -24,16 +24,12 @@ alter.config.policy.class.name C
 alter.log.dirs.replication.quota.window.num I 11
 alter.log.dirs.replication.quota.window.size.seconds I 1
 authorizer.class.name S
-auto.leader.rebalance.enable B true
 background.threads I 10
-broker.heartbeat.interval.ms I 2000
 broker.id I -1
-broker.session.timeout.ms I 9000
 client.quota.callback.class C
 config.providers A
 connection.failed.authentication.delay.ms I 100
 connections.max.reauth.ms L 0
-controlled.shutdown.enable B true
 controller.listener.names A
 controller.quorum.append.linger.ms I 25
 controller.quorum.auto.join.enable B false
@@ -111,11 +107,8 @@ group.streams.min.heartbeat.interval.ms I 5000
 group.streams.min.session.timeout.ms I 45000
 group.streams.num.standby.replicas I 0
 group.streams.session.timeout.ms I 45000
-initial.broker.registration.timeout.ms I 60000
-inter.broker.listener.name S
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
-leader.imbalance.check.interval.seconds L 300
 leader.replication.throttled.rate L 9223372036854775807
 log.cleaner.backoff.ms L 15000
 log.cleaner.dedupe.buffer.size L 134217728
@@ -187,7 +180,6 @@ replica.socket.receive.buffer.bytes I 65536
 replica.socket.timeout.ms I 30000
 replication.quota.window.num I 11
 replication.quota.window.size.seconds I 1
-request.timeout.ms I 30000
 sasl.client.callback.handler.class C
 sasl.enabled.mechanisms A GSSAPI
 sasl.jaas.config P

@@ -1,0 +1,304 @@
+"""Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
+
+Rules of this file: declarations only; `broker.config` reads them from a file and a command line. Where Apache Kafka has
+the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.listeners import Endpoint, parse_endpoints
+from broker.settings import (
+    Value,
+    attribute_of,
+    boolean,
+    i16,
+    i32,
+    i64,
+    settings_of,
+    string,
+    strings,
+)
+from broker.topic_config import DAY_MS, TopicConfig
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
+
+    `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
+    `changes` are those made while it runs, by resource name (`broker.dynamic_config`), `started_topic` is what
+    `topic` was before them.
+    """
+
+    # -- who it is ----------------------------------------------------------------------------------
+    node_id: int = i32(1, "The number of this broker, unique in its cluster.", low=0, ours=True)
+    broker_rack: str | None = string(None, "The rack that this broker stands in, told to clients.")
+    process_roles: tuple[str, ...] = strings(
+        ("broker", "controller"),
+        "What this process is: always both.",
+        honours=("broker,controller",),
+        ours=True,
+    )
+
+    # -- how it is reached --------------------------------------------------------------------------
+    listeners: str = string(
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where the broker listens: NAME://host:port, several with commas. No host means all addresses, "
+        "port 0 any free one.",
+        ours=True,
+    )
+    advertised_listeners: str | None = string(
+        None, "What clients are told to connect to, by listener name; without it, the listeners."
+    )
+    listener_security_protocol_map: str = string(
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "The protocol of each listener name; only PLAINTEXT is served yet.",
+    )
+    metrics_port: int | None = i32(
+        None,
+        "The port on which Prometheus finds the metrics; without it none.",
+        low=0,
+        high=65535,
+        ours=True,
+    )
+    connections_max_idle_ms: int = i64(
+        600_000, "The time without a byte after which a connection is closed; -1 means never."
+    )
+    max_connections: int = i32(2**31 - 1, "How many connections the broker holds at once.", low=0)
+    max_connections_per_ip: int = i32(
+        2**31 - 1, "How many connections one address may hold at once.", low=0
+    )
+    socket_listen_backlog_size: int = i32(
+        50, "How many connections may wait to be accepted.", low=1
+    )
+    socket_receive_buffer_bytes: int = i32(
+        -1, "The size of a socket's receive buffer; -1 leaves it to the system.", low=-1, ours=True
+    )
+    socket_request_max_bytes: int = i32(100 * _MIB, "The largest request that is read.", low=1)
+    socket_send_buffer_bytes: int = i32(
+        -1, "The size of a socket's send buffer; -1 leaves it to the system.", low=-1, ours=True
+    )
+
+    # -- cluster ------------------------------------------------------------------------------------
+    auto_leader_rebalance_enable: bool = boolean(
+        True, "Whether partitions go back to their preferred leaders by themselves."
+    )
+    broker_heartbeat_interval_ms: int = i32(
+        2_000, "How often a broker tells the controller that it is alive.", low=1
+    )
+    broker_session_timeout_ms: int = i32(
+        9_000,
+        "After how long without a sign of life a broker is fenced, and a controller taken for gone.",
+        low=1,
+    )
+    controlled_shutdown_enable: bool = boolean(
+        True, "Whether a broker that stops lets others lead its partitions first."
+    )
+    controller_lease_interval_ms: int = i32(
+        2_000,
+        "How often the active controller shows in the lake that it is alive.",
+        low=1,
+        ours=True,
+    )
+    initial_broker_registration_timeout_ms: int = i32(
+        60_000, "How long a broker that starts tries to be taken in.", low=1
+    )
+    inter_broker_listener_name: str | None = string(
+        None, "The listener by which brokers reach each other; without it, the first one."
+    )
+    leader_imbalance_check_interval_seconds: int = i64(
+        300,
+        "How often it is looked for partitions that their preferred leader does not lead.",
+        low=1,
+    )
+    request_timeout_ms: int = i32(
+        30_000, "How long an answer of another broker is waited for.", low=1
+    )
+
+    # -- topics -------------------------------------------------------------------------------------
+    auto_create_topics_enable: bool = boolean(
+        True, "Whether a topic that a client asks for is created if it is not there."
+    )
+    default_replication_factor: int = i32(
+        1, "The number of replicas of a topic that does not say.", low=1
+    )
+    delete_topic_enable: bool = boolean(True, "Whether topics may be deleted.")
+    num_partitions: int = i32(1, "The number of partitions of a topic that does not say.", low=1)
+
+    # -- log ----------------------------------------------------------------------------------------
+    log_dir: str | None = string(None, "The directory of the logs, where log.dirs is not given.")
+    log_dirs: tuple[str, ...] = strings(
+        ("data/log",), "The directories of the logs, with commas.", ours=True
+    )
+    log_flush_offset_checkpoint_interval_ms: int = i32(
+        60_000, "How often the recovery points are written.", low=0
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = i32(
+        60_000, "How often the log start offsets are written.", low=0, honours=("60000",)
+    )
+    log_retention_check_interval_ms: int = i64(
+        300_000, "How often old segments are looked for.", low=1
+    )
+    producer_id_expiration_ms: int = i32(
+        DAY_MS, "How long an idempotent producer is remembered after its last batch.", low=1
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = i64(
+        5_000, "How often the high watermarks are written."
+    )
+    fetch_max_bytes: int = i32(
+        55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
+    )
+
+    # -- groups -------------------------------------------------------------------------------------
+    group_initial_rebalance_delay_ms: int = i32(
+        3_000, "How long a group that forms waits for more members.", low=0
+    )
+    group_max_session_timeout_ms: int = i32(
+        1_800_000, "The longest session that a member may ask for."
+    )
+    group_max_size: int = i32(2**31 - 1, "How many members a group may have.", low=1)
+    group_min_session_timeout_ms: int = i32(
+        6_000, "The shortest session that a member may ask for."
+    )
+    offset_metadata_max_bytes: int = i32(
+        4096, "How much a client may say with an offset that it commits."
+    )
+    offsets_commit_timeout_ms: int = i32(
+        5_000,
+        "How long a group's records may take to be replicated before the client is told.",
+        low=1,
+    )
+    offsets_retention_check_interval_ms: int = i64(
+        600_000, "How often old offsets are looked for.", low=1
+    )
+    offsets_retention_minutes: int = i32(
+        7 * 24 * 60, "How long offsets are kept that no member of their group uses.", low=1
+    )
+    offsets_topic_num_partitions: int = i32(
+        50, "The partitions of __consumer_offsets when it is created.", low=1
+    )
+    offsets_topic_replication_factor: int = i16(
+        3, "The most replicas of __consumer_offsets when it is created.", low=1
+    )
+    offsets_topic_segment_bytes: int = i32(
+        100 * _MIB, "The segment.bytes of __consumer_offsets when it is created.", low=1 << 20
+    )
+
+    # -- transactions -------------------------------------------------------------------------------
+    transaction_max_timeout_ms: int = i32(
+        900_000, "The longest time that a transaction may ask to stay open.", low=1
+    )
+    transactional_id_expiration_ms: int = i32(
+        7 * DAY_MS, "How long a transactional id is remembered that nobody uses.", low=1
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = i32(
+        10_000, "How often transactions that are open for too long are looked for.", low=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = i32(
+        3_600_000, "How often transactional ids that nobody uses are looked for.", low=1
+    )
+    transaction_state_log_num_partitions: int = i32(
+        50, "The partitions of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_replication_factor: int = i16(
+        3, "The most replicas of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_min_isr: int = i32(
+        2, "The min.insync.replicas of __transaction_state when it is created.", low=1
+    )
+    transaction_state_log_segment_bytes: int = i32(
+        100 * _MIB, "The segment.bytes of __transaction_state when it is created.", low=1 << 20
+    )
+
+    # -- lake ---------------------------------------------------------------------------------------
+    lake_uri: str = string("data/lake", "Where the Delta tables are: a folder.", ours=True)
+    lake_max_lag_ms: int = i64(
+        -1,
+        "How long a record may wait for its way into the table, even if its segment is not closed; -1 means until "
+        "then.",
+        low=-1,
+        ours=True,
+    )
+    lake_local_grace_ms: int = i64(
+        60_000,
+        "How long a segment stays on local disk after it is in the table, whatever the local retention.",
+        low=0,
+        ours=True,
+    )
+    lake_worker_idle_ms: int = i64(
+        300_000,
+        "How long the worker process stays without work; -1 means for good.",
+        low=-1,
+        ours=True,
+    )
+    lake_start_delay_ms: int = i64(
+        1_000,
+        "How long after the opening of a partition the lake is asked what it holds of it.",
+        low=0,
+        ours=True,
+    )
+    lake_copy_bytes: int = i64(
+        64 * _MIB,
+        "How many bytes of log one copy takes, unless a single segment holds more.",
+        low=1,
+        ours=True,
+    )
+    lake_file_bytes: int = i64(
+        128 * _MIB, "About how many bytes of records one Parquet file holds.", low=1, ours=True
+    )
+    lake_checkpoint_interval: int = i32(
+        100, "After how many commits a table gets a checkpoint.", low=1, ours=True
+    )
+    lake_log_retention_ms: int = i64(
+        7 * DAY_MS,
+        "How long the history of a topic's table is kept, in whole days; held by the table from its creation on.",
+        low=7 * DAY_MS,
+        ours=True,
+    )
+    lake_reader_cache_bytes: int = i64(
+        16 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True
+    )
+    remote_log_manager_task_interval_ms: int = i64(
+        30_000, "How often it is looked for what to copy; closing a segment starts it too.", low=1
+    )
+    remote_log_reader_max_pending_tasks: int = i32(
+        100, "How many reads of old offsets may wait.", low=1
+    )
+    remote_log_reader_threads: int = i32(
+        2, "How many reads of old offsets run at once.", low=1, ours=True
+    )
+    remote_log_storage_system_enable: bool = boolean(
+        True, "Whether topics are Delta tables at all; a topic may say otherwise.", ours=True
+    )
+
+    # -- not settings -------------------------------------------------------------------------------
+    topic: TopicConfig = TopicConfig()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    started_topic: TopicConfig | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it listens."""
+        return parse_endpoints("listeners", self.listeners)
+
+    @property
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told; without a host or port where only the running broker knows."""
+        if self.advertised_listeners is None:
+            return self.endpoints
+        return parse_endpoints("advertised.listeners", self.advertised_listeners)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener by which brokers reach each other."""
+        return self.inter_broker_listener_name or self.endpoints[0].name
+
+    def values(self) -> Mapping[str, Value]:
+        """All broker-wide settings by Kafka's name."""
+        return {name: getattr(self, attribute_of(name)) for name in settings_of(BrokerConfig)}
