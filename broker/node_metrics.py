@@ -1,57 +1,204 @@
-"""Pure: what a broker shows of its logs, partitions and tier, under Kafka's names in their Prometheus spelling.
+"""Pure: what a broker shows of its partitions, logs, cluster and tier, under Kafka's names.
 
-Rules of this file: it reads state and changes none; what grows ends in `_total`.
+Rules of this file: it reads state and changes none; each walk is over a copy, as a reading is done in parts. Names are
+declared by `broker.net.metrics_names`; coordinators and the tier declare theirs beside what they count.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.groups.metrics import group_samples
+from broker.net.metrics_names import Metric, Sample, gauge
+from broker.tier.metrics import tier_samples
 
 if TYPE_CHECKING:
-    from broker.net.metrics import Sample
+    from broker.cluster.image import MetadataImage
     from broker.node import Node
     from broker.replica.hosted import HostedPartition
 
-_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
+_REPLICAS = "kafka.server:type=ReplicaManager,name="
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_PARTITION = ("topic", "partition")
+_WAITING = "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize"
 
+# Kafka's numbers of a broker's state.
+STARTING, RECOVERY, RUNNING = 1, 2, 3
 
-_OF_PARTITION: Mapping[str, Callable[[HostedPartition], int]] = {
-    "size": lambda partition: partition.log.size_bytes,
-    "logstartoffset": lambda partition: partition.log.log_start_offset,
-    "logendoffset": lambda partition: partition.log.log_end_offset,
-    "highwatermark": lambda partition: partition.high_watermark,
-    "highestoffsetinremotestorage": lambda partition: (
-        partition.log.highest_offset_in_remote_storage
+BROKER_STATE = gauge(
+    "kafka.server:type=KafkaServer,name=BrokerState",
+    f"{STARTING} not registered yet, {RECOVERY} comparing logs with the lake, {RUNNING} running.",
+)
+PARTITIONS = gauge(f"{_REPLICAS}PartitionCount", "Partitions that this broker has a replica of.")
+LEADERS = gauge(f"{_REPLICAS}LeaderCount", "Partitions that this broker leads.")
+OFFLINE_REPLICAS = gauge(
+    f"{_REPLICAS}OfflineReplicaCount", "Partitions that this broker should lead and cannot open."
+)
+UNDER_REPLICATED = gauge(
+    f"{_REPLICAS}UnderReplicatedPartitions", "Led partitions with replicas out of sync."
+)
+UNDER_MIN_ISR = gauge(
+    f"{_REPLICAS}UnderMinIsrPartitionCount",
+    "Led partitions with fewer replicas in sync than min.insync.replicas.",
+)
+AT_MIN_ISR = gauge(
+    f"{_REPLICAS}AtMinIsrPartitionCount",
+    "Led partitions with as many replicas in sync as min.insync.replicas, and not one more.",
+)
+REASSIGNING = gauge(
+    f"{_REPLICAS}ReassigningPartitions", "Led partitions whose replicas are being changed."
+)
+PRODUCER_IDS = gauge(f"{_REPLICAS}ProducerIdCount", "Producers whose last batches are known.")
+WAITING = gauge(_WAITING, "Requests that wait for a partition, by partition.", "delayedOperation")
+ACTIVE_CONTROLLER = gauge(
+    f"{_CONTROLLER}ActiveControllerCount", "1 where this broker decides for the cluster."
+)
+
+_OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
+    gauge("kafka.log:type=Log,name=Size", "Bytes of the local log.", *_PARTITION): (
+        lambda partition: partition.log.size_bytes
     ),
+    gauge("kafka.log:type=Log,name=NumLogSegments", "Segments on the disk.", *_PARTITION): (
+        lambda partition: partition.log.segment_count
+    ),
+    gauge("kafka.log:type=Log,name=LogStartOffset", "The first offset to read.", *_PARTITION): (
+        lambda partition: partition.log.log_start_offset
+    ),
+    gauge("kafka.log:type=Log,name=LogEndOffset", "The next offset to write.", *_PARTITION): (
+        lambda partition: partition.log.log_end_offset
+    ),
+    gauge(
+        "kafka.log:type=Log,name=LocalLogStartOffset",
+        "The first offset on the disk; what is below comes out of the lake.",
+        *_PARTITION,
+        ours=True,
+    ): lambda partition: partition.log.local_log_start_offset,
+    gauge(
+        "kafka.log:type=Log,name=HighWatermark",
+        "Everything below is committed.",
+        *_PARTITION,
+        ours=True,
+    ): lambda partition: partition.high_watermark,
+    gauge(
+        "kafka.log:type=Log,name=HighestOffsetInRemoteStorage",
+        "The last offset that is in the lake, -1 where none is.",
+        *_PARTITION,
+        ours=True,
+    ): lambda partition: partition.log.highest_offset_in_remote_storage,
+    gauge(
+        "kafka.cluster:type=Partition,name=LastStableOffsetLag",
+        "Committed offsets that read_committed does not see yet.",
+        *_PARTITION,
+    ): lambda partition: partition.high_watermark - partition.last_stable_offset(),
+    gauge("kafka.cluster:type=Partition,name=ReplicasCount", "Replicas.", *_PARTITION): (
+        lambda partition: len(partition.leader.replicas)
+    ),
+    gauge(
+        "kafka.cluster:type=Partition,name=InSyncReplicasCount", "Replicas in sync.", *_PARTITION
+    ): lambda partition: len(partition.leader.isr),
+    gauge(
+        "kafka.cluster:type=Partition,name=UnderReplicated",
+        "1 where replicas are out of sync.",
+        *_PARTITION,
+    ): lambda partition: int(_is_under_replicated(partition)),
+    gauge(
+        "kafka.cluster:type=Partition,name=UnderMinIsr",
+        "1 where fewer replicas are in sync than min.insync.replicas.",
+        *_PARTITION,
+    ): lambda partition: int(partition.leader.is_under_min_isr),
+}
+
+_OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
+    gauge(f"{_CONTROLLER}GlobalTopicCount", "Topics of the cluster."): (
+        lambda image: len(image.topics)
+    ),
+    gauge(f"{_CONTROLLER}GlobalPartitionCount", "Partitions of the cluster."): (
+        lambda image: sum(len(topic.partitions) for topic in image.topics.values())
+    ),
+    gauge(f"{_CONTROLLER}OfflinePartitionsCount", "Partitions without a leader."): (
+        lambda image: sum(
+            each.leader < 0 for topic in image.topics.values() for each in topic.partitions.values()
+        )
+    ),
+    gauge(
+        f"{_CONTROLLER}PreferredReplicaImbalanceCount",
+        "Partitions that are not led by their first replica.",
+    ): lambda image: sum(
+        each.leader != each.replicas[0]
+        for topic in image.topics.values()
+        for each in topic.partitions.values()
+    ),
+    gauge(f"{_CONTROLLER}ActiveBrokerCount", "Brokers that are registered and not fenced."): (
+        lambda image: sum(not each.fenced for each in image.brokers.values())
+    ),
+    gauge(f"{_CONTROLLER}FencedBrokerCount", "Brokers that are registered and fenced."): (
+        lambda image: sum(each.fenced for each in image.brokers.values())
+    ),
+    gauge(
+        f"{_CONTROLLER}LastAppliedRecordOffset",
+        "The version of the metadata's table that this broker has come to.",
+    ): lambda image: image.version,
 }
 
 
 def node_samples(node: Node) -> Iterator[Sample]:
-    """Gauges and counters of the broker as a whole."""
+    """Everything but what the network layer counts."""
     partitions = list(node.replica_manager)
-    yield "kafka_server_replicamanager_partitioncount", {}, len(partitions)
-    yield "kafka_server_replicamanager_leadercount", {}, len(partitions)
-    yield (
-        "kafka_controller_kafkacontroller_activecontrollercount",
-        {},
-        int(node.controller.is_active),
-    )
-    yield "kafka_controller_kafkacontroller_globaltopiccount", {}, len(node.metadata.topics)
-    for name, read in _OF_PARTITION.items():
+    yield BROKER_STATE, (), _state(node)
+    yield from _replica_samples(node, partitions)
+    yield from node.replica_manager.topic_metrics.samples()
+    yield ACTIVE_CONTROLLER, (), int(node.controller.is_active)
+    for metric, count in _OF_CLUSTER.items():
+        yield metric, (), count(node.metadata)
+    for metric, read in _OF_PARTITION.items():
         for partition in partitions:
-            labels = {"topic": partition.topic, "partition": str(partition.index)}
-            yield f"kafka_log_log_{name}", labels, read(partition)
-    yield from group_samples(node.groups.shards())
+            yield metric, (partition.topic, str(partition.index)), read(partition)
+    yield from group_samples(list(node.groups.shards()))
     if node.tier is not None:
-        for name, total in node.tier.metrics.values().items():
-            yield f"kafka_server_brokertopicmetrics_{_snake(name)}", {}, total
+        yield from tier_samples(node.tier.metrics, node.tier.lags())
 
 
-def _snake(name: str) -> str:
-    """RemoteCopyBytes -> remote_copy_bytes_total; queue sizes go up and down."""
-    words = _WORD_START.sub("_", name).lower()
-    return words if words.endswith("_size") else f"{words}_total"
+def _state(node: Node) -> int:
+    if node.controller.broker_epoch < 0:
+        return STARTING
+    return RECOVERY if node.replica_manager.is_recovering else RUNNING
+
+
+def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Iterator[Sample]:
+    node_id, image = node.config.node_id, node.metadata
+    registered = [
+        each
+        for topic in list(image.topics.values())
+        for each in topic.partitions.values()
+        if node_id in each.replicas
+    ]
+    led = sum(each.leader == node_id for each in registered)
+    yield PARTITIONS, (), len(registered)
+    yield LEADERS, (), len(partitions)
+    yield OFFLINE_REPLICAS, (), max(led - len(partitions), 0)
+    leaders = [partition.leader for partition in partitions]
+    yield UNDER_REPLICATED, (), sum(map(_is_under_replicated, partitions))
+    yield UNDER_MIN_ISR, (), sum(leader.is_under_min_isr for leader in leaders)
+    least = [min(leader.min_insync_replicas, len(leader.replicas)) for leader in leaders]
+    yield (
+        AT_MIN_ISR,
+        (),
+        sum(len(leader.isr) == count for leader, count in zip(leaders, least, strict=True)),
+    )
+    yield (
+        REASSIGNING,
+        (),
+        sum(bool(each.adding_replicas or each.removing_replicas) for each in registered),
+    )
+    yield PRODUCER_IDS, (), sum(len(partition.log.producers) for partition in partitions)
+    fetches, produces = 0, 0
+    for partition in partitions:
+        fetches += partition.watcher_count
+        produces += partition.acknowledgement_count
+    yield WAITING, ("Fetch",), fetches
+    yield WAITING, ("Produce",), produces
+
+
+def _is_under_replicated(partition: HostedPartition) -> bool:
+    return len(partition.leader.isr) < len(partition.leader.replicas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from broker.config import from_given
@@ -56,7 +57,9 @@ class InProcess:
     def begin(self, request: Any, version: int, *, client_id: str = "test") -> Any:
         """The decoded answer where it is there at once, else what is waited for."""
         frame = bytearray(encode_request(request, version, 7, client_id))
-        outcome = self.node.server.dispatcher.handle(memoryview(frame)[4:], "127.0.0.1", LISTENER)
+        outcome = self.node.server.dispatcher.handle(
+            memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter()
+        )
         if isinstance(outcome, Waiting):
             return outcome
         return self._decoded(request, version, outcome)

@@ -1,4 +1,4 @@
-"""Pure: what is to be seen of groups, under Kafka's names in their Prometheus spelling.
+"""Pure: what is to be seen of groups, under Kafka's names.
 
 Rules of this file: it reads state and changes none.
 """
@@ -7,17 +7,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from broker.groups.shard import GroupShard
 from broker.groups.state import Count
 from broker.groups.states import GroupState
+from broker.net.metrics_names import Sample, attribute, gauge
 
-if TYPE_CHECKING:
-    from broker.net.metrics import Sample
+_OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
+_COUNTERS = "kafka.server:type=group-coordinator-metrics"
 
-_OF_GROUPS = "kafka_coordinator_group_groupmetadatamanager"
-_COUNTERS = "kafka_server_group_coordinator_metrics"
+OFFSETS = gauge(f"{_OF_GROUPS}NumOffsets", "Committed offsets of all groups.")
+GROUPS = gauge(f"{_OF_GROUPS}NumGroups", "Groups that this broker coordinates.")
+_BY_STATE = {
+    state: gauge(f"{_OF_GROUPS}NumGroups{state.value}", f"Groups that are {state.value}.")
+    for state in GroupState
+}
+_SAYS = {
+    Count.OFFSET_COMMITS: "Offsets committed.",
+    Count.OFFSET_DELETIONS: "Offsets deleted by request, or with their group or topic.",
+    Count.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
+    Count.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
+}
+_BY_COUNT = {
+    count: attribute(_COUNTERS, count.value.replace("_", "-"), says)
+    for count, says in _SAYS.items()
+}
+assert set(_BY_COUNT) == set(Count), "each count is shown"
 
 
 def group_samples(shards: Iterable[GroupShard]) -> Iterator[Sample]:
@@ -29,9 +44,9 @@ def group_samples(shards: Iterable[GroupShard]) -> Iterator[Sample]:
         states.update(shard.count_by_state())
         counts.update(shard.state.counts)
         offsets += len(shard.state.offsets)
-    yield f"{_OF_GROUPS}_numoffsets", {}, offsets
-    yield f"{_OF_GROUPS}_numgroups", {}, states.total()
-    for state in GroupState:
-        yield f"{_OF_GROUPS}_numgroups{state.value.lower()}", {}, states[state]
-    for count in Count:
-        yield f"{_COUNTERS}_{count.value}", {}, counts[count]
+    yield OFFSETS, (), offsets
+    yield GROUPS, (), states.total()
+    for state, metric in _BY_STATE.items():
+        yield metric, (), states[state]
+    for count, metric in _BY_COUNT.items():
+        yield metric, (), counts[count]

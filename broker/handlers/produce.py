@@ -165,6 +165,8 @@ class Appender:
             info = partition.append(records, acks=self._acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = error
+            if partition is not None:
+                _count_refused(partition, data.records, error.code)
             return _refused(data.index, error, partition)
         response = PartitionProduceResponse(
             index=data.index,
@@ -202,6 +204,23 @@ class Appender:
         )
 
 
+def _count_refused(partition: HostedPartition, records: Any, code: ErrorCode) -> None:
+    partition.counters.refused(
+        len(records or b""),
+        is_too_large=code == ErrorCode.MESSAGE_TOO_LARGE,
+        is_failure=code not in _NO_FAILURES,
+    )
+
+
+# Kafka does not count these as failures of a topic.
+_NO_FAILURES = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 _NO_BATCH = "a produced partition holds exactly one record batch"
 # Where the log has looked at the batch, Kafka tells its start with the refusal, that clients may see what expired.
 _WITHOUT_LOG_START = frozenset(

@@ -34,9 +34,12 @@ from kafka_ds.wire.messages.data import (
 )
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_ZSTD = 10
 CONSUMER = -1
 NO_EPOCH = -1
 NO_RECORDS = b""
+# What Kafka counts as a failure of a fetch: no client could have asked better.
+_OUR_FAULTS = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
 
 
 class Found:
@@ -70,6 +73,7 @@ class Reading:
         self._context = context
         self._node = context.node
         self._by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        self._is_before_zstd = context.header.api_version < FIRST_VERSION_WITH_ZSTD
         self._is_committed = request.isolation_level == READ_COMMITTED
         state = request.replica_state
         self._replica_id = state.replica_id if state is not None else request.replica_id
@@ -131,6 +135,8 @@ class Reading:
                 return
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if log.config.compression_type == "zstd" and self._is_before_zstd:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)  # KIP-110
         if self._is_committed:
             data.aborted_transactions = []
         if offset >= bound:
@@ -303,6 +309,7 @@ class Reading:
         responses = []
         for topic, wanted in zip(self._found, self._request.topics, strict=True):
             for found in topic:
+                self._count(found)
                 if found.data.error_code in LEADERSHIP_ERRORS:
                     self._name_leader(found.data, wanted)
                     if found.data.current_leader is not None:
@@ -319,6 +326,16 @@ class Reading:
             image = self._node.metadata
             response.node_endpoints = endpoints_of(image, self._context.listener, leaders)
         return response
+
+    def _count(self, found: Found) -> None:
+        if found.partition is None:
+            return
+        code, records = found.data.error_code, found.data.records
+        found.partition.counters.read(
+            sum(map(len, records)) if isinstance(records, list | tuple) else len(records or b""),
+            is_failure=code in _OUR_FAULTS,
+            is_follower=self._replica_id > CONSUMER,
+        )
 
     def _name_leader(self, data: FetchPartitionData, topic: FetchTopic) -> None:
         image = self._node.metadata

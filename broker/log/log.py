@@ -119,6 +119,10 @@ class Log:
         return self._segments.size_bytes
 
     @property
+    def segment_count(self) -> int:
+        return len(self._segments.all)
+
+    @property
     def local_log_start_offset(self) -> int:
         """The first offset that is on the local disk."""
         return max(self.log_start_offset, self.first_base_offset)

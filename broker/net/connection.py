@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
@@ -88,7 +89,8 @@ class Connection(asyncio.BufferedProtocol):
         self.host = ""
         self.peer = ""
         self.last_tick = server.tick
-        self._frames: deque[memoryview] = deque()  # received, not begun
+        # Received, not begun: when (perf_counter's seconds) and what.
+        self._frames: deque[tuple[float, memoryview]] = deque()
         self._frames_bytes = 0
         self._slots: deque[_Slot] = deque()  # begun, not answered
         self._out: list[Any] = []  # answered, not written
@@ -139,10 +141,11 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self._end_malformed(error)
         if frames:
+            arrived_s = perf_counter()
             for frame in frames:
                 self._frames_bytes += len(frame)
-            self._frames.extend(frames)
-            del frames
+                self._frames.append((arrived_s, frame))
+            del frames, frame
             self._serve()
         elif error is not None:
             self._close_if_done()
@@ -196,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._serve_soon()
                     break
                 left -= 1
-                self._begin(frames.popleft())
+                self._begin(*frames.popleft())
         except (MalformedFrame, Unanswerable) as error:
             self._end_malformed(error)
             frames.clear()
@@ -211,11 +214,11 @@ class Connection(asyncio.BufferedProtocol):
         slots = self._slots
         if not slots:
             return True
-        return slots[-1].is_pipelined and self._server.dispatcher.is_pipelined(self._frames[0])
+        return slots[-1].is_pipelined and self._server.dispatcher.is_pipelined(self._frames[0][1])
 
-    def _begin(self, frame: memoryview) -> None:
+    def _begin(self, arrived_s: float, frame: memoryview) -> None:
         self._frames_bytes -= len(frame)
-        outcome = self._server.dispatcher.handle(frame, self.host, self.listener)
+        outcome = self._server.dispatcher.handle(frame, self.host, self.listener, arrived_s)
         if isinstance(outcome, Waiting):
             future = asyncio.ensure_future(outcome.result)
             slot = _Slot(outcome, future, frame)

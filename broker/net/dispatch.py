@@ -23,7 +23,7 @@ from broker.net.registry import Registry, RequestContext, Served, api_key_of
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
-from kafka_ds.wire.messages import RESPONSES
+from kafka_ds.wire.messages import RESPONSES, FetchRequest
 from kafka_ds.wire.messages.cluster import MetadataRequest
 from kafka_ds.wire.types import MISSING, fields_of
 
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 # librdkafka leaves the count of "all topics" four bytes wide where a flexible Metadata request has one byte, so that
 # three bytes are left over. Kafka's parser never looks at what is left; ours does, but for this.
 SPARE_BYTES_MAX = {api_key_of(MetadataRequest): 3}
+
+_FETCH = api_key_of(FetchRequest)
 
 # An encoded answer, or None where there is none to give.
 Answer: TypeAlias = list[Any] | None
@@ -48,7 +50,8 @@ class Waiting(NamedTuple):
     header: RequestHeader
     served: Served
     counters: ApiCounters
-    started: float
+    arrived_s: float
+    waited_since_s: float
 
 
 class Unanswerable(Exception):
@@ -76,16 +79,21 @@ class Dispatcher:
         found = self._served.get(int.from_bytes(frame[:2], "big"))
         return found is not None and found[0].pipelined
 
-    def handle(self, frame: memoryview, client_host: str, listener: str) -> Answer | Waiting:
-        """Answers a request, or begins to; raises MalformedFrame or Unanswerable to end the connection."""
+    def handle(
+        self, frame: memoryview, client_host: str, listener: str, arrived_s: float
+    ) -> Answer | Waiting:
+        """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
+
+        Raises MalformedFrame or Unanswerable to end the connection.
+        """
         header, position = decode_request_header(frame)
         found = self._served.get(header.api_key)
         if found is None:
             raise MalformedFrame(f"a request with API key {header.api_key}, which is not served")
         served, counters, response_class = found
         version = header.api_version
-        counters.requests += 1
         if not served.lowest <= version <= served.highest:
+            _count(counters, version, frame, arrived_s)
             return self._refuse_version(served, counters, header, frame, position)
         request: Any = decode(
             served.request,
@@ -94,7 +102,9 @@ class Dispatcher:
             position,
             spare_bytes_max=SPARE_BYTES_MAX.get(served.api_key, 0),
         )
-        started = perf_counter()
+        if header.api_key == _FETCH and _is_follower(request):
+            counters = self._metrics.followers
+        started_s = _count(counters, version, frame, arrived_s)
         try:
             result = served.handler(
                 request, RequestContext(header, client_host, listener, self._node)
@@ -105,16 +115,22 @@ class Dispatcher:
                 parts = None
             else:
                 assert isinstance(result, Awaitable), f"{served.name}: {result!r:.100}"
-                return Waiting(result, request, header, served, counters, started)
+                now_s = perf_counter()
+                counters.local_s += now_s - started_s
+                return Waiting(result, request, header, served, counters, arrived_s, now_s)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is answered
             parts = _failure(served, counters, header, request, error)
-        counters.seconds += perf_counter() - started
+        now_s = perf_counter()
+        counters.local_s += now_s - started_s
+        counters.times.add(now_s - arrived_s, now_s)
         return parts
 
     def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
         """Encodes what a request that had to wait came to."""
-        _, request, header, served, counters, started = waiting
-        counters.seconds += perf_counter() - started
+        _, request, header, served, counters, arrived_s, waited_since_s = waiting
+        now_s = perf_counter()
+        counters.remote_s += now_s - waited_since_s
+        counters.times.add(now_s - arrived_s, now_s)
         if error is None:
             try:
                 if result is None:
@@ -184,6 +200,21 @@ def _nothing(annotation: Any) -> Any:
     if get_origin(annotation) is list:
         return []
     return "" if str in (annotation, *get_args(annotation)) else -1
+
+
+def _count(counters: ApiCounters, version: int, frame: memoryview, arrived_s: float) -> float:
+    """Counts a request that begins; returns when that is."""
+    versions = counters.by_version
+    versions[version] = versions.get(version, 0) + 1
+    counters.bytes_in += len(frame)
+    now_s = perf_counter()
+    counters.queue_s += now_s - arrived_s
+    return now_s
+
+
+def _is_follower(request: FetchRequest) -> bool:
+    state = request.replica_state
+    return (state.replica_id if state is not None else request.replica_id) >= 0
 
 
 def _count_error(counters: ApiCounters, code: ErrorCode) -> None:

@@ -1,31 +1,98 @@
-"""Pure: what the broker counts, and how Prometheus reads it.
+"""Pure: what the network layer counts, and where all that a broker shows comes together.
 
-Rules of this file: counters are plain integers that only grow; who reads them makes rates of them. Names are those
-that Kafka's metrics have behind the usual exporter (`kafka_network_requestmetrics_requests_total`), so that
-dashboards fit. Other parts add their own through `add_source`.
+Rules of this file: counters are plain numbers that only grow; who reads them makes rates of them. Counting is part of
+every request, so it is a few additions; everything else happens when the metrics are read. Other parts show their own
+through `add_source`; how a metric is declared says `broker.net.metrics_names`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-# (name, labels, value); names that end in _total are counters, the others gauges.
-Sample: TypeAlias = tuple[str, Mapping[str, str], float]
-Source: TypeAlias = Callable[[], Iterable[Sample]]
+from broker.net.metrics_names import Sample, Source, Summary, attribute, histogram, meter
+from broker.net.metrics_times import RecentTimes
 
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_REQUESTS = "kafka.network:type=RequestMetrics,name="
+_SOCKETS = "kafka.server:type=socket-server-metrics"
+
+REQUESTS = meter(
+    f"{_REQUESTS}RequestsPerSec", "Requests, by API and version.", "request", "version"
+)
+ERRORS = meter(
+    f"{_REQUESTS}ErrorsPerSec",
+    "Requests that were answered with an error for the request as a whole.",
+    "request",
+    "error",
+)
+REQUEST_BYTES = histogram(f"{_REQUESTS}RequestBytes", "Bytes of requests.", "request")
+TOTAL_TIME = histogram(
+    f"{_REQUESTS}TotalTimeMs", "From the request's last byte to its answer.", "request"
+)
+QUEUE_TIME = histogram(
+    f"{_REQUESTS}RequestQueueTimeMs",
+    "How long requests waited for those before them on their connection.",
+    "request",
+)
+LOCAL_TIME = histogram(f"{_REQUESTS}LocalTimeMs", "The handler's own time.", "request")
+REMOTE_TIME = histogram(
+    f"{_REQUESTS}RemoteTimeMs",
+    "How long requests waited for others: replicas, more records, the disk, the lake.",
+    "request",
+)
+BYTES_IN = attribute(_SOCKETS, "incoming-byte-total", "Bytes read from clients.")
+BYTES_OUT = attribute(_SOCKETS, "outgoing-byte-total", "Bytes written to clients.")
+CONNECTIONS = attribute(_SOCKETS, "connection-count", "Connections that are open.")
+CREATED = attribute(_SOCKETS, "connection-creation-total", "Connections that were accepted.")
+CLOSED = attribute(_SOCKETS, "connection-close-total", "Connections that have ended.")
+EXPIRED = attribute(
+    _SOCKETS,
+    "expired-connections-killed-count",
+    "Connections that were closed after connections.max.idle.ms.",
+)
+REFUSED = attribute(
+    _SOCKETS,
+    "connection-refused-total",
+    "Connections beyond max.connections or max.connections.per.ip.",
+    ours=True,
+)
+MALFORMED = attribute(
+    _SOCKETS,
+    "malformed-request-total",
+    "Connections that were closed because their bytes were no request that is served.",
+    ours=True,
+)
+
+# Those that Kafka's histograms have.
+_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+_QUANTILE_NAMES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
+FETCH = "Fetch"
+FETCH_CONSUMER = "FetchConsumer"
+FETCH_FOLLOWER = "FetchFollower"
 
 
 @dataclass(slots=True)
 class ApiCounters:
-    """What is counted of one API."""
+    """What is counted of one API; times in seconds."""
 
     name: str
-    requests: int = 0
-    seconds: float = 0.0  # from the start of the handler to the answer
+    by_version: dict[int, int] = field(default_factory=dict)
+    bytes_in: int = 0
+    queue_s: float = 0.0  # from the last byte to the start of the handler
+    local_s: float = 0.0  # in the handler
+    remote_s: float = 0.0  # from the handler's return to the result that it promised
+    times: RecentTimes = field(default_factory=RecentTimes)  # all of it
     errors: dict[str, int] = field(default_factory=dict)  # by the name of the error code
+
+    @property
+    def requests(self) -> int:
+        """All of them, answered or not."""
+        return sum(self.by_version.values())
+
+    @property
+    def seconds(self) -> float:
+        """All answered ones' time together."""
+        return self.times.total_s
 
 
 @dataclass(slots=True)
@@ -33,6 +100,8 @@ class NetMetrics:
     """What the network layer counts."""
 
     apis: dict[int, ApiCounters] = field(default_factory=dict)
+    # Fetch is counted by who asks: by its key consumers, here brokers.
+    followers: ApiCounters = field(default_factory=lambda: ApiCounters(FETCH_FOLLOWER))
     bytes_in: int = 0
     bytes_out: int = 0
     connections: int = 0
@@ -46,37 +115,60 @@ class NetMetrics:
         """The counters of one API."""
         counters = self.apis.get(key)
         if counters is None:
+            name = FETCH_CONSUMER if name == FETCH else name
             counters = self.apis[key] = ApiCounters(name)
         return counters
 
     def samples(self) -> Iterator[Sample]:
-        """All of them, under their Prometheus names."""
+        """All of them."""
         for _, counters in sorted(self.apis.items()):
-            label = {"request": counters.name}
-            yield "kafka_network_requestmetrics_requests_total", label, counters.requests
-        for _, counters in sorted(self.apis.items()):
-            label = {"request": counters.name}
-            yield "kafka_network_requestmetrics_totaltime_seconds_total", label, counters.seconds
-        for _, counters in sorted(self.apis.items()):
-            for error, count in sorted(counters.errors.items()):
-                label = {"request": counters.name, "error": error}
-                yield "kafka_network_requestmetrics_errors_total", label, count
-        yield "kafka_server_socket_server_incoming_byte_total", {}, self.bytes_in
-        yield "kafka_server_socket_server_outgoing_byte_total", {}, self.bytes_out
-        yield "kafka_server_socket_server_connection_count", {}, self.connections
-        yield "kafka_server_socket_server_connection_creation_total", {}, self.connections_created
-        yield "kafka_server_socket_server_connection_close_total", {}, self.connections_closed
-        yield "kafka_server_socket_server_connection_refused_total", {}, self.connections_refused
-        yield (
-            "kafka_server_socket_server_expired_connections_killed_total",
-            {},
-            self.connections_expired,
+            if counters.name == FETCH_CONSUMER:
+                both = (counters, self.followers)
+                yield from _api_samples(FETCH, both)
+                yield from _api_samples(FETCH_FOLLOWER, both[1:])
+            yield from _api_samples(counters.name, (counters,))
+        yield BYTES_IN, (), self.bytes_in
+        yield BYTES_OUT, (), self.bytes_out
+        yield CONNECTIONS, (), self.connections
+        yield CREATED, (), self.connections_created
+        yield CLOSED, (), self.connections_closed
+        yield EXPIRED, (), self.connections_expired
+        yield REFUSED, (), self.connections_refused
+        yield MALFORMED, (), self.malformed
+
+
+def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[Sample]:
+    request = (name,)
+    for part in parts:
+        for error, count in sorted(part.errors.items()):
+            yield ERRORS, (name, error), count
+    versions: dict[int, int] = {}
+    for part in parts:
+        for version, count in part.by_version.items():
+            versions[version] = versions.get(version, 0) + count
+    for version, count in sorted(versions.items()):
+        yield REQUESTS, (name, str(version)), count
+    received = sum(versions.values())
+    answered = sum(part.times.count for part in parts)
+    yield REQUEST_BYTES, request, Summary(received, sum(part.bytes_in for part in parts))
+    for metric, total_s in (
+        (QUEUE_TIME, sum(part.queue_s for part in parts)),
+        (LOCAL_TIME, sum(part.local_s for part in parts)),
+        (REMOTE_TIME, sum(part.remote_s for part in parts)),
+    ):
+        yield metric, request, Summary(answered, total_s * 1000)
+    total_ms = sum(part.times.total_s for part in parts) * 1000
+    quantiles: tuple[tuple[str, float], ...] = ()
+    if len(parts) == 1:
+        found = parts[0].times.quantiles(_QUANTILES)
+        quantiles = tuple(
+            (each, value * 1000) for each, value in zip(_QUANTILE_NAMES, found, strict=True)
         )
-        yield "kafka_server_socket_server_malformed_request_total", {}, self.malformed
+    yield TOTAL_TIME, request, Summary(answered, total_ms, quantiles)
 
 
 class Metrics:
-    """All counters of a broker: the network's own, and what others add."""
+    """All that a broker shows: the network's own, and what others add."""
 
     def __init__(self) -> None:
         self.net = NetMetrics()
@@ -86,24 +178,7 @@ class Metrics:
         """Has `source` asked at each reading."""
         self._sources.append(source)
 
-    def render(self) -> str:
-        """Everything in Prometheus's text format."""
-        families: dict[str, list[str]] = {}
-        for source in self._sources:
-            for name, labels, value in source():
-                families.setdefault(name, []).append(f"{name}{_labels(labels)} {_number(value)}\n")
-        return "".join(
-            f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{''.join(lines)}"
-            for name, lines in families.items()
-        )
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    inner = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
-    return f"{{{inner}}}"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6f}"
+    def samples(self) -> Iterator[Sample]:
+        """Everything, as it is now; may be read in parts, between which the broker goes on."""
+        for source in tuple(self._sources):
+            yield from source()

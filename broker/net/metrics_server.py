@@ -1,13 +1,15 @@
 """Shell: the metrics for Prometheus, over the little of HTTP that it needs.
 
-Rules of this file: one request a connection, answered and closed; anything but GET /metrics is refused, and a
-request of more than REQUEST_BYTES_MAX is cut off. Nothing here can slow the broker down: the text is made when it
-is asked for.
+Rules of this file: one request a connection, answered and closed; anything but GET and HEAD of /metrics is refused, and
+a request of more than REQUEST_BYTES_MAX is cut off. It lives in the broker's event loop, where alone its state may be
+read (prometheus-client's own server reads from a thread); readings take turns, and what they cost
+`broker.net.metrics_text` keeps away from clients. Text or OpenMetrics, plain or gzipped, is what the headers ask for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import cast
 
@@ -16,9 +18,11 @@ from broker.net.metrics import Metrics
 from broker.net.server import bind
 from broker.seams import Listener, Network
 
+log = logging.getLogger(__name__)
+
 REQUEST_BYTES_MAX = 8 << 10
 REQUEST_SECONDS_MAX = 10.0
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PLAIN = "text/plain; charset=utf-8"
 
 
 class MetricsServer:
@@ -27,6 +31,7 @@ class MetricsServer:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._listener: Listener | None = None
+        self._turn = asyncio.Lock()
 
     def bind(self, network: Network, host: str, port: int) -> None:
         """Takes the port."""
@@ -40,52 +45,88 @@ class MetricsServer:
     async def serve(self) -> None:
         """Begins to accept."""
         if self._listener is not None:
-            await self._listener.serve(partial(_Exchange, self._metrics), backlog=16)
+            await self._listener.serve(partial(_Exchange, self), backlog=16)
+            log.info("metrics are at http://%s:%d/metrics", *self._listener.address)
 
     async def stop(self) -> None:
         """Accepts nobody any more."""
         if self._listener is not None:
             await self._listener.close()
 
+    async def read(self, accept: str, accept_encoding: str) -> tuple[bytes, str, bool]:
+        """The metrics as text, its content type, and whether it is gzipped."""
+        from broker.net.metrics_text import text_of
+
+        async with self._turn:
+            return await text_of(self._metrics, accept, accept_encoding)
+
 
 class _Exchange(asyncio.Protocol):
     """One request and its answer."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, server: MetricsServer) -> None:
+        self._server = server
         self._received = bytearray()
         self._timer: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, transport.close)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(REQUEST_SECONDS_MAX, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._answering is not None:
+            return
         self._received += data
         if b"\r\n\r\n" in self._received or b"\n\n" in self._received:
-            self._answer()
+            self._answering = asyncio.get_running_loop().create_task(self._answer())
         elif len(self._received) > REQUEST_BYTES_MAX:
-            self._reply("431 Request Header Fields Too Large", "")
+            self._reply("431 Request Header Fields Too Large")
 
-    def _answer(self) -> None:
-        method, _, rest = bytes(self._received).partition(b"\n")[0].partition(b" ")
-        path = rest.split(b" ")[0].split(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
-            self._reply("405 Method Not Allowed", "")
-        elif path != b"/metrics":
-            self._reply("404 Not Found", "the metrics are at /metrics\n")
+    async def _answer(self) -> None:
+        first, *rest = bytes(self._received).decode("latin-1").split("\n")
+        method, _, target = first.partition(" ")
+        path = target.split(" ")[0].split("?")[0].strip()
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in rest)
+        }
+        if method not in ("GET", "HEAD"):
+            self._reply("405 Method Not Allowed")
+        elif path != "/metrics":
+            self._reply("404 Not Found", b"the metrics are at /metrics\n")
         else:
-            self._reply("200 OK", self._metrics.render(), with_body=method == b"GET")
+            try:
+                body, kind, is_gzip = await self._server.read(
+                    headers.get("accept", ""), headers.get("accept-encoding", "")
+                )
+            except Exception:  # a mistake of ours must not leave the scraper waiting
+                log.exception("the metrics cannot be shown")
+                self._reply("500 Internal Server Error")
+                return
+            encoding = "gzip" if is_gzip else None
+            self._reply("200 OK", body, kind, encoding, with_body=method == "GET")
 
-    def _reply(self, status: str, body: str, *, with_body: bool = True) -> None:
-        content = body.encode()
+    def _reply(
+        self,
+        status: str,
+        body: bytes = b"",
+        content_type: str = _PLAIN,
+        encoding: str | None = None,
+        *,
+        with_body: bool = True,
+    ) -> None:
+        encoded = f"Content-Encoding: {encoding}\r\n" if encoding else ""
         head = (
-            f"HTTP/1.1 {status}\r\nContent-Type: {_CONTENT_TYPE}\r\n"
-            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n{encoded}"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
-        self._transport.write(head.encode() + (content if with_body else b""))
+        self._transport.write(head.encode() + (body if with_body else b""))
         self._transport.close()

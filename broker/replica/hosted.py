@@ -17,6 +17,7 @@ from typing import Protocol
 from broker.log.log import Log
 from broker.log.values import AbortedTransaction, AppendInfo, AppendOrigin
 from broker.replica.partition import Effect, LeaderPartition
+from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 READ_COMMITTED = 1
@@ -41,6 +42,7 @@ class HostedPartition:
         "_is_lost",
         "_unflushed_since",
         "_watchers",
+        "counters",
         "index",
         "leader",
         "log",
@@ -48,7 +50,11 @@ class HostedPartition:
         "topic_id",
     )
 
-    def __init__(self, log: Log, leader: LeaderPartition) -> None:
+    def __init__(
+        self, log: Log, leader: LeaderPartition, counters: TopicCounters | None = None
+    ) -> None:
+        """`counters` are those of the partition's topic."""
+        self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
@@ -105,6 +111,7 @@ class HostedPartition:
         leader, log = self.leader, self.log
         leader.check_append(acks)
         info = log.append(records, leader_epoch=leader.leader_epoch, now_ms=now_ms, origin=origin)
+        self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
             if self._unflushed_since is None and not self._must_flush():
                 self._perform(leader.appended(log.log_end_offset))
@@ -200,6 +207,16 @@ class HostedPartition:
         self._watchers.clear()
         for watcher in watchers:
             watcher.lost(self)
+
+    @property
+    def watcher_count(self) -> int:
+        """How many fetches wait for more."""
+        return len(self._watchers)
+
+    @property
+    def acknowledgement_count(self) -> int:
+        """How many appends wait to count."""
+        return len(self._acknowledgements)
 
     @property
     def is_lost(self) -> bool:

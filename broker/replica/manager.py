@@ -30,6 +30,7 @@ from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.hosted import HostedPartition
 from broker.replica.partition import LeaderPartition
+from broker.replica.topic_metrics import topic_metrics
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
@@ -67,6 +68,7 @@ class ReplicaManager:
     ) -> None:
         """`image` is the published one; `log_config` makes a log's settings of a topic's own."""
         self.tier: TierManager | None = None
+        self.topic_metrics = topic_metrics()
         self._log_manager = log_manager
         self._node_id = node_id
         self._clock = clock
@@ -195,7 +197,7 @@ class ReplicaManager:
             min_insync_replicas=config.min_insync_replicas,
             has_lost=self._has_lost(log, existed, checkpoint, registration),
         )
-        partition = HostedPartition(log, leader)
+        partition = HostedPartition(log, leader, self.topic_metrics.of(topic))
         self._by_topic.setdefault(topic, {})[index] = partition
         if leader.is_recovering:
             self._recover_soon()
@@ -239,6 +241,7 @@ class ReplicaManager:
         del partitions[partition.index]
         if not partitions:
             del self._by_topic[partition.topic]
+            self.topic_metrics.keep(self._by_topic)
         if self.tier is not None:
             self.tier.partition_closed(partition.topic_id, partition.index)
         partition.log.on_roll = None

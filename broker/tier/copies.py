@@ -95,7 +95,7 @@ class CopyLoop:
                         return
             except Exception:
                 log.exception("copying failed unexpectedly")
-                self._metrics.copy_errors += 1
+                self._metrics.copy_failed(None)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
 
@@ -218,8 +218,8 @@ class CopyLoop:
             header, _ = await self._worker.ask(CopyRequest(topics=topics).header())
         except (WorkerLost, WorkerFailed) as error:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
-            self._metrics.copy_errors += 1
             for led in taking_part:
+                self._metrics.copy_failed(led.log.topic)
                 led.state.interrupted()
             return self._wait_ms(error, taking_part)
         self._crash_points.at("broker_after_copy")
@@ -238,10 +238,12 @@ class CopyLoop:
         now_ms = self._clock.monotonic_ms()
         if outcome.outcome == FINISHED:
             led.state.finished(outcome.tiered_end, now_ms)
-            self._metrics.copied(outcome.log_bytes, outcome.lake_bytes, outcome.ranges)
+            self._metrics.copied(
+                led.log.topic, outcome.log_bytes, outcome.lake_bytes, outcome.ranges
+            )
             self._advanced(led)
             return
-        self._metrics.copy_errors += 1
+        self._metrics.copy_failed(led.log.topic)
         if outcome.tiered_end >= 0:
             led.state.learnt(outcome.tiered_end, now_ms)
             self._advanced(led)

@@ -108,6 +108,16 @@ class TierManager:
         self._metrics.worker_starts = self._worker.starts
         return self._metrics
 
+    def lags(self) -> dict[str, tuple[int, int]]:
+        """Bytes and number of the closed segments that are not in the lake yet, by topic."""
+        lags: dict[str, tuple[int, int]] = {}
+        for led in tuple(self._copies.led.values()):
+            views = led.log.closed_segments(led.state.copied_offset + 1)
+            size_bytes, count = lags.get(led.log.topic, (0, 0))
+            size_bytes += sum(view.size_bytes for view in views)
+            lags[led.log.topic] = (size_bytes, count + len(views))
+        return lags
+
     # -- what the broker tells --------------------------------------------------------------
 
     def partition_opened(
@@ -126,6 +136,7 @@ class TierManager:
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker leads the partition no more: copies of it are not finished here."""
         self._copies.forget((topic_id, partition))
+        self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:
         """A segment of this log was closed: there may be a range to copy."""
@@ -191,7 +202,7 @@ class TierManager:
                 "isolation_level": isolation_level,
             }
         )
-        self._metrics.fetched(len(payload))
+        self._metrics.fetched(topic, len(payload))
         chunks: list[Buffer] = []
         position = 0
         for size in header["sizes"]:
@@ -237,7 +248,7 @@ class TierManager:
         )
         state = header["partitions"][0]
         if "error" in state:
-            self._metrics.fetch_errors += 1
+            self._metrics.fetch_failed(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
         end: int = state["tiered_end"]
         return end
@@ -255,8 +266,9 @@ class TierManager:
 
     async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
         """A question of a client: bounded in number, and its failure is one that clients retry."""
+        topic = request.get("topic")
         if self._reads >= self._settings.remote_log_reader_max_pending_tasks:
-            self._metrics.fetch_errors += 1
+            self._metrics.fetch_failed(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many cold reads are waiting")
         self._reads += 1
         self._metrics.reads_waiting = self._reads
@@ -264,10 +276,10 @@ class TierManager:
             async with self._reading:
                 return await self._worker.ask(request)
         except WorkerLost as error:
-            self._metrics.fetch_errors += 1
+            self._metrics.fetch_failed(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except WorkerFailed as error:
-            self._metrics.fetch_errors += 1
+            self._metrics.fetch_failed(topic)
             out = error.kind == OUT_OF_RANGE
             code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
             raise KafkaError(code, str(error)) from error

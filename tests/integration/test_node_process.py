@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -467,6 +468,10 @@ def test_metrics_are_on_their_port(tmp_path: Path, free_port: int) -> None:
             produce(client, "t", 3)
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        assert 'kafka_network_requestmetrics_requests_total{request="Produce"} 3\n' in text
-        assert 'kafka_log_log_logendoffset{topic="t",partition="0"} 30\n' in text
-        assert "kafka_server_replicamanager_partitioncount 1\n" in text
+        assert re.search(
+            r'^kafka_network_requestmetrics_requests_total\{request="Produce",version="\d+"\} 3\.0$',
+            text,
+            re.MULTILINE,
+        )
+        assert 'kafka_log_log_logendoffset{partition="0",topic="t"} 30.0\n' in text
+        assert "kafka_server_replicamanager_partitioncount 1.0\n" in text

@@ -149,7 +149,7 @@ def test_a_group_whose_tombstone_cannot_be_written_stays() -> None:
 def test_what_is_counted() -> None:
     desk = desk_with_groups()
     desk.commit(2, group="simple")
-    samples = {name: value for name, _, value in group_samples([desk.shard])}
+    samples = {metric.name: value for metric, _, value in group_samples([desk.shard])}
     of_groups = "kafka_coordinator_group_groupmetadatamanager_"
     assert {
         name.removeprefix(of_groups): v for name, v in samples.items() if of_groups in name

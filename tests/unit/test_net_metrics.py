@@ -1,12 +1,14 @@
-"""Counters and their text for Prometheus; the registry behind ApiVersions."""
+"""What the network layer counts, over HTTP, too; the registry behind ApiVersions."""
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
 
 from broker.net.buffers import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
-from broker.net.metrics import Metrics
+from broker.net.metrics import FETCH_CONSUMER, Metrics, NetMetrics
+from broker.net.metrics_names import Sample, Summary
 from broker.net.metrics_server import MetricsServer
 from broker.net.registry import Registry, serves, version_range
 from broker.system import SystemNetwork
@@ -29,22 +31,51 @@ def test_requests_and_bytes_are_counted() -> None:
     asyncio.run(test())
 
 
-def test_the_text_is_prometheus() -> None:
-    metrics = Metrics()
-    metrics.net.api(0, "Produce").requests = 7
-    metrics.net.api(0, "Produce").errors["MESSAGE_TOO_LARGE"] = 2
-    metrics.add_source(lambda: [("own_size", {"topic": 'a"b\\c\nd'}, 1.5)])
-    text = metrics.render()
-    assert "# TYPE kafka_network_requestmetrics_requests_total counter\n" in text
-    assert 'kafka_network_requestmetrics_requests_total{request="Produce"} 7\n' in text
-    assert (
-        "kafka_network_requestmetrics_errors_total"
-        '{request="Produce",error="MESSAGE_TOO_LARGE"} 2\n' in text
-    )
-    assert "# TYPE kafka_server_socket_server_connection_count gauge\n" in text
-    assert 'own_size{topic="a\\"b\\\\c\\nd"} 1.500000\n' in text
-    kinds = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
-    assert len(kinds) == len(set(kinds)), "each metric is announced once"
+def shown(metrics: NetMetrics) -> dict[tuple[str, ...], float | Summary]:
+    return {(metric.name, *values): value for metric, values, value in metrics.samples()}
+
+
+def test_requests_are_shown_by_version_and_with_their_times() -> None:
+    async def test() -> None:
+        harness = Harness()
+        connection, _ = harness.connect()
+        sent = api_versions(1) + api_versions(2, 4)
+        feed(connection, sent)
+        seen = shown(harness.metrics)
+        name = "kafka_network_requestmetrics_"
+        versions = {key[2]: n for key, n in seen.items() if key[0] == f"{name}requests_total"}
+        assert sum(v for v in versions.values() if isinstance(v, int)) == 2
+        assert "4" in versions
+        total = seen[f"{name}totaltimems", "ApiVersions"]
+        parts = [seen[f"{name}{each}timems", "ApiVersions"] for each in ("requestqueue", "local")]
+        assert isinstance(total, Summary)
+        assert total.number == 2
+        assert 0 < sum(part.total for part in parts if isinstance(part, Summary)) <= total.total
+        assert [quantile for quantile, _ in total.quantiles][0] == "0.50"
+        # Without the four bytes of each frame's length.
+        assert seen[f"{name}requestbytes", "ApiVersions"] == Summary(2, len(sent) - 8)
+
+    asyncio.run(test())
+
+
+def test_a_fetch_is_counted_by_who_asks_and_in_all() -> None:
+    metrics = NetMetrics()
+    consumers = metrics.api(1, "Fetch")
+    assert consumers.name == FETCH_CONSUMER
+    consumers.by_version[16] = 3
+    metrics.followers.by_version[17] = 4
+    metrics.followers.errors["UNKNOWN_SERVER_ERROR"] = 1
+    seen = shown(metrics)
+    requests = "kafka_network_requestmetrics_requests_total"
+    assert {key[1:]: n for key, n in seen.items() if key[0] == requests} == {
+        ("Fetch", "16"): 3,
+        ("Fetch", "17"): 4,
+        ("FetchFollower", "17"): 4,
+        ("FetchConsumer", "16"): 3,
+    }
+    errors = "kafka_network_requestmetrics_errors_total"
+    assert seen[errors, "Fetch", "UNKNOWN_SERVER_ERROR"] == 1
+    assert (errors, "FetchConsumer", "UNKNOWN_SERVER_ERROR") not in seen
 
 
 @pytest.mark.parametrize(
@@ -72,10 +103,59 @@ def test_metrics_are_served_over_http(request_text: bytes, status: bytes) -> Non
         writer.close()
         await server.stop()
         assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
-        has_body = b"kafka_server" in answer
+        has_body = b"kafka_server" in answer and b"process_cpu_seconds_total" in answer
         assert has_body == (status == b"200 OK" and request_text.startswith(b"GET"))
 
     asyncio.run(test())
+
+
+def test_the_headers_choose_the_format() -> None:
+    async def ask(server: MetricsServer, *headers: bytes) -> tuple[bytes, bytes]:
+        assert server.address is not None
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(b"\r\n".join([b"GET /metrics HTTP/1.1", *headers, b"", b""]))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return head, body
+
+    async def test() -> None:
+        metrics = Metrics()
+        metrics.net.bytes_in = 77
+        server = MetricsServer(metrics)
+        server.bind(SystemNetwork(), "127.0.0.1", 0)
+        await server.serve()
+        line = b"kafka_server_socket_server_metrics_incoming_byte_total 77.0\n"
+        head, body = await ask(server, b"Accept-Encoding: gzip")
+        assert b"Content-Encoding: gzip" in head
+        assert line in gzip.decompress(body)
+        head, body = await ask(server, b"accept: application/openmetrics-text; version=1.0.0")
+        assert b"Content-Type: application/openmetrics-text" in head
+        assert line in body
+        assert body.endswith(b"# EOF\n")
+        await server.stop()
+
+    asyncio.run(test())
+
+
+def test_a_metric_that_fails_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> list[Sample]:
+        raise RuntimeError("no such state")
+
+    async def test() -> None:
+        metrics = Metrics()
+        metrics.add_source(broken)
+        server = MetricsServer(metrics)
+        server.bind(SystemNetwork(), "127.0.0.1", 0)
+        await server.serve()
+        assert server.address is not None
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 500 ")
+        writer.close()
+        await server.stop()
+
+    asyncio.run(test())
+    assert "no such state" in caplog.text
 
 
 def test_versions_are_ranges() -> None:

@@ -1,0 +1,99 @@
+"""Pure: what a metric is: declared once, by Kafka's own name for it; its Prometheus name follows by rule.
+
+Rules of this file: whoever has something to show declares it next to where it is shown, by the MBean under which
+Apache Kafka has it, with one sentence and the labels that samples may carry. The Prometheus name is what the JMX
+exporter makes of that MBean with the rules of its example for Kafka (`kafka-kraft-3_0_0.yml`, names in lower case):
+- domain, type and name are joined by `_`; what Prometheus does not allow in a name becomes `_`;
+- a rate (`MessagesInPerSec`) is shown by its count: `_total`, a counter, without `PerSec`;
+- a histogram (`TotalTimeMs`) has `_count` and quantiles, and, which the exporter has not, `_sum`;
+- other keys of the MBean are labels. An attribute of a client-side kind of MBean (`connection-count` of
+  `socket-server-metrics`) ends the name.
+What Kafka does not have is declared as `ours` under a name of the same making. docs/metrics.md is generated from the
+declarations, so a metric that is not declared cannot be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+_NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_]")
+_RATE = "PerSec"
+
+
+class Kind(Enum):
+    """What Prometheus calls it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Metric:
+    """One metric; `labels` are those that a sample may have, in the order of a sample's values."""
+
+    bean: str
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    says: str
+    ours: bool
+
+
+class Summary(NamedTuple):
+    """The value of a histogram's sample: how many, how much together, and quantiles of the last minutes."""
+
+    number: int
+    total: float
+    quantiles: tuple[tuple[str, float], ...] = ()
+
+
+# Metric, values of its labels (an empty one leaves the label out), value.
+Sample: TypeAlias = tuple[Metric, tuple[str, ...], "float | Summary"]
+# Asked at each reading. It is read in parts, between which the broker goes on: it walks over copies.
+Source: TypeAlias = Callable[[], Iterable[Sample]]
+
+_DECLARED: dict[str, Metric] = {}
+
+
+def declared() -> Iterator[Metric]:
+    """All metrics that were declared, by name."""
+    return iter(sorted(_DECLARED.values(), key=lambda metric: metric.name))
+
+
+def meter(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
+    """Declares one of Kafka's rates, `…PerSec`: a counter of what it is the rate of."""
+    assert bean.endswith(_RATE), f"{bean} is no rate"
+    return _declare(bean, bean.removesuffix(_RATE), "_total", Kind.COUNTER, says, labels, ours)
+
+
+def gauge(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
+    """Declares a value that goes up and down."""
+    return _declare(bean, bean, "", Kind.GAUGE, says, labels, ours)
+
+
+def histogram(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
+    """Declares a distribution; values are `Summary`."""
+    return _declare(bean, bean, "", Kind.SUMMARY, says, labels, ours)
+
+
+def attribute(bean: str, name: str, says: str, *labels: str, ours: bool = False) -> Metric:
+    """Declares an attribute of an MBean of Kafka's second kind; `…-total` is a counter, all else a gauge."""
+    kind = Kind.COUNTER if name.endswith("-total") else Kind.GAUGE
+    return _declare(f"{bean}:{name}", f"{bean},={name}", "", kind, says, labels, ours)
+
+
+def _declare(
+    bean: str, of: str, suffix: str, kind: Kind, says: str, labels: tuple[str, ...], ours: bool
+) -> Metric:
+    domain, _, keys = of.partition(":")
+    words = [domain, *(key.partition("=")[2] for key in keys.split(","))]
+    name = _NOT_ALLOWED.sub("_", "_".join(words)).lower() + suffix
+    metric = Metric(bean=bean, name=name, kind=kind, labels=labels, says=says, ours=ours)
+    known = _DECLARED.setdefault(name, metric)
+    assert known is metric, f"{name} is declared twice"
+    return metric

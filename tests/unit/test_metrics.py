@@ -1,0 +1,208 @@
+"""How metrics are named, added up, turned into text, and documented."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.net.metrics import Metrics
+from broker.net.metrics_names import (
+    Kind,
+    Metric,
+    Sample,
+    Summary,
+    attribute,
+    gauge,
+    histogram,
+    meter,
+)
+from broker.net.metrics_text import SAMPLES_AT_ONCE, text_of
+from broker.net.metrics_times import WINDOW_SECONDS, RecentTimes
+from broker.replica.topic_metrics import topic_metrics
+from tests.in_process import batch_of, fetch_request, in_process, produce_request
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "kind"),
+    [
+        (
+            meter("t.server:type=BrokerTopicMetrics,name=MessagesInPerSec", ""),
+            "t_server_brokertopicmetrics_messagesin_total",
+            Kind.COUNTER,
+        ),
+        (
+            gauge("t.coordinator.group:type=GroupMetadataManager,name=NumGroups", ""),
+            "t_coordinator_group_groupmetadatamanager_numgroups",
+            Kind.GAUGE,
+        ),
+        (
+            histogram("t.network:type=RequestMetrics,name=TotalTimeMs", "", "request"),
+            "t_network_requestmetrics_totaltimems",
+            Kind.SUMMARY,
+        ),
+        (
+            attribute("t.server:type=socket-server-metrics", "connection-close-total", ""),
+            "t_server_socket_server_metrics_connection_close_total",
+            Kind.COUNTER,
+        ),
+        (
+            attribute("t.server:type=socket-server-metrics", "connection-count", ""),
+            "t_server_socket_server_metrics_connection_count",
+            Kind.GAUGE,
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Metric) else "",
+)
+def test_names_are_those_of_the_exporter(metric: Metric, name: str, kind: Kind) -> None:
+    assert (metric.name, metric.kind) == (name, kind)
+
+
+def test_a_name_belongs_to_one_metric() -> None:
+    gauge("t.server:type=Once,name=Only", "")
+    with pytest.raises(AssertionError, match="declared twice"):
+        gauge("t.server:type=Once,name=Only", "")
+    with pytest.raises(AssertionError, match="is no rate"):
+        meter("t.server:type=Once,name=Count", "")
+
+
+def test_times_are_told_to_an_eighth_and_forgotten_after_two_windows() -> None:
+    times = RecentTimes()
+    for micros in range(1, 10_001):
+        times.add(micros / 1e6, 5.0)
+    assert times.count == 10_000
+    assert times.total_s == pytest.approx(50.005)
+    half, most = times.quantiles((0.5, 0.99))
+    assert half == pytest.approx(0.005, rel=0.13)
+    assert most == pytest.approx(0.0099, rel=0.13)
+    times.add(1e9, 5.0 + WINDOW_SECONDS)  # more than fits counts as the most
+    assert times.quantiles((0.5,)) == [half]
+    times.add(0.0, 5.0 + 2 * WINDOW_SECONDS)
+    times.add(0.0, 5.0 + 2 * WINDOW_SECONDS)
+    assert times.quantiles((0.5,)) == [0.0]
+    assert times.count == 10_003
+    assert RecentTimes().quantiles((0.5, 0.99)) == [0.0, 0.0]
+
+
+def test_totals_keep_what_was_counted_of_topics_that_are_gone() -> None:
+    topics = topic_metrics()
+    topics.of("a").appended(3, 300)
+    topics.of("b").appended(4, 400)
+    topics.of("b").refused(1000, is_too_large=True, is_failure=False)
+    topics.keep({"a"})
+
+    def values(name: str) -> dict[tuple[str, ...], object]:
+        return {labels: n for metric, labels, n in topics.samples() if metric.bean.endswith(name)}
+
+    assert values("name=BytesInPerSec") == {(): 700, ("a",): 300}
+    assert values("name=BytesRejectedPerSec") == {(): 1000, ("a",): 0}
+    assert values("name=ReplicationBytesInPerSec") == {(): 0}
+    topics.of("b").appended(1, 10)
+    assert values("name=MessagesInPerSec") == {(): 8, ("a",): 3, ("b",): 1}
+
+
+def made(kind: Kind, name: str, *labels: str) -> Metric:
+    """A metric that no documentation hears of."""
+    return Metric(bean="", name=name, kind=kind, labels=labels, says="what it is", ours=True)
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    size = made(Kind.GAUGE, "own_size", "topic", "partition")
+    count = made(Kind.COUNTER, "own_things_total", "topic")
+    time = made(Kind.SUMMARY, "own_timems", "request")
+
+    def source() -> Iterator[Sample]:
+        yield size, ('a"b\\c\nd', "7"), 1.5
+        yield count, (), 12
+        yield count, ("a",), 12
+        yield time, ("Fetch",), Summary(3, 4.5, (("0.50", 1.0), ("0.99", 2.0)))
+
+    metrics = Metrics()
+    metrics.add_source(source)
+    text, content_type, is_gzip = asyncio.run(text_of(metrics, "", ""))
+    assert (content_type.split(";")[0], is_gzip) == ("text/plain", False)
+    families = {f.name: f for f in text_string_to_metric_families(text.decode())}
+
+    def samples(name: str) -> list[tuple[str, dict[str, str], float]]:
+        return [(s.name, s.labels, s.value) for s in families[name].samples]
+
+    assert families["own_size"].documentation == "what it is"
+    assert samples("own_size") == [("own_size", {"topic": 'a"b\\c\nd', "partition": "7"}, 1.5)]
+    assert samples("own_things") == [
+        ("own_things_total", {}, 12.0),
+        ("own_things_total", {"topic": "a"}, 12.0),
+    ]
+    assert samples("own_timems") == [
+        ("own_timems", {"request": "Fetch", "quantile": "0.50"}, 1.0),
+        ("own_timems", {"request": "Fetch", "quantile": "0.99"}, 2.0),
+        ("own_timems_count", {"request": "Fetch"}, 3.0),
+        ("own_timems_sum", {"request": "Fetch"}, 4.5),
+    ]
+    assert "process_open_fds" in families
+
+
+def test_a_long_reading_gives_way_to_others() -> None:
+    many = made(Kind.GAUGE, "own_many", "number")
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def test() -> None:
+        nonlocal turns
+        metrics = Metrics()
+        metrics.add_source(lambda: ((many, (str(i),), i) for i in range(4 * SAMPLES_AT_ONCE)))
+        task = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        turns = 0
+        from broker.net.metrics_text import take
+
+        await take(metrics)
+        task.cancel()
+        assert turns >= 4
+
+    asyncio.run(test())
+
+
+def test_a_broker_counts_by_topic(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with in_process(tmp_path) as node:
+            await node.create("t", 2)
+            batch = batch_of([b"x"] * 5)
+            await node.ask(produce_request("t", batch, 1), 9)
+            await node.ask(produce_request("t", batch, 1), 9)
+            await node.ask(fetch_request("t", 0, partition=1), 12)
+            seen = {
+                (metric.name, *labels): value
+                for metric, labels, value in node.node.metrics.samples()
+            }
+            topic = "kafka_server_brokertopicmetrics_"
+            assert seen[f"{topic}messagesin_total", "t"] == 10
+            assert seen[f"{topic}bytesin_total", "t"] == 2 * len(batch)
+            assert seen[f"{topic}bytesout_total", "t"] == 2 * len(batch)
+            assert seen[f"{topic}totalfetchrequests_total", "t"] == 1
+            assert seen["kafka_log_log_logendoffset", "t", "1"] == 10
+            assert seen["kafka_log_log_numlogsegments", "t", "0"] == 1
+            assert seen["kafka_server_replicamanager_partitioncount",] >= 2
+            assert seen["kafka_server_replicamanager_offlinereplicacount",] == 0
+            assert seen["kafka_controller_kafkacontroller_activecontrollercount",] == 1
+            assert seen["kafka_server_kafkaserver_brokerstate",] == 3
+
+    asyncio.run(test())
+
+
+def test_the_documentation_is_generated() -> None:
+    # In a process of its own: these tests declare metrics, too.
+    command = [sys.executable, "-m", "broker.metrics_doc"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert (ROOT / "docs" / "metrics.md").read_text() == done.stdout, (
+        "run: python -m broker.metrics_doc > docs/metrics.md"
+    )
