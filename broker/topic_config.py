@@ -1,7 +1,7 @@
 """Pure: the settings of a topic, with the broker-wide settings that give them their defaults.
 
 Rules of this file: declarations only, in the order of Kafka's documentation; names, types, defaults and bounds
-are Kafka's unless the sentence says otherwise. What belongs to log compaction, recompression and throttling is
+are Kafka's unless the sentence says otherwise. What belongs to log compaction and throttling is
 declared so that its default is accepted and shown, and honoured with the feature.
 """
 
@@ -34,27 +34,29 @@ class TopicConfig:
     )
     compression_gzip_level: int = i32(
         -1,
-        "The level at which the broker compresses with gzip.",
-        honours=("-1",),
+        "The level at which the broker compresses with gzip: 1 to 9, or -1 for its choice.",
+        low=-1,
+        high=9,
         synonyms=_of("compression.gzip.level"),
     )
     compression_lz4_level: int = i32(
         9,
-        "The level at which the broker compresses with lz4.",
-        honours=("9",),
+        "The level at which the broker compresses with lz4; the default stands for the fastest.",
+        low=1,
+        high=17,
         synonyms=_of("compression.lz4.level"),
     )
     compression_type: str = string(
         "producer",
         "The codec that batches are stored with; producer keeps what was sent.",
         choices=_CODECS,
-        honours=("producer",),
         synonyms=_of("compression.type"),
     )
     compression_zstd_level: int = i32(
         3,
         "The level at which the broker compresses with zstd.",
-        honours=("3",),
+        low=-131072,
+        high=22,
         synonyms=_of("compression.zstd.level"),
     )
     delete_retention_ms: int = i64(

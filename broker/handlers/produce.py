@@ -8,6 +8,8 @@
 - The answer is there at once, unless flush.messages asks for the disk or replicas have to follow; then it is waited
   for up to the request's timeout (REQUEST_TIMED_OUT), and the event loop goes on.
 - A duplicate of an idempotent producer is answered with the offset of the first (the last five batches are known).
+- A topic that wants its batches in a codec of its own (compression.type), with keys (compaction) or no older than
+  message.timestamp.before.max.ms has them prepared in threads first, each partition's in order.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID. No topic is created here:
@@ -26,10 +28,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, NamedTuple
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.handlers.preparing import BatchPreparer
 from broker.net.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
@@ -115,7 +119,7 @@ def produce(
         if acks == 0:
             raise append.failed
     if append.unacknowledged:
-        return _when_acknowledged(response, append.unacknowledged, request.timeout_ms)
+        return _when_acknowledged(response, append, request.timeout_ms, context)
     return response if acks else None
 
 
@@ -123,11 +127,12 @@ class Appender:
     """Appends the batches of one request."""
 
     __slots__ = (
-        "_acks",
         "_context",
         "_now_ms",
+        "_preparer",
         "_replicas",
         "_transactional_id",
+        "acks",
         "failed",
         "unacknowledged",
     )
@@ -141,8 +146,9 @@ class Appender:
     ) -> None:
         self._transactional_id = transactional_id
         self._replicas = replicas
+        self._preparer: BatchPreparer = context.node.preparer
         self._context = context
-        self._acks = acks
+        self.acks = acks
         self._now_ms = context.node.clock.now_ms()
         self.failed: KafkaError | None = None
         self.unacknowledged: list[Unacknowledged] = []
@@ -160,9 +166,11 @@ class Appender:
             kind = records[_ATTRIBUTES_POSITION]
             if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
                 self._check_unusual(topic, kind)
-                if kind & TRANSACTIONAL_FLAG:
-                    self._check_transaction(partition, records)
-            info = partition.append(records, acks=self._acks, now_ms=self._now_ms)
+            if self._preparer.takes(partition, records):
+                return self._append_later(partition, data.index, records)
+            if kind & TRANSACTIONAL_FLAG:
+                self._check_transaction(partition, records)
+            info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = error
             if partition is not None:
@@ -174,10 +182,56 @@ class Appender:
             log_append_time_ms=info.log_append_time_ms,
             log_start_offset=info.log_start_offset,
         )
-        if self._acks and not partition.is_acknowledged(info.last_offset, self._acks):
-            done = partition.acknowledgement(info.last_offset, self._acks)
+        if self.acks and not partition.is_acknowledged(info.last_offset, self.acks):
+            done = partition.acknowledgement(info.last_offset, self.acks)
             self.unacknowledged.append(Unacknowledged(response, done))
         return response
+
+    def _append_later(
+        self, partition: HostedPartition, index: int, records: memoryview
+    ) -> PartitionProduceResponse:
+        """Append one batch when it is prepared; the response is filled in then."""
+        response = PartitionProduceResponse(index=index, base_offset=-1)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_note)
+        self.unacknowledged.append(Unacknowledged(response, done))
+
+        def refuse(error: KafkaError) -> None:
+            self.failed = error
+            refused = _refused(index, error, partition)
+            response.log_start_offset = refused.log_start_offset
+            if not done.done():
+                done.set_exception(error)
+
+        def append(prepared: memoryview) -> None:
+            try:
+                self._append_prepared(partition, prepared, response, done)
+            except KafkaError as error:
+                refuse(error)
+
+        self._preparer.submit(partition, records, self._now_ms, append=append, refuse=refuse)
+        return response
+
+    def _append_prepared(
+        self,
+        partition: HostedPartition,
+        records: memoryview,
+        response: PartitionProduceResponse,
+        done: asyncio.Future[None],
+    ) -> None:
+        if self._replicas.get(partition.topic, partition.index) is not partition:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
+        if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+            self._check_transaction(partition, records)
+        info = partition.append(records, acks=self.acks, now_ms=self._now_ms, is_prepared=True)
+        response.base_offset = info.first_offset
+        response.log_append_time_ms = info.log_append_time_ms
+        response.log_start_offset = info.log_start_offset
+        if self.acks and not partition.is_acknowledged(info.last_offset, self.acks):
+            acknowledged = partition.acknowledgement(info.last_offset, self.acks)
+            acknowledged.add_done_callback(partial(_pass_on, done))
+        elif not done.done():
+            done.set_result(None)
 
     def _check_unusual(self, topic: str, kind: int) -> None:
         """Refuse what depends on more than the batch itself."""
@@ -268,11 +322,33 @@ def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
         response.node_endpoints = endpoints_of(image, context.listener, leaders)
 
 
+def _pass_on(done: asyncio.Future[None], acknowledged: asyncio.Future[None]) -> None:
+    """Tell who waits for an append of what became of its acknowledgement."""
+    if done.done():
+        return
+    error = None if acknowledged.cancelled() else acknowledged.exception()
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def _note(done: asyncio.Future[None]) -> None:
+    """Its producer may be gone: then nobody looks at what became of it."""
+    if not done.cancelled():
+        done.exception()
+
+
 async def _when_acknowledged(
-    response: ProduceResponse, waiting: list[Unacknowledged], timeout_ms: int
-) -> ProduceResponse:
+    response: ProduceResponse, append: Appender, timeout_ms: int, context: RequestContext
+) -> ProduceResponse | None:
     """Wait until every append counts, or is known not to."""
+    waiting = append.unacknowledged
     await asyncio.wait([each.done for each in waiting], timeout=max(timeout_ms, 0) / 1000)
+    if not append.acks:
+        if append.failed is not None:
+            raise append.failed
+        return None
     for refused, done in waiting:
         error: BaseException | None
         if done.done():
@@ -284,4 +360,6 @@ async def _when_acknowledged(
             refused.error_code = error.code
             refused.error_message = error.message
             refused.base_offset = -1
+    if append.failed is not None:
+        _name_leaders(response, context)
     return response

@@ -6,13 +6,14 @@ what text a user may write for them is checked where it is read (`broker.setting
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
+AS_PRODUCED = "producer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,10 @@ class LogConfig:
     """What may differ from topic to topic. -1 in a retention is no limit, -2 is "as the total"."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
-    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_type: str = AS_PRODUCED
+    compression_zstd_level: int = 3
     delete_retention_ms: int = DAY_MS
     file_delete_delay_ms: int = 60_000
     flush_messages: int = UNLIMITED
@@ -45,6 +49,16 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * DAY_MS
+    # Whether a producer's batch says all in its header that these settings ask of it; made once, asked for each batch.
+    believes_headers: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        looked_into = (
+            self.compression_type != AS_PRODUCED
+            or self.is_compacted
+            or self.message_timestamp_before_max_ms != UNLIMITED
+        )
+        object.__setattr__(self, "believes_headers", not looked_into)
 
     @property
     def is_compacted(self) -> bool:

@@ -28,7 +28,7 @@ from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
 from broker.log.segment import Segment
 from broker.log.segments import Segments
-from broker.log.validation import check_client_batch, too_large_for_segment
+from broker.log.validation import check_client_batch, prepare_client_batch, too_large_for_segment
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -145,14 +145,18 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        is_prepared: bool = False,
     ) -> AppendInfo:
         """Check, stamp in place and write; raises KafkaError, after which nothing has changed.
 
+        `is_prepared`: prepare_client_batch, which may take its time, was seen to by the caller.
         Unless flush.messages is set and the sync fails: then the log is out of order altogether.
         """
         if origin is not AppendOrigin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms, origin)
         config = self.config
+        if not (config.believes_headers or is_prepared):
+            records = prepare_client_batch(records, config, now_ms)
         header = check_client_batch(records, config, now_ms)
         size = len(records)
         if size > config.segment_bytes:
@@ -304,12 +308,7 @@ class Log:
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer has written to this log in a transaction that is still open."""
-        producer = self.producers.get(producer_id)
-        return (
-            producer is not None
-            and producer.transaction_start >= 0
-            and producer.epoch == producer_epoch
-        )
+        return self.producers.is_in_transaction(producer_id, producer_epoch)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start_offset, end_offset)."""

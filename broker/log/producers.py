@@ -114,6 +114,11 @@ class Producers:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a producer of this epoch has a transaction open here."""
+        found = self._producers.get(producer_id)
+        return found is not None and found.transaction_start >= 0 and found.epoch == producer_epoch
+
     # -- idempotence ----------------------------------------------------------------------------
 
     def check(self, header: BatchHeader, origin: AppendOrigin) -> ProducerBatch | None:

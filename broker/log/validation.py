@@ -6,14 +6,15 @@ Rules of this file:
 - Headers are claims. Where a false claim would harm the log itself it is checked by the payload's
   size: each record takes 7 bytes at least, so a count cannot burn offsets by the billion.
 - Time bounds are checked on the header's base and max timestamp. These bound all records from
-  above, so `message.timestamp.after.max.ms` is decided by them. From below they do not: only where
-  `message.timestamp.before.max.ms` is set are the records decoded, one by one.
+  above, so `message.timestamp.after.max.ms` is decided by them. From below they do not.
+- Records are looked into only where a topic's settings ask more than a header tells (`LogConfig.believes_headers`).
 - Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
 
 from broker.log.config import UNLIMITED, LogConfig
+from broker.log.records import inspect, pack, unpack, wanted_codec
 from kafka_ds.wire.batch import (
     CONTROL_FLAG,
     HEADER,
@@ -30,7 +31,6 @@ from kafka_ds.wire.batch import (
     Codec,
     CorruptRecord,
     crc_is_valid,
-    read_records,
 )
 from kafka_ds.wire.compression import decompress
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -59,8 +59,28 @@ def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> B
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its checksum")
     _check_claims(records, header)
-    _check_times(records, header, config, now_ms)
+    _check_times(header, config, now_ms)
     return header
+
+
+def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
+    """A producer's batch as its topic's settings want it: looked into, in the codec of compression.type.
+
+    Raises KafkaError. What comes back is to be checked like any other, as packing may have made it larger.
+    """
+    header = check_client_batch(records, config, now_ms)
+    try:
+        payload = unpack(records, header)
+        found = inspect(payload, header)
+    except CorruptRecord as error:
+        raise _invalid(f"records that cannot be read: {error}") from error
+    if found.has_null_key and config.is_compacted:
+        raise _invalid("a record without a key, which compaction would not know what to do with")
+    if not config.uses_log_append_time:
+        _check_not_too_late(found.newest_ms, config, now_ms)
+        _check_not_too_old(found.oldest_ms, config, now_ms)
+    codec = wanted_codec(config, header)
+    return records if codec is None else pack(payload, header, codec, config, found.newest_ms)
 
 
 def check_own_batch(
@@ -120,30 +140,29 @@ def _check_doubtful_count(records: memoryview, codec: int, count: int) -> None:
         raise _invalid(f"{count} records in {len(data)} bytes")
 
 
-def _check_times(records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+def _check_times(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if header.attributes & LOG_APPEND_TIME_FLAG:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
         )
     if config.uses_log_append_time:
         return
-    latest = max(header.base_timestamp, header.max_timestamp)
+    _check_not_too_late(max(header.base_timestamp, header.max_timestamp), config, now_ms)
+
+
+def _check_not_too_late(latest: int, config: LogConfig, now_ms: int) -> None:
     after_max_ms = config.message_timestamp_after_max_ms
     if latest - now_ms > after_max_ms:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {latest} is more than {after_max_ms} ms after {now_ms}",
         )
-    if config.message_timestamp_before_max_ms != UNLIMITED:
-        _check_not_too_old(records, header, now_ms - config.message_timestamp_before_max_ms)
 
 
-def _check_not_too_old(records: memoryview, header: BatchHeader, earliest_ms: int) -> None:
-    try:
-        timestamps = [record.timestamp for record in read_records(records, 0, header)]
-    except CorruptRecord as error:
-        raise _invalid(f"records that cannot be read: {error}") from error
-    oldest = min((t for t in timestamps if t != NO_TIMESTAMP), default=earliest_ms)
+def _check_not_too_old(oldest: int, config: LogConfig, now_ms: int) -> None:
+    if config.message_timestamp_before_max_ms == UNLIMITED or oldest == NO_TIMESTAMP:
+        return
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
     if oldest < earliest_ms:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is before {earliest_ms}")
 

@@ -106,11 +106,21 @@ class HostedPartition:
         acks: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        is_prepared: bool = False,
     ) -> AppendInfo:
-        """Append as the leader; raises KafkaError, after which nothing has changed."""
+        """Append as the leader; raises KafkaError, after which nothing has changed.
+
+        `is_prepared`: a producer's batch has been through `prepare_client_batch`.
+        """
         leader, log = self.leader, self.log
         leader.check_append(acks)
-        info = log.append(records, leader_epoch=leader.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.append(
+            records,
+            leader_epoch=leader.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            is_prepared=is_prepared,
+        )
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
             if self._unflushed_since is None and not self._must_flush():

@@ -33,6 +33,11 @@ DECOMPRESSED_BYTES_DEFAULT = 64 << 20
 DECOMPRESSED_RATIO_DEFAULT = 64
 DECOMPRESSED_BYTES_MAX = 1 << 30
 
+# The levels that Kafka's settings have where nobody sets them.
+GZIP_LEVEL_DEFAULT = -1
+LZ4_LEVEL_DEFAULT = 9
+ZSTD_LEVEL_DEFAULT = 3
+
 _PIECE_BYTES = 1 << 20
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -72,25 +77,29 @@ def decompress(codec: int, data: Buffer, *, limit_bytes: int | None = None) -> b
     return _DECODERS[codec](memoryview(data).toreadonly(), limit)
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """`data` as one frame that every client reads (lz4 blocks are independent, as Java wants them)."""
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` as one frame that every client reads (lz4 blocks are independent, as Java wants them).
+
+    `level` is that of Kafka's compression.<codec>.level (KIP-390); None: fast, and good enough.
+    """
     match Codec(codec):
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            from isal import isal_zlib
-
-            packed: bytes = isal_zlib.compress(data, level=2, wbits=31)
-            return packed
+            return _compress_gzip(data, level)
         case Codec.SNAPPY:
             return _compress_snappy(data)
         case Codec.LZ4:
             import lz4.frame
 
-            framed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+            # Kafka's default of 9 means its fast compressor, all else the one of high compression.
+            own_level = 0 if level in (None, LZ4_LEVEL_DEFAULT) else level
+            framed: bytes = lz4.frame.compress(
+                data, block_linked=False, store_size=False, compression_level=own_level
+            )
             return framed
         case Codec.ZSTD:
-            return _compress_zstd(data)
+            return _compress_zstd(data, ZSTD_LEVEL_DEFAULT if level is None else level)
 
 
 def _too_long(codec: Codec) -> CorruptRecord:
@@ -102,6 +111,17 @@ def _cut_short(codec: Codec) -> CorruptRecord:
 
 
 # -- gzip ---------------------------------------------------------------------------------------
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    if level in (None, GZIP_LEVEL_DEFAULT):
+        from isal import isal_zlib  # Three times as fast, but it has no such levels.
+
+        packed: bytes = isal_zlib.compress(data, level=2, wbits=31)
+        return packed
+    import zlib
+
+    return zlib.compress(data, level, wbits=31)
 
 
 def _decompress_gzip(data: memoryview, limit: int) -> bytes:
@@ -362,14 +382,18 @@ def _zstd_frame_end(data: memoryview, position: int) -> tuple[int, int]:
             return position, bytes_max
 
 
-def _compress_zstd(data: Buffer) -> bytes:
+def _compress_zstd(data: Buffer, level: int) -> bytes:
     import zstandard
 
-    context = _idle_compressors.pop() if _idle_compressors else zstandard.ZstdCompressor(level=3)
+    # Contexts of the usual level are kept; a rare level makes its own.
+    is_usual = level == ZSTD_LEVEL_DEFAULT
+    context = (is_usual and _idle_compressors and _idle_compressors.pop()) or None
+    context = context or zstandard.ZstdCompressor(level=level)
     try:
         packed: bytes = context.compress(data)
     finally:
-        _idle_compressors.append(context)
+        if is_usual:
+            _idle_compressors.append(context)
     return packed
 
 

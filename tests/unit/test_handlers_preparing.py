@@ -1,0 +1,207 @@
+"""Batches that are packed anew beside the event loop: in order, answered as any other, and nobody waits for them."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from broker.handlers import preparing
+from broker.net.dispatch import Unanswerable, Waiting
+from kafka_ds.wire.batch import Codec, Record, build_batch, read_header
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DeleteTopicsRequest, IncrementalAlterConfigsRequest
+from kafka_ds.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
+from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_request, values_of
+from tests.loops import in_loop
+
+LARGE = b"x" * (preparing.PREPARED_AT_ONCE_BYTES_MAX + 1)
+
+
+async def answer_of(waiting: Any) -> tuple[int, int]:
+    """Error and offset, which may be there already."""
+    response = await waiting.result if isinstance(waiting, Waiting) else waiting
+    answer = response.responses[0].partition_responses[0]
+    return answer.error_code, answer.base_offset
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Until it is set, the threads do nothing."""
+    go = Event()
+    prepare: Callable[..., memoryview] = preparing._prepare
+
+    def wait(*arguments: object) -> memoryview:
+        assert go.wait(20)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(preparing, "_prepare", wait)
+    return go
+
+
+@in_loop
+async def test_the_order_of_a_producer_stays(memory_path: Path) -> None:
+    """Small ones, large ones, those in the topic's codec and those that are not, all at once."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="zstd")
+        waiting = []
+        for sequence in range(60):
+            batch = batch_of(
+                [b"%d" % sequence + (LARGE * 20 if sequence % 7 == 0 else b"")],
+                codec=Codec(sequence % 5),
+                producer_id=9,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            waiting.append(broker.begin(produce_request("t", batch, acks=sequence % 2 or -1), 9))
+        answers = [await answer_of(each) for each in waiting]
+        assert answers == [(ErrorCode.NONE, offset) for offset in range(60)]
+        data = await broker.fetch("t", 0, partition_max_bytes=1 << 24, max_bytes=1 << 24)
+        values = values_of(data.records)
+        assert [int((value or b"").partition(b"x")[0]) for value in values] == list(range(60))
+        assert not broker.node.preparer._queues
+
+
+@in_loop
+async def test_a_small_batch_is_packed_at_once(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        answer = broker.begin(produce_request("t", batch_of([b"a"])), 9)
+        assert not isinstance(answer, Waiting)
+        data = await broker.fetch("t", 0)
+        assert read_header(data.records).codec == Codec.GZIP
+
+
+@in_loop
+async def test_others_do_not_wait(memory_path: Path, held: Event) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        await broker.create("u")
+        slow = broker.begin(produce_request("t", batch_of([LARGE])), 9)
+        behind = broker.begin(produce_request("t", batch_of([b"small"])), 9)
+        assert (await broker.produce("u", batch_of([LARGE]))).base_offset == 0
+        assert (await broker.fetch("t", 0)).high_watermark == 0
+        held.set()
+        assert await answer_of(slow) == (ErrorCode.NONE, 0)
+        assert await answer_of(behind) == (ErrorCode.NONE, 1)
+
+
+@in_loop
+async def test_a_setting_that_changes_meanwhile(memory_path: Path, held: Event) -> None:
+    """What came later stays behind, though nothing needs to be done to it any more."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        first = broker.begin(produce_request("t", batch_of([LARGE])), 9)
+        change = IncrementalAlterableConfig(
+            name="compression.type", config_operation=0, value="producer"
+        )
+        resource = IncrementalAlterConfigsResource(
+            resource_type=2, resource_name="t", configs=[change]
+        )
+        await broker.ask(
+            IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1
+        )
+        second = broker.begin(produce_request("t", batch_of([b"small"])), 9)
+        held.set()
+        assert await answer_of(first) == (ErrorCode.NONE, 0)
+        assert await answer_of(second) == (ErrorCode.NONE, 1)
+
+
+@in_loop
+async def test_one_that_is_refused_holds_nobody_up(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        bad = bytearray(batch_of([LARGE]))
+        bad[-1] ^= 1
+        keyless = build_batch([Record(0, NOW_MS, None, LARGE)])
+        batches = [batch_of([LARGE]), bytes(bad), keyless, batch_of([b"a"])]
+        waiting = [broker.begin(produce_request("t", each), 9) for each in batches]
+        answers = [await answer_of(each) for each in waiting]
+        assert answers == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 1), (0, 2)]
+
+
+@in_loop
+async def test_without_an_answer(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        assert await broker.ask(produce_request("t", batch_of([LARGE]), acks=0), 9) is None
+        assert (await broker.fetch("t", 0)).high_watermark == 1
+        bad = bytearray(batch_of([LARGE]))
+        bad[-1] ^= 1
+        with pytest.raises(Unanswerable):
+            await broker.ask(produce_request("t", bytes(bad), acks=0), 9)
+
+
+async def delete(broker: InProcess, topic: str) -> None:
+    await broker.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000), 5)
+
+
+@in_loop
+async def test_a_topic_that_is_deleted_and_made_again_gets_nothing(
+    memory_path: Path, held: Event
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        waiting = broker.begin(produce_request("t", batch_of([LARGE])), 9)
+        task = asyncio.ensure_future(waiting.result)
+        await asyncio.sleep(0)
+        await delete(broker, "t")
+        await broker.create("t")
+        held.set()
+        response = await task
+        answer = response.responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await broker.fetch("t", 0)).high_watermark == 0
+
+
+@in_loop
+async def test_one_that_takes_too_long_times_out_and_is_written(
+    memory_path: Path, held: Event
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        request = produce_request("t", batch_of([LARGE]))
+        request.timeout_ms = 10
+        response = await broker.ask(request, 9)
+        assert response.responses[0].partition_responses[0].error_code == (
+            ErrorCode.REQUEST_TIMED_OUT
+        )
+        held.set()
+        assert (await broker.produce("t", batch_of([b"a"]))).base_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)]
+)
+@in_loop
+async def test_old_consumers_are_not_given_zstd(
+    memory_path: Path, version: int, code: ErrorCode
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="zstd")
+        assert (await broker.produce("t", batch_of([b"a"]), version=3)).base_offset == 0
+        assert (await broker.fetch("t", 0, version=version)).error_code == code
+
+
+@in_loop
+async def test_the_end_of_the_broker_answers_those_who_wait(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        go = Event()
+        broker.node.preparer._threads.submit(go.wait, 20)
+        broker.node.preparer._threads.submit(go.wait, 20)
+        waiting = broker.begin(produce_request("t", batch_of([LARGE])), 9)
+        task = asyncio.ensure_future(waiting.result)
+        await asyncio.sleep(0)
+        broker.node.replica_manager.stop()
+        broker.node.preparer.close()
+        go.set()
+        response = await task
+        assert response.responses[0].partition_responses[0].error_code == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )

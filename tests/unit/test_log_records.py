@@ -1,0 +1,240 @@
+"""What a topic asks of the records themselves: a codec of its own, keys, an age."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
+from broker.log.log import Log
+from broker.log.records import CODECS, inspect, unpack
+from broker.log.values import AppendInfo, AppendOrigin
+from broker.system import SystemClock, SystemDisk
+from kafka_ds.wire.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    Codec,
+    ControlType,
+    CorruptRecord,
+    Record,
+    build_batch,
+    crc_is_valid,
+    end_transaction_marker,
+    read_header,
+    read_records,
+    seal,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+NOW_MS = 1_700_000_000_000
+NAMES = {codec: name for name, codec in CODECS.items()}
+RECORDS = [
+    Record(i, NOW_MS + i % 5, b"key-%d" % i, b"value " * (i % 40), ((b"h", b"1"), (b"", None)))
+    for i in range(100)
+]
+
+
+def open_log(folder: Path, config: LogConfig) -> Log:
+    return Log.open(
+        f"{folder}/orders-0", config, SystemDisk(), SystemClock(), topic="orders", partition=0
+    )
+
+
+def append(log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
+    return log.append(memoryview(bytearray(data)), leader_epoch=3, now_ms=NOW_MS, origin=origin)
+
+
+def refusal(log: Log, data: bytes) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        append(log, data)
+    assert log.log_end_offset == 0
+    assert log.size_bytes == 0
+    return raised.value.code
+
+
+def stored(log: Log) -> bytes:
+    found = log.read(
+        0, max_bytes=1 << 30, upper_bound_offset=log.log_end_offset, min_one_batch=True
+    )
+    return b"".join(log.pread_blocking(part) for part in found.slices)
+
+
+# -- the walk ---------------------------------------------------------------------------------------
+
+texts = st.binary(max_size=90)
+record_parts = st.tuples(
+    st.integers(-(2**63), 2**63 - 1) | st.just(NO_TIMESTAMP) | st.integers(NOW_MS, NOW_MS + 99),
+    st.none() | texts,
+    st.none() | texts,
+    st.lists(st.tuples(texts, st.none() | texts), max_size=3),
+)
+
+
+@given(st.lists(record_parts, min_size=1, max_size=6))
+def test_what_the_records_say(parts: list[tuple[Any, ...]]) -> None:
+    made = [Record(i, *rest) for i, rest in enumerate(parts)]
+    batch = build_batch(made)
+    found = inspect(unpack(memoryview(batch), read_header(batch)), read_header(batch))
+    times = [record.timestamp for record in read_records(batch)]
+    timed = [time for time in times if time != NO_TIMESTAMP]
+    assert found.oldest_ms == min(timed, default=NO_TIMESTAMP)
+    assert found.newest_ms == max([*times, NO_TIMESTAMP])
+    assert found.has_null_key == any(record.key is None for record in made)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_what_is_no_record_is_refused_as_the_reference_does(data: st.DataObject) -> None:
+    batch = bytearray(build_batch(RECORDS[:5]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
+        match data.draw(st.sampled_from(("change", "cut", "insert"))):
+            case "change":
+                batch[at] = data.draw(st.integers(0, 255))
+            case "cut" if len(batch) > HEADER_BYTES + 1:
+                del batch[at]
+            case _:
+                batch.insert(at, data.draw(st.integers(0, 255)))
+    header = read_header(seal(read_header(batch), bytes(batch[HEADER_BYTES:])))
+    payload = bytes(batch[HEADER_BYTES:])
+    try:
+        offsets = [record.offset for record in read_records(batch, 0, header)]
+        is_good = offsets == list(range(header.record_count))
+    except CorruptRecord:
+        is_good = False
+    if is_good:
+        inspect(payload, header)
+    else:
+        with pytest.raises(CorruptRecord):
+            inspect(payload, header)
+
+
+# -- compression.type -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", list(Codec))
+@pytest.mark.parametrize("target", list(Codec))
+def test_a_batch_is_stored_in_the_topics_codec(
+    tmp_path: Path, source: Codec, target: Codec
+) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type=NAMES[target]))
+    sent = build_batch(
+        RECORDS,
+        codec=source,
+        producer_id=7,
+        producer_epoch=2,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    info = append(log, sent)
+    assert (info.first_offset, info.last_offset) == (0, 99)
+    batch = stored(log)
+    header, before = read_header(batch), read_header(sent)
+    assert header.codec == target
+    assert crc_is_valid(batch, 0, header)
+    assert len(batch) == header.size_in_bytes
+    same = ("last_offset_delta", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch",
+            "base_sequence", "record_count", "is_transactional", "timestamp_type")  # fmt: skip
+    for name in same:
+        assert getattr(header, name) == getattr(before, name), name
+    assert header.leader_epoch == 3
+    assert read_records(batch) == RECORDS
+    if source == target:
+        assert batch[HEADER_BYTES:] == sent[HEADER_BYTES:], "packed without need"
+    assert append(log, sent).duplicate, "a retry is known by its sequence"
+
+
+@pytest.mark.parametrize(
+    ("codec", "fast", "small"),
+    [(Codec.GZIP, 1, 9), (Codec.LZ4, 9, 12), (Codec.ZSTD, -50, 19)],
+)
+def test_levels_are_honoured(tmp_path: Path, codec: Codec, fast: int, small: int) -> None:
+    name = NAMES[codec]
+    text = b"".join(b"%d squared is %d, " % (i, i * i) for i in range(20_000))
+    sizes = []
+    for level in (fast, small):
+        changes: dict[str, Any] = {f"compression_{name}_level": level}
+        config = replace(LogConfig(compression_type=name), **changes)
+        log = open_log(tmp_path / str(level), config)
+        append(log, build_batch([Record(0, NOW_MS, b"k", text)]))
+        assert read_records(stored(log))[0].value == text
+        sizes.append(log.size_bytes)
+    assert sizes[1] < 0.95 * sizes[0]
+
+
+def test_with_the_brokers_time(tmp_path: Path) -> None:
+    config = LogConfig(compression_type="zstd", message_timestamp_type=LOG_APPEND_TIME)
+    log = open_log(tmp_path, config)
+    info = append(log, build_batch(RECORDS, codec=Codec.GZIP))
+    batch = stored(log)
+    assert info.log_append_time_ms == NOW_MS
+    assert crc_is_valid(batch, 0, read_header(batch))
+    assert read_header(batch).codec == Codec.ZSTD
+    assert {record.timestamp for record in read_records(batch)} == {NOW_MS}
+    assert [r.value for r in read_records(batch)] == [r.value for r in RECORDS]
+
+
+def test_a_header_that_lies_about_its_times_is_put_right(tmp_path: Path) -> None:
+    batch = build_batch(RECORDS, codec=Codec.GZIP)
+    lying = read_header(batch)._replace(max_timestamp=NOW_MS - 99)
+    log = open_log(tmp_path, LogConfig(compression_type="lz4"))
+    append(log, seal(lying, batch[HEADER_BYTES:]))
+    assert read_header(stored(log)).max_timestamp == NOW_MS + 4
+
+
+def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:
+    batch = build_batch([Record(0, NOW_MS, b"k", bytes(100_000))], codec=Codec.ZSTD)
+    config = LogConfig(compression_type="uncompressed", max_message_bytes=50_000)
+    assert len(batch) < 1000
+    assert refusal(open_log(tmp_path, config), batch) is ErrorCode.MESSAGE_TOO_LARGE
+    assert append(open_log(tmp_path / "2", LogConfig(max_message_bytes=50_000)), batch)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_records_that_cannot_be_read_are_refused(tmp_path: Path, codec: Codec) -> None:
+    """A broker that only passes batches on takes them; one that packs them anew must not."""
+    good = build_batch(RECORDS, codec=codec)
+    broken = seal(read_header(good), good[HEADER_BYTES:-7])
+    target = "gzip" if codec != Codec.GZIP else "zstd"
+    assert refusal(open_log(tmp_path, LogConfig(compression_type=target)), broken) is (
+        ErrorCode.INVALID_RECORD
+    )
+    skipped = build_batch([RECORDS[0], RECORDS[2]], codec=codec)
+    lying = read_header(skipped)._replace(record_count=3)
+    log = open_log(tmp_path / "2", LogConfig(compression_type=target))
+    assert refusal(log, seal(lying, skipped[HEADER_BYTES:])) is ErrorCode.INVALID_RECORD
+
+
+def test_markers_stay_as_they_are(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(compression_type="gzip"))
+    marker = end_transaction_marker(
+        ControlType.ABORT, timestamp=NOW_MS, producer_id=1, producer_epoch=0, coordinator_epoch=0
+    )
+    append(log, marker, AppendOrigin.COORDINATOR)
+    assert read_header(stored(log)).codec == Codec.NONE
+
+
+# -- keys and age -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_compacted_topic_wants_keys(tmp_path: Path, codec: Codec) -> None:
+    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    without = [*RECORDS[:3], Record(3, NOW_MS, None, b"v")]
+    assert refusal(log, build_batch(without, codec=codec)) is ErrorCode.INVALID_RECORD
+    sent = build_batch(RECORDS, codec=codec)
+    append(log, sent)
+    assert stored(log)[HEADER_BYTES:] == sent[HEADER_BYTES:]
+
+
+def test_the_age_of_each_record_counts(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(message_timestamp_before_max_ms=DAY_MS))
+    old = [RECORDS[0], Record(1, NOW_MS - DAY_MS - 1, b"k", b"v")]
+    assert refusal(log, build_batch(old, codec=Codec.ZSTD)) is ErrorCode.INVALID_TIMESTAMP
+    append(log, build_batch([RECORDS[0], Record(1, NOW_MS - DAY_MS, b"k", b"v")]))
+    append(log, build_batch([Record(0, NO_TIMESTAMP, b"k", b"v")]))
