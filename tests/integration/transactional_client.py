@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    OffsetFetchRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
 )
 from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestTopic
+from kafka_ds.wire.messages.transactions import (
+    AddPartitionsToTxnTopic,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.integration.raw_client import RawClient
 
 TIMEOUT_S = 20.0
@@ -51,8 +60,7 @@ class TransactionalClient:
 
     def begin(self, *, timeout_ms: int = 60_000) -> None:
         """Get a producer id, waiting for whoever must be aborted first."""
-        find = FindCoordinatorRequest(key_type=1, coordinator_keys=[self._id])
-        self._client.ask(find, 5)
+        self.find_coordinator(1, self._id)
         request = InitProducerIdRequest(
             transactional_id=self._id, transaction_timeout_ms=timeout_ms
         )
@@ -60,19 +68,26 @@ class TransactionalClient:
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         self._goes_on_as(answer.producer_id, answer.producer_epoch)
 
+    def find_coordinator(self, key_type: int, key: str) -> None:
+        """Ask who coordinates a group (0) or a transactional id (1): the first who asks makes the topic."""
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        _until_settled(lambda: self._client.ask(request, 5).coordinators[0].error_code)
+
     def _goes_on_as(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self._sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
 
     def _until_settled(self, request: Any, version: int) -> Any:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
+        answer: Any = None
+
+        def ask() -> int:
+            nonlocal answer
             answer = self._client.ask(request, version)
-            if ErrorCode(answer.error_code) not in RETRIABLE:
-                return answer
-            assert time.monotonic() < deadline, ErrorCode(answer.error_code)
-            time.sleep(0.02)
+            return int(answer.error_code)
+
+        _until_settled(ask)
+        return answer
 
     def add(self, *partitions: int) -> ErrorCode:
         request = AddPartitionsToTxnRequest(
@@ -111,6 +126,54 @@ class TransactionalClient:
             self._sequences[partition] = sequence + len(values)
         return code
 
+    def send_offset(self, group: str, offset: int) -> ErrorCode:
+        """Commit an offset of partition 0 for a group, with the transaction."""
+        if not self._second:
+            joins = AddOffsetsToTxnRequest(
+                transactional_id=self._id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                group_id=group,
+            )
+            answer = self._until_settled(joins, 3)
+            if answer.error_code != ErrorCode.NONE:
+                return ErrorCode(answer.error_code)
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=None
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=self._topic, partitions=[partition])],
+        )
+        return _until_settled(
+            lambda: (
+                self._client.ask(request, 5 if self._second else 3)
+                .topics[0]
+                .partitions[0]
+                .error_code
+            )
+        )
+
+    def committed_offset(self, group: str, *, stable: bool) -> int | ErrorCode:
+        """The group's offset of partition 0; UNSTABLE_OFFSET_COMMIT where a transaction may change it."""
+        topic = OffsetFetchRequestTopic(name=self._topic, partition_indexes=[0])
+        request = OffsetFetchRequest(group_id=group, topics=[topic], require_stable=stable)
+        found: Any = None
+
+        def ask() -> int:
+            nonlocal found
+            answer = self._client.ask(request, 7)
+            if answer.error_code:
+                return int(answer.error_code)
+            found = answer.topics[0].partitions[0]
+            return int(found.error_code)
+
+        code = _until_settled(ask)
+        return int(found.committed_offset) if code is ErrorCode.NONE else code
+
     def ask_to_end(self, *, committed: bool) -> Any:
         request = EndTxnRequest(
             transactional_id=self._id,
@@ -129,11 +192,24 @@ class TransactionalClient:
     def state(self) -> str:
         """What the coordinator says of the transaction."""
         request = DescribeTransactionsRequest(transactional_ids=[self._id])
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
+        found: Any = None
+
+        def ask() -> int:
+            nonlocal found
             (found,) = self._client.ask(request, 0).transaction_states
-            if ErrorCode(found.error_code) not in RETRIABLE:
-                state: str = found.transaction_state
-                return state
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return int(found.error_code)
+
+        _until_settled(ask)
+        state: str = found.transaction_state
+        return state
+
+
+def _until_settled(ask: Callable[[], int]) -> ErrorCode:
+    """Ask until the error is none that goes away by itself."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        code = ErrorCode(ask())
+        if code not in RETRIABLE:
+            return code
+        assert time.monotonic() < deadline, code
+        time.sleep(0.02)
