@@ -45,7 +45,7 @@ bench: $(STAMP) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
 
 sim: $(STAMP)
-	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py
+	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py tests/sim
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

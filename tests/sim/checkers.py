@@ -1,0 +1,138 @@
+"""What must be true of a run, whatever happened in it.
+
+Apart from the product's code: nothing here asks the product whether it did right. `Watch` looks at the nodes all along,
+`check_history` holds what readers got at the end against what producers were promised, `check_logs` compares replicas.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tests.sim.clients import Consumer, History, Partition, Promise
+from tests.sim.world import Host, World
+
+
+class Watch:
+    """Looked at every few moments of virtual time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # What was ever read below the high watermark: it must never be anything else.
+        self._committed: dict[tuple[str, int, int], bytes] = {}
+        self._leaders: dict[tuple[str, int, int], int] = {}
+        self._controllers: dict[int, int] = {}
+        self._high_watermarks: dict[tuple[int, int, str, int, int], int] = {}
+
+    def look(self) -> None:
+        """Check every node that runs."""
+        for host in self._world.up():
+            if host.node is not None and hasattr(host.node, "replica_manager"):
+                self._look_at(host, host.node)
+
+    def _look_at(self, host: Host, node: Any) -> None:
+        image = node.metadata
+        if image.controller_epoch:
+            known = self._controllers.setdefault(image.controller_epoch, image.controller_id)
+            assert known == image.controller_id, (
+                f"controller epoch {image.controller_epoch} is of {known} and {image.controller_id}"
+            )
+        for partition in node.replica_manager:
+            leader = getattr(partition, "leader", None)
+            if leader is None:
+                continue
+            place = (partition.topic, partition.index, leader.leader_epoch)
+            first = self._leaders.setdefault(place, host.node_id)
+            assert first == host.node_id, f"{place}: led by {first} and {host.node_id}"
+            assert leader.high_watermark <= partition.log.log_end_offset, place
+            key = (host.node_id, id(host.process), *place)
+            before = self._high_watermarks.get(key, -1)
+            assert leader.high_watermark >= before, f"{place}: high watermark moved back"
+            self._high_watermarks[key] = leader.high_watermark
+
+    def read(self, consumer: Consumer, since: int) -> None:
+        """A reader got more: the same offsets hold the same values for everybody, for ever."""
+        topic, index = consumer.partition
+        for offset, value in consumer.read[since:]:
+            known = self._committed.setdefault((topic, index, offset), value)
+            assert known == value, f"{topic}-{index} at {offset}: was {known!r} and is {value!r}"
+
+
+def check_history(
+    history: History,
+    uncommitted: dict[Partition, list[tuple[int, bytes]]],
+    committed: dict[Partition, list[tuple[int, bytes]]],
+) -> None:
+    """Nothing acknowledged is lost, doubled or out of order; transactions are whole or not at all."""
+    for partition, read in uncommitted.items():
+        _check_order(partition, read)
+        _check_order(partition, committed[partition])
+        places = {value: offset for offset, value in read}
+        assert len(places) == len(read), f"{partition}: a value is there twice"
+        for promise in history.promises:
+            if promise.partition == partition and promise.offset is not None:
+                _check_promise(promise, places)
+    _check_transactions(history, committed)
+
+
+def _check_promise(promise: Promise, places: dict[bytes, int]) -> None:
+    for i, value in enumerate(promise.values):
+        assert value in places, f"{promise.partition}: {value!r} was acknowledged and is lost"
+        if promise.offset is not None and promise.offset >= 0:
+            assert places[value] == promise.offset + i, (
+                f"{promise.partition}: {value!r} was acknowledged at {promise.offset + i}, "
+                f"and is at {places[value]}"
+            )
+
+
+def _check_order(partition: Partition, read: list[tuple[int, bytes]]) -> None:
+    last: dict[bytes, int] = {}
+    for offset, value in read:
+        name, _, number = value.rpartition(b"-")
+        assert last.get(name, -1) < int(number), (
+            f"{partition}: {value!r} at {offset} is out of order"
+        )
+        last[name] = int(number)
+
+
+def _check_transactions(
+    history: History, committed: dict[Partition, list[tuple[int, bytes]]]
+) -> None:
+    visible = {value for read in committed.values() for _, value in read}
+    parts: dict[int, list[Promise]] = defaultdict(list)
+    for promise in history.promises:
+        if promise.transaction is not None:
+            parts[promise.transaction].append(promise)
+        elif promise.offset is not None:
+            missing = [value for value in promise.values if value not in visible]
+            assert not missing, f"{promise.partition}: read_committed does not see {missing}"
+    for number, promises in parts.items():
+        outcome = history.outcomes[number]
+        seen = [value in visible for promise in promises for value in promise.values]
+        if outcome is None:
+            assert all(seen) or not any(seen), f"transaction {number} is half there"
+        elif outcome:
+            assert all(seen), f"transaction {number} was committed and is not all there"
+        else:
+            assert not any(seen), f"transaction {number} was aborted and is visible"
+
+
+def check_logs(world: World, partitions: list[Partition]) -> None:
+    """The replicas of a partition hold the same bytes."""
+    for partition in partitions:
+        found = {host.name: _bytes_of(host, partition) for host in world.up()}
+        held = {name: data for name, data in found.items() if data is not None}
+        assert held, f"{partition}: nobody has it"
+        first_name, first = next(iter(held.items()))
+        for name, data in held.items():
+            shared = min(len(first), len(data))
+            assert first[:shared] == data[:shared], f"{partition}: {name} and {first_name} differ"
+            assert len(first) == len(data), (
+                f"{partition}: {name} has {len(data)} bytes, {first_name} {len(first)}"
+            )
+
+
+def _bytes_of(host: Host, partition: Partition) -> bytes | None:
+    folder = f"/data/{partition[0]}-{partition[1]}/"
+    names = [p for p in host.disk.paths() if p.startswith(folder) and p.endswith(".log")]
+    return b"".join(bytes(host.disk.contents(name)) for name in names) if names else None

@@ -1,0 +1,391 @@
+"""Clients of the simulated cluster: they retry as Kafka's do, and write down what they were promised.
+
+Every value that is ever sent is unique, so that what a reader gets can be held against what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kafka_ds.wire.batch import Record, build_batch, iterate_headers, read_records
+from kafka_ds.wire.errors import ErrorCode, MalformedFrame
+from kafka_ds.wire.messages import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.wire.messages.data import (
+    FetchPartition,
+    FetchPartitionData,
+    FetchTopic,
+    PartitionProduceData,
+    TopicProduceData,
+)
+from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from tests.sim.network import SimNetwork
+from tests.sim.wire import WireConnection
+
+TROUBLE = (ConnectionError, TimeoutError, MalformedFrame)
+EPOCH_MS = 1_700_000_000_000
+LATEST = -1
+READ_COMMITTED = 1
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Promise:
+    """A batch that a producer has sent."""
+
+    values: list[bytes]
+    partition: Partition
+    # The offset of the first record; None: nobody knows what became of it.
+    offset: int | None = None
+    transaction: int | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What all clients together were promised."""
+
+    promises: list[Promise] = field(default_factory=list)
+    # By number: True committed, False aborted, None unknown.
+    outcomes: dict[int, bool | None] = field(default_factory=dict)
+    trouble: list[str] = field(default_factory=list)
+
+
+class Client:
+    """Finds leaders and coordinators, and keeps connections."""
+
+    def __init__(
+        self, network: SimNetwork, bootstrap: list[tuple[str, int]], random: Random
+    ) -> None:
+        self.network = network
+        self.random = random
+        self._bootstrap = bootstrap
+        self._connections: dict[tuple[str, int], WireConnection] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[Partition, int] = {}
+
+    async def connection(self, address: tuple[str, int]) -> WireConnection:
+        found = self._connections.get(address)
+        if found is None or not found.is_open:
+            found = await WireConnection.connect(self.network, *address)
+            self._connections[address] = found
+        return found
+
+    async def ask_any(self, request: Any, version: int) -> Any:
+        """Ask whoever answers."""
+        places = list(dict.fromkeys([*self._brokers.values(), *self._bootstrap]))
+        address = self.random.choice(places)
+        return await (await self.connection(address)).ask(request, version)
+
+    async def leader(self, partition: Partition) -> WireConnection:
+        """Whoever leads the partition now, as far as anybody knows."""
+        while partition not in self._leaders:
+            await self.refresh(partition[0])
+            if partition not in self._leaders:
+                await asyncio.sleep(0.1 + self.random.random() * 0.2)
+        return await self.connection(self._brokers[self._leaders[partition]])
+
+    async def refresh(self, topic: str) -> None:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        try:
+            answer = await self.ask_any(request, 9)
+        except TROUBLE:
+            return
+        self._brokers = {b.node_id: (b.host, b.port) for b in answer.brokers}
+        for found in answer.topics:
+            for each in found.partitions:
+                if each.leader_id in self._brokers:
+                    self._leaders[topic, each.partition_index] = each.leader_id
+
+    def forget(self, partition: Partition) -> None:
+        """What was known of its leader is not true any more."""
+        self._leaders.pop(partition, None)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0.05 + self.random.random() * 0.1)
+
+    async def coordinator(self, transactional_id: str) -> WireConnection:
+        while True:
+            try:
+                request = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id])
+                answer = (await self.ask_any(request, 4)).coordinators[0]
+                if answer.error_code == ErrorCode.NONE:
+                    return await self.connection((answer.host, answer.port))
+            except TROUBLE:
+                pass
+            await self.pause()
+
+
+class Producer(Client):
+    """A producer of one partition after the other, idempotent where it has a producer id."""
+
+    def __init__(self, *args: Any, name: str, history: History, acks: int = -1) -> None:
+        super().__init__(*args)
+        self.name = name
+        self.history = history
+        self.acks = acks
+        self.producer_id, self.epoch = -1, -1
+        self._sequences: dict[Partition, int] = {}
+        self._count = 0
+
+    async def become_idempotent(self) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        while True:
+            try:
+                answer = await self.ask_any(request, 4)
+                if answer.error_code == ErrorCode.NONE:
+                    self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                    self._sequences.clear()
+                    return
+            except TROUBLE:
+                pass
+            await self.pause()
+
+    async def send(
+        self, partition: Partition, size: int, *, transaction: tuple[str, int] | None = None
+    ) -> bool:
+        """Send one batch until it is acknowledged (True) or certainly refused (False)."""
+        values = [f"{self.name}-{self._count + i}".encode() for i in range(size)]
+        self._count += size
+        promise = Promise(values, partition)
+        if transaction is not None:
+            promise.transaction = transaction[1]
+        self.history.promises.append(promise)
+        request = self._request(partition, values, transaction)
+        while True:
+            code, offset = await self._try(partition, request)
+            if code is ErrorCode.NONE:
+                promise.offset = offset
+                self._sequences[partition] = self._sequences.get(partition, 0) + size
+                return True
+            if code is not None and not code.retriable:
+                self.history.trouble.append(f"{self.name} {partition}: {code.name}")
+                return False
+            if self.producer_id < 0:
+                return (
+                    False  # Nobody may send twice without a sequence: what became of it is unknown.
+                )
+            self.forget(partition)
+            await self.pause()
+
+    def _request(
+        self, partition: Partition, values: list[bytes], transaction: tuple[str, int] | None
+    ) -> ProduceRequest:
+        now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+        batch = build_batch(
+            [Record(i, now_ms, value, value) for i, value in enumerate(values)],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self._sequences.get(partition, 0) if self.producer_id >= 0 else -1,
+            is_transactional=transaction is not None,
+        )
+        data = PartitionProduceData(index=partition[1], records=batch)
+        return ProduceRequest(
+            transactional_id=transaction[0] if transaction else None,
+            acks=self.acks,
+            timeout_ms=5_000,
+            topic_data=[TopicProduceData(name=partition[0], partition_data=[data])],
+        )
+
+    async def _try(
+        self, partition: Partition, request: ProduceRequest
+    ) -> tuple[ErrorCode | None, int]:
+        try:
+            answer = await (await self.leader(partition)).ask(request, 11)
+        except TROUBLE:
+            return None, -1
+        result = answer.responses[0].partition_responses[0]
+        code = ErrorCode(result.error_code)
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return ErrorCode.NONE, -1
+        return code, result.base_offset
+
+
+class TransactionalProducer(Producer):
+    """A producer of transactions over several partitions, some of which it aborts."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.transactional_id = f"tx-{self.name}"
+
+    async def begin(self) -> None:
+        """Get a producer id; whatever was open is ended by the coordinator."""
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=30_000
+        )
+        answer = await self._settled(request, 4)
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+
+    async def _settled(self, request: Any, version: int) -> Any:
+        while True:
+            try:
+                answer = await (await self.coordinator(self.transactional_id)).ask(request, version)
+            except TROUBLE:
+                await self.pause()
+                continue
+            codes = (
+                {ErrorCode(answer.error_code)} if hasattr(answer, "error_code") else _codes(answer)
+            )
+            if not any(code.retriable for code in codes):
+                return answer
+            await self.pause()
+
+    async def run_transaction(self, partitions: list[Partition], *, commit: bool) -> None:
+        """One transaction from its first record to its end."""
+        number = len(self.history.outcomes)
+        self.history.outcomes[number] = False
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        answer = await self._settled(
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                    for name, indexes in topics.items()
+                ],
+            ),
+            3,
+        )
+        if _codes(answer) != {ErrorCode.NONE}:
+            await self.begin()
+            return
+        for partition in partitions:
+            place = (self.transactional_id, number)
+            if not await self.send(partition, self.random.randint(1, 5), transaction=place):
+                await self.begin()
+                return
+        # From the first request on nobody knows; an answer settles it.
+        self.history.outcomes[number] = None if commit else False
+        answer = await self._settled(
+            EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                committed=commit,
+            ),
+            3,
+        )
+        if answer.error_code == ErrorCode.NONE:
+            self.history.outcomes[number] = commit
+        else:
+            self.history.trouble.append(f"{self.name}: EndTxn {ErrorCode(answer.error_code).name}")
+            await self.begin()
+
+
+def _codes(answer: Any) -> set[ErrorCode]:
+    return {
+        ErrorCode(result.partition_error_code)
+        for topic in answer.results_by_topic_v3_and_below
+        for result in topic.results_by_partition
+    }
+
+
+class Consumer(Client):
+    """Reads one partition from its start."""
+
+    def __init__(self, *args: Any, partition: Partition, isolation_level: int) -> None:
+        super().__init__(*args)
+        self.partition = partition
+        self.isolation_level = isolation_level
+        self.position = 0
+        self.read: list[tuple[int, bytes]] = []
+
+    async def poll(self) -> None:
+        """Read what there is; trouble is waited out."""
+        try:
+            data = await self._fetch()
+        except TROUBLE:
+            self.forget(self.partition)
+            await self.pause()
+            return
+        code = ErrorCode(data.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise AssertionError(f"{self.partition}: {self.position} is out of range")
+        if code is not ErrorCode.NONE:
+            self.forget(self.partition)
+            await self.pause()
+            return
+        self._take(data)
+
+    async def _fetch(self) -> FetchPartitionData:
+        topic, index = self.partition
+        wanted = FetchPartition(
+            partition=index, fetch_offset=self.position, partition_max_bytes=1 << 20
+        )
+        request = FetchRequest(
+            max_wait_ms=300,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=self.isolation_level,
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        )
+        answer = await (await self.leader(self.partition)).ask(request, 11)
+        found: FetchPartitionData = answer.responses[0].partitions[0]
+        return found
+
+    def _take(self, data: FetchPartitionData) -> None:
+        records = memoryview(data.records or b"")
+        aborted = sorted(
+            (each.first_offset, each.producer_id) for each in data.aborted_transactions or []
+        )
+        open_aborts: set[int] = set()
+        for position, header in iterate_headers(records):
+            last = header.base_offset + header.last_offset_delta
+            while aborted and aborted[0][0] <= last:
+                open_aborts.add(aborted.pop(0)[1])
+            if header.is_control:
+                open_aborts.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in open_aborts):
+                self._keep(records, position, header)
+            self.position = max(self.position, last + 1)
+
+    def _keep(self, records: memoryview, position: int, header: Any) -> None:
+        for record in read_records(records, position, header):
+            if record.offset >= self.position:
+                assert record.value is not None
+                self.read.append((record.offset, bytes(record.value)))
+
+    async def end_offset(self) -> int | None:
+        """Where the partition ends for this reader, if its leader says so."""
+        topic, index = self.partition
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self.isolation_level,
+            topics=[
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST)],
+                )
+            ],
+        )
+        try:
+            answer = await (await self.leader(self.partition)).ask(request, 5)
+        except TROUBLE:
+            self.forget(self.partition)
+            return None
+        found = answer.topics[0].partitions[0]
+        if found.error_code != ErrorCode.NONE:
+            self.forget(self.partition)
+            return None
+        offset: int = found.offset
+        return offset

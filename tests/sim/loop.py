@@ -1,0 +1,189 @@
+"""An event loop on virtual time, and the processes that live in it.
+
+Nothing here waits: when no callback is ready, time jumps to the next timer. A run is one thread and draws all its
+chance from one seed.
+
+A process is a context variable: whatever is scheduled from within it (tasks, timers, answers) belongs to it. One that
+is killed never runs another callback, which is what SIGKILL does: no `finally`, no `except`, no last word. One that is
+paused (SIGSTOP) gets its callbacks when it goes on, in their order, while time has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any
+
+THREAD_SECONDS_MAX = 0.004
+
+
+class NothingWillHappen(AssertionError):
+    """Everybody waits for somebody, and no timer is set."""
+
+
+class Process:
+    """Somebody who can be killed and paused."""
+
+    def __init__(self, loop: SimLoop, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.is_paused = False
+        self.on_kill: list[Callable[[], None]] = []
+        self._loop = loop
+        self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...], Context]] = []
+        # Threads of a process die with it: what they would have done is not done.
+        self.slow_seconds = 0.0
+
+    def kill(self) -> None:
+        """No more callbacks, for ever."""
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        self._deferred.clear()
+        for action in self.on_kill:
+            action()
+
+    def pause(self) -> None:
+        """As SIGSTOP."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """As SIGCONT: what was due meanwhile happens now."""
+        self.is_paused = False
+        deferred, self._deferred = self._deferred, []
+        for callback, args, context in deferred:
+            self._loop.call_soon(callback, *args, context=context)
+
+    def run(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context) -> None:
+        """What the loop calls in place of each callback of this process."""
+        if not self.is_alive:
+            return
+        if self.is_paused:
+            self._deferred.append((callback, args, context))
+            return
+        callback(*args)
+
+    def context(self) -> Context:
+        """A context whose callbacks belong to this process."""
+        context = copy_context()
+        context.run(PROCESS.set, self)
+        return context
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class _Selector:
+    """In the place of epoll: waiting is moving the clock."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise NothingWillHappen(f"at {self._loop.time():.3f} s")
+        if timeout > 0:
+            self._loop.advance(timeout)
+        return []
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Runs callbacks in virtual time."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self.random = random
+        self._now = 0.0
+        self._selector = _Selector(self)
+        self.failures: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    # -- what BaseEventLoop leaves to its heirs ----------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps, so nobody has to be woken."""
+
+    # -- callbacks belong to processes -------------------------------------------------------------
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = context if context is not None else copy_context()
+        process = context.get(PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(process.run, callback, args, context, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = context if context is not None else copy_context()
+        process = context.get(PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, process.run, callback, args, context, context=context)
+
+    # -- threads -----------------------------------------------------------------------------------
+
+    def thread_seconds(self) -> float:
+        """How long the next piece of work in a thread takes."""
+        process = PROCESS.get()
+        slow = process.slow_seconds if process is not None else 0.0
+        return slow + self.random.random() * THREAD_SECONDS_MAX
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        self.call_later(self.thread_seconds(), _settle, future, func, args)
+        return future
+
+
+def _settle(future: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if future.cancelled():
+        return
+    try:
+        result = func(*args)
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class SimExecutor(concurrent.futures.Executor):
+    """Threads that are moments of virtual time; one after the other where there is one thread only."""
+
+    def __init__(self, loop: SimLoop, threads: int) -> None:
+        self._loop = loop
+        self._free_at = [0.0] * threads
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        assert not kwargs
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        thread = min(range(len(self._free_at)), key=self._free_at.__getitem__)
+        begin = max(self._free_at[thread], self._loop.time())
+        self._free_at[thread] = begin + self._loop.thread_seconds()
+        self._loop.call_at(self._free_at[thread], _settle, future, fn, args)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing runs that could be ended."""

@@ -1,0 +1,246 @@
+"""A whole cluster in one thread on virtual time: disks that forget, a lake that fails, a network that is cut.
+
+The nodes are the real ones (`broker.node.Node`), with nothing of theirs replaced but the seams: clock, disk, network,
+threads, lake. What happens is a function of the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random as global_random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import Context
+from random import Random
+from typing import IO, Any
+
+from broker.config import from_given
+from broker.node import Node
+from kafka_ds.lake.store import Entry, NotWritten
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.memory_disk import MemoryDisk
+from tests.sim.clients import EPOCH_MS
+from tests.sim.loop import Process, SimExecutor, SimLoop
+from tests.sim.network import Fabric, SimNetwork
+
+PORT = 9092
+
+
+class SimClock:
+    """The clocks of one host: the time of day may jump, the other never goes back."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.jump_ms = 0
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.jump_ms + int(self._loop.time() * 1000)
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+
+class SimLogClock:
+    """The clocks of a Delta log's writer; a pause between tries costs nothing here."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+
+    def wall_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def boot_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def sleep(self, seconds: float) -> None:
+        """The thread that would wait is no thread."""
+
+
+class SimLake:
+    """The shared store as one host reaches it: away, failing, or losing the answer of what it did."""
+
+    def __init__(self, store: MemoryStore, random: Random) -> None:
+        self._store = store
+        self._random = random
+        self.is_away = False
+        self.failing = 0.0  # the part of calls that fail before anything happened
+        self.losing = 0.0  # the part of writes whose answer is lost
+
+    def _before(self) -> None:
+        if self.is_away or self._random.random() < self.failing:
+            raise TimeoutError(errno.ETIMEDOUT, "the lake does not answer")
+
+    def _after(self) -> None:
+        if self._random.random() < self.losing:
+            raise TimeoutError(errno.ETIMEDOUT, "the lake's answer was lost")
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._before()
+        won = self._store.put_if_absent(path, data)
+        self._after()
+        return won
+
+    def put_durable(self, path: str, data: bytes) -> None:
+        self._before()
+        self._store.put_durable(path, data)
+        self._after()
+
+    def create(self, path: str) -> AbstractContextManager[IO[bytes]]:
+        if self.is_away:
+            raise NotWritten(errno.ETIMEDOUT, "the lake does not answer")
+        return self._store.create(path)
+
+    def read(self, path: str) -> bytes:
+        self._before()
+        return self._store.read(path)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        self._before()
+        return self._store.read_range(path, start, length)
+
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+        self._before()
+        return self._store.list(prefix, start_after=start_after)
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        self._before()
+        return self._store.folders(prefix)
+
+    def delete(self, path: str) -> None:
+        self._before()
+        self._store.delete(path)
+
+    def size(self, path: str) -> int | None:
+        self._before()
+        return self._store.size(path)
+
+    def make_durable(self, path: str) -> None:
+        self._before()
+        self._store.make_durable(path)
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+    def uri(self, path: str) -> str:
+        return self._store.uri(path)
+
+
+class Host:
+    """One machine with one broker on it."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.node_id = node_id
+        self.name = f"host-{node_id}"
+        self.disk = MemoryDisk()
+        self.clock = SimClock(world.loop)
+        self.lake = SimLake(world.store, world.random)
+        self.process: Process | None = None
+        self.node: Node | None = None
+        self._world = world
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs here, paused or not."""
+        return self.process is not None and self.process.is_alive
+
+    def start(self) -> None:
+        """Begin a process; what becomes of it is seen later."""
+        assert not self.is_up
+        loop = self._world.loop
+        self.process = Process(loop, self.name)
+        self.node = None
+        loop.create_task(self._run(), context=self.process.context())
+
+    async def _run(self) -> None:
+        loop = self._world.loop
+        node = Node(
+            from_given(self._settings()),
+            self.clock,
+            self.disk,
+            SimNetwork(self._world.fabric, self.name),
+            open_lake=lambda _: self.lake,
+            lake_clock=SimLogClock(self.clock),
+            threads=lambda count, _: SimExecutor(loop, count),
+        )
+        self.node = node
+        try:
+            await node.start()
+        except Exception as error:
+            # As `python -m broker` does: it says why, and ends; whoever supervises it starts it again.
+            self._world.log(f"{self.name} cannot start: {error!r}")
+            self._world.loop.call_soon(self.kill, context=Context())
+
+    def _settings(self) -> dict[str, tuple[str, str]]:
+        given = {
+            "node.id": str(self.node_id),
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+            "log.dirs": "/data",
+            "lake.uri": "/lake",
+            "broker.rack": f"rack-{self.node_id % 2}",
+            **self._world.settings,
+        }
+        return {name: (value, "sim") for name, value in given.items()}
+
+    async def stop(self) -> None:
+        """End the process as SIGTERM does."""
+        node, process = self.node, self.process
+        assert node is not None and process is not None
+        await self._world.loop.create_task(node.stop(), context=process.context())
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: the disk's cache survives."""
+        if self.process is not None and self.process.is_alive:
+            self.process.kill()
+            self._world.fabric.reset(self.process)
+        self.disk.kill()
+        self.node = None
+
+    def lose_power(self) -> None:
+        """What was not synced is gone, in part."""
+        if self.process is not None and self.process.is_alive:
+            self.process.kill()
+            self._world.fabric.reset(self.process, silently=True)
+        self.disk.lose_power(self._world.random)
+        self.node = None
+
+
+class World:
+    """Everything there is, under one seed."""
+
+    def __init__(self, seed: int, brokers: int, settings: dict[str, str] | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        # What the product draws by the module's own functions is part of the run, too.
+        global_random.seed(seed)
+        self.loop = SimLoop(Random(self.random.random()))
+        self.fabric = Fabric(self.loop, Random(self.random.random()))
+        self.store = MemoryStore(FakeLogClock())
+        self.settings = {"remote.log.storage.system.enable": "false", **(settings or {})}
+        self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        """What happened, for whoever looks at a failure."""
+        self.lines.append(f"{self.loop.time():10.3f} {line}")
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """Where clients begin."""
+        return [(host.name, PORT) for host in self.hosts]
+
+    def up(self) -> Iterator[Host]:
+        """The hosts with a process."""
+        return (host for host in self.hosts if host.is_up)
+
+    def client_process(self, name: str) -> tuple[Process, SimNetwork]:
+        """A client's process and its network."""
+        return Process(self.loop, name), SimNetwork(self.fabric, name)
+
+    async def until(self, condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
+        """Wait in virtual time."""
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, f"seed {self.seed}: not within {seconds} s: {what}"
+            await asyncio.sleep(0.05)
