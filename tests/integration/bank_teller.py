@@ -2,7 +2,8 @@
 
 It reads orders as a member of a group, writes a debit and a credit for each into the topics of the two accounts, and
 sends the offsets of the orders with the transaction. Now and then it aborts a batch that is written already, and begins
-it again. What it did goes, line by line, to its journal; it may be killed at any place.
+it again. What it did goes, line by line, to its journal; it may be killed at any place, and fall asleep where a file
+`<journal>.nap` says so.
 
     python -m tests.integration.bank_teller <bootstrap> <transactional id> <journal>
 """
@@ -14,6 +15,7 @@ import itertools
 import json
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +27,12 @@ ORDERS, GROUP = "orders", "bank"
 LEDGERS = ("ledger-0", "ledger-1", "ledger-2")
 BATCH = 8
 PATIENCE_S = 2.0
-TRANSACTION_TIMEOUT_MS = 8_000
+TRANSACTION_TIMEOUT_MS = 20_000
 SESSION_TIMEOUT_MS = 3_000
 EXIT_FENCED = 3
+# Where a teller may fall asleep: its entries are written, or its offsets are sent, too.
+WRITTEN, SENT = "written", "sent"
+NAP_S = 2.0
 
 
 class MustAbort(Exception):
@@ -52,6 +57,11 @@ def judged() -> Iterator[None]:
         raise
 
 
+def nap_of(journal: Path) -> Path:
+    """The file that says where who is to fall asleep."""
+    return journal.with_suffix(".nap")
+
+
 def ledger_of(account: int) -> str:
     """The topic of an account."""
     return LEDGERS[account % len(LEDGERS)]
@@ -62,6 +72,7 @@ class Teller:
 
     def __init__(self, bootstrap: str, transactional_id: str, journal: Path) -> None:
         self._journal = journal.open("a")
+        self._nap = nap_of(journal)
         self._name = f"{transactional_id}-{os.getpid()}"
         self._due: dict[tuple[str, int], int] = {}  # the next order of each partition that is ours
         self._producer = Producer(
@@ -166,9 +177,11 @@ class Teller:
                 raise MustAbort
         offsets = [TopicPartition(topic, index, due) for (topic, index), due in self._due.items()]
         mine = self._consumer.consumer_group_metadata()
+        self._may_sleep(WRITTEN, attempt)
         self._insist(
             lambda seconds: self._producer.send_offsets_to_transaction(offsets, mine, seconds)
         )
+        self._may_sleep(SENT, attempt)
 
     def _write_one(self, attempt: str, order: dict[str, int]) -> None:
         amount = order["amount"]
@@ -188,6 +201,12 @@ class Teller:
                     error: KafkaError = refused.args[0]
                     if not error.retriable() and error.code() not in _NOT_NOW:
                         raise
+
+    def _may_sleep(self, where: str, attempt: str) -> None:
+        """So that whoever wants to stop the process just here has the time to do so."""
+        if self._nap.exists() and self._nap.read_text() == f"{where} {self._name}":
+            self._note(where, attempt)
+            time.sleep(NAP_S)
 
     def _note(self, what: str, attempt: str) -> None:
         self._journal.write(f"{what} {attempt}\n")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -28,7 +31,16 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.clients.topics import create_topic
-from tests.integration.bank_teller import EXIT_FENCED, GROUP, LEDGERS, ORDERS, ledger_of
+from tests.integration.bank_teller import (
+    EXIT_FENCED,
+    GROUP,
+    LEDGERS,
+    ORDERS,
+    SENT,
+    WRITTEN,
+    ledger_of,
+    nap_of,
+)
 from tests.model_runs import examples
 from tests.processes import BrokerProcess, wait_until
 
@@ -118,6 +130,40 @@ class Bank:
         self.order(ORDER_PARTITIONS)
         return former.poll() is not None
 
+    def a_teller_sleeps_on_its_entries(self) -> None:
+        """Others have its partitions when it wakes, so its offsets are refused (KIP-447)."""
+        self._sleep(WRITTEN)
+
+    def a_teller_sleeps_on_its_offsets(self) -> None:
+        """Who has its partitions then waits for the end of its transaction, which may still commit (KIP-447)."""
+        self._sleep(SENT)
+
+    def _sleep(self, where: str) -> None:
+        name = self.random.choice(TELLERS)
+        teller = self._tellers[name]
+        nap = nap_of(self.journal)
+        asleep = f"{where} {name}-{teller.pid}-"
+        nap.with_suffix(".new").write_text(f"{where} {name}-{teller.pid}")
+        nap.with_suffix(".new").replace(nap)
+        wait_until("a teller to fall asleep", lambda: asleep in self._with_orders())
+        teller.send_signal(signal.SIGSTOP)
+        nap.unlink()
+        try:
+            wait_until("the group to give it up", lambda: self._members() == 1)
+            time.sleep(1.0)  # so that the other one has asked for the offsets
+        finally:
+            teller.send_signal(signal.SIGCONT)
+
+    def _with_orders(self) -> str:
+        self.order(ORDER_PARTITIONS)
+        return self.journal.read_text()
+
+    def _members(self) -> int:
+        """How many the group has when it is stable; 0 while it is not."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        found = admin.describe_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+        return len(found.members) if found.state is ConsumerGroupState.STABLE else 0
+
     def kill_the_broker(self) -> None:
         self.broker.kill()
         self.broker.start()
@@ -126,6 +172,13 @@ class Bank:
         self.broker.kill()
         self.kill_a_teller()
         self.broker.start()
+
+    def take_on(self) -> None:
+        """Another for who has left, which is for being fenced only (by a time-out while it slept)."""
+        for name, teller in tuple(self._tellers.items()):
+            if teller.poll() is not None:
+                assert teller.returncode == EXIT_FENCED
+                self.employ(name)
 
     def wait_for_commits(self, count: int) -> None:
         """Until so many more transactions were committed."""
@@ -254,6 +307,8 @@ ACTIONS = (
     Bank.kill_a_teller,
     Bank.replace_a_teller,
     Bank.kill_the_broker_and_a_teller,
+    Bank.a_teller_sleeps_on_its_entries,
+    Bank.a_teller_sleeps_on_its_offsets,
 )
 
 
@@ -266,6 +321,7 @@ def run(folder: Path, seed: int, rounds: int) -> None:
         for _ in range(rounds):
             for action in bank.random.sample(ACTIONS, len(ACTIONS)):
                 bank.order()
+                bank.take_on()
                 bank.wait_for_commits(bank.random.randint(1, 4))
                 action(bank)
         bank.order()
