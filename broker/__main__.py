@@ -1,7 +1,8 @@
 """Shell: the command line: `python -m broker [server.properties] [--override key=value]…` runs one broker.
 
-Rules of this file: the log goes to standard error; standard output gets the one line `ready <host>:<port>`. A
-mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly with status 0; a second one kills.
+Rules of this file: the log goes to standard error (`broker.log_lines`); standard output gets the one line `ready
+<host>:<port>`. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly with status 0; a
+second one kills.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from broker import log_lines
 from broker.config import BrokerConfig, load
 from broker.settings import ConfigError
 from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
@@ -28,13 +30,10 @@ GC_THRESHOLDS = (20_000, 20, 50)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a broker until it is told to stop; the exit status."""
     parsed = _parser().parse_args(arguments)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s (%(name)s)",
-    )
+    log_lines.set_up(log_lines.TEXT)
     try:
         config = load(parsed.properties, parsed.override)
+        log_lines.set_up_broker(config.log_format)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config))
     except ConfigError as error:

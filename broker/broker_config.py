@@ -66,6 +66,12 @@ class BrokerConfig:
         high=65535,
         ours=True,
     )
+    log_format: str = string(
+        "text",
+        "How the lines of the broker's own log look, on standard error: text for people, or json, one object a line.",
+        choices=("text", "json"),
+        ours=True,
+    )
     connections_max_idle_ms: int = i64(
         600_000, "The time without a byte after which a connection is closed; -1 means never."
     )

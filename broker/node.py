@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cluster.controller import Defaults
 from broker.cluster.driver import ClusterDriver
+from broker.cluster.event_lines import lines_of
 from broker.cluster.events import (
     BROKER_RESOURCE,
     NO_BROKER_EPOCH,
@@ -245,6 +246,8 @@ class Node:
 
     async def _apply(self, events: Sequence[Event]) -> None:
         """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
+        for text, fields in lines_of(events):
+            log.info("%s", text, extra=fields)
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()

@@ -28,8 +28,11 @@ from broker.groups.values import (
     GroupSettings,
     Instant,
     Producer,
+    RemovingGroups,
     Reply,
     Result,
+    Storing,
+    StoringAssignment,
     Ticket,
 )
 from broker.log.replay import LoadFailed, replay_log
@@ -237,6 +240,7 @@ class ShardRunner:
                 follows = None
             elif code is None:
                 follows = self.shard.stored(result, self._now())
+                _tell(result.storing)
             else:
                 follows = self.shard.not_stored(result, code, self._now())
             if code is not None:
@@ -341,6 +345,21 @@ class ShardRunner:
     def lost(self, partition: HostedPartition) -> None:
         """Another broker leads the partition, or none does."""
         self.close()
+
+
+def _tell(storing: Storing | None) -> None:
+    """One line where a group has begun a generation, or is gone."""
+    if isinstance(storing, StoringAssignment):
+        _LOGGER.info(
+            "group %s: generation %d with %d members",
+            storing.group_id,
+            storing.generation_id,
+            len(storing.assignments),
+            extra={"group": storing.group_id, "generation": storing.generation_id},
+        )
+    elif isinstance(storing, RemovingGroups):
+        for group_id in storing.group_ids:
+            _LOGGER.info("group %s was removed", group_id, extra={"group": group_id})
 
 
 class _NotYet:

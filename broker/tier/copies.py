@@ -248,10 +248,15 @@ class CopyLoop:
             led.state.learnt(outcome.tiered_end, now_ms)
             self._advanced(led)
         if outcome.outcome == CONFLICT:
-            log.error("tiering of %s is paused: %s", led.name, outcome.message)
+            log.error("tiering of %s is paused: %s", led.name, outcome.message, extra=_where(led))
             led.state.pause(outcome.message)
             return
-        log.warning("copy of %s failed, will be tried again: %s", led.name, outcome.message)
+        log.warning(
+            "copy of %s failed, will be tried again: %s",
+            led.name,
+            outcome.message,
+            extra=_where(led),
+        )
         led.state.failed(now_ms)
 
     @staticmethod
@@ -270,6 +275,11 @@ class CopyLoop:
             sum(each.lake_bytes for each in done) / 1e6,
             answer.milliseconds,
         )
+
+
+def _where(led: Led) -> dict[str, object]:
+    """The fields of a structured log."""
+    return {"topic": led.log.topic, "partition": led.log.partition}
 
 
 def _names(partitions: list[Led]) -> str:

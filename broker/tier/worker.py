@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from broker import log_lines
 from broker.tier.channel import BlockingChannel, Buffer, Header
 from broker.tier.crash_points import WORKER_POINTS, armed_from_environment
 from broker.tier.memory import Trimmer
@@ -115,11 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s tier worker: %(message)s",
-    )
+    log_lines.set_up_child("tier worker")
     channel = BlockingChannel(socket.socket(fileno=int(arguments[0])))
     settings = TierSettings.from_worker_argument(arguments[1])
     from broker.tier.service import Service  # the heavy imports: a broken channel is seen before

@@ -1,0 +1,153 @@
+"""Shell: the broker's own log (not its topics'): lines for people, or objects for machines, on standard error.
+
+Rules of this file:
+- `log.format=text` gives lines for people; `json` one object a line: `time` (UTC), `level`, `logger`, `message`, what
+  the caller gave as `extra` (topic, partition, group, …), and `exception` with the traceback.
+- Of lines that were made by the same statement at most LINES_MAX are written in WINDOW_SECONDS; how many were left out
+  a line of its own says. A client that does the same wrong thing a thousand times a second must neither fill the disk
+  nor hide other lines.
+- Every process of a broker sets its log up here; those that the broker starts learn the format by their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+TEXT, JSON = "text", "json"
+FORMATS = (TEXT, JSON)
+LINES_MAX = 50
+WINDOW_SECONDS = 10.0
+FORMAT_VARIABLE = "KAFKA_DS_LOG_FORMAT"
+# Statements that are watched at once; beyond, all begin anew.
+STATEMENTS_MAX = 1_000
+
+# What every record of `logging` has; the rest was given by the caller.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up_broker(how: str) -> None:
+    """The log of this process and of those that it will start."""
+    os.environ[FORMAT_VARIABLE] = how
+    set_up(how)
+
+
+def set_up_child(process: str) -> None:
+    """The log of a process that a broker has started; `process` is what its lines call it."""
+    set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process)
+
+
+def set_up(how: str, *, process: str = "", stream: TextIO | None = None) -> None:
+    """Has all loggers write to standard error; `process` tells those of a broker apart."""
+    formatter: logging.Formatter
+    if how == JSON:
+        formatter = JsonLines(process)
+    else:
+        name = f"{process}: " if process else ""
+        formatter = logging.Formatter(f"%(asctime)s %(levelname)s {name}%(message)s (%(name)s)")
+    handler = LimitedHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for each in tuple(root.handlers):
+        root.removeHandler(each)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+class JsonLines(logging.Formatter):
+    """One object a line."""
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = {"process": process} if process else {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; values that JSON has no word for are written as text."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        fields: dict[str, object] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            **self._process,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN:
+                fields.setdefault(name, value)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            fields["stack"] = record.stack_info
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class _Window:
+    """The lines of one statement since a time."""
+
+    __slots__ = ("began_s", "left_out", "record", "written")
+
+    def __init__(self, record: logging.LogRecord) -> None:
+        self.began_s = record.created
+        self.record = record
+        self.written = 0
+        self.left_out = 0
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, but of each statement no more than the limit."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._windows: dict[tuple[str, int, object], _Window] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the line, unless there were too many of its kind."""
+        self._end_windows(record.created)
+        # The statement is known by its place, as its text may hold what it speaks of.
+        key = (record.pathname, record.lineno, record.levelno)
+        window = self._windows.get(key)
+        if window is None:
+            if len(self._windows) >= STATEMENTS_MAX:
+                self._end_windows(float("inf"))
+            window = self._windows[key] = _Window(record)
+        if window.written >= LINES_MAX:
+            window.left_out += 1
+            window.record = record
+            return
+        window.written += 1
+        super().emit(record)
+
+    def close(self) -> None:
+        """Says what was left out, at the end."""
+        self._end_windows(float("inf"))
+        super().close()
+
+    def _end_windows(self, now_s: float) -> None:
+        # A clock that was set back must not silence a statement until it is there again.
+        ended = [
+            key
+            for key, window in self._windows.items()
+            if not 0 <= now_s - window.began_s < WINDOW_SECONDS
+        ]
+        for key in ended:
+            window = self._windows.pop(key)
+            if window.left_out:
+                super().emit(_summary(window))
+
+
+def _summary(window: _Window) -> logging.LogRecord:
+    last = window.record
+    return logging.makeLogRecord(
+        {
+            "name": last.name,
+            "levelno": last.levelno,
+            "levelname": last.levelname,
+            "msg": "%d lines like this one were left out: %s",
+            "args": (window.left_out, last.getMessage()),
+            "left_out": window.left_out,
+        }
+    )

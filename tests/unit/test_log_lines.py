@@ -1,0 +1,153 @@
+"""The broker's own log: both formats, fields, and the limit of equal lines."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from broker import log_lines
+from broker.cluster.event_lines import lines_of
+from broker.cluster.events import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigChanged,
+    PartitionChanged,
+    PartitionRegistration,
+    TopicCreated,
+    TopicDeleted,
+)
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, given back as it was."""
+    logger = logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def log() -> logging.Logger:
+    return logging.getLogger("broker.somewhere")
+
+
+def test_json_is_one_object_a_line(root: logging.Logger, log: logging.Logger) -> None:
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.JSON, process="tier worker", stream=stream)
+    log.info("copied %s\nand more", "t-0", extra={"topic": "t", "partition": 0, "level": "mine"})
+    try:
+        raise ValueError("no such offset")
+    except ValueError:
+        log.exception("lost", extra={"id": b"\x01"})
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["time"].endswith("Z")
+    del first["time"]
+    assert first == {
+        "level": "INFO",
+        "logger": "broker.somewhere",
+        "process": "tier worker",
+        "message": "copied t-0\nand more",
+        "topic": "t",
+        "partition": 0,
+    }
+    assert (second["level"], second["message"], second["id"]) == ("ERROR", "lost", "b'\\x01'")
+    assert second["exception"].splitlines()[-1] == "ValueError: no such offset"
+
+
+def test_text_is_for_people(root: logging.Logger, log: logging.Logger) -> None:
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.TEXT, stream=stream)
+    log.warning("copied %s", "t-0", extra={"topic": "t"})
+    log.debug("not of interest")
+    assert stream.getvalue().endswith(" WARNING copied t-0 (broker.somewhere)\n")
+    assert stream.getvalue().count("\n") == 1
+
+
+def records(log: logging.Logger, at_s: float, count: int, line: int = 1) -> None:
+    """`count` records of one statement at a time."""
+    for number in range(count):
+        record = log.makeRecord(log.name, logging.INFO, "f.py", line, "line %d", (number,), None)
+        record.created = at_s
+        log.handle(record)
+
+
+def test_of_equal_lines_only_some_are_written(root: logging.Logger, log: logging.Logger) -> None:
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.TEXT, stream=stream)
+    limit = log_lines.LINES_MAX
+    records(log, 100.0, limit + 7)
+    assert stream.getvalue().count("\n") == limit
+    records(log, 101.0, 1, line=2)  # others are not concerned
+    assert stream.getvalue().count("\n") == limit + 1
+    records(log, 100.0 + log_lines.WINDOW_SECONDS, 1, line=2)
+    *_, summary, last = stream.getvalue().splitlines()
+    assert f"7 lines like this one were left out: line {limit + 6} (" in summary
+    assert " line 0 (" in last
+    records(log, 50.0, 1)  # the clock was set back
+    assert stream.getvalue().count("\n") == limit + 4
+
+
+def test_what_was_left_out_is_said_at_the_end(root: logging.Logger, log: logging.Logger) -> None:
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.JSON, stream=stream)
+    records(log, 100.0, log_lines.LINES_MAX + 3)
+    (handler,) = root.handlers
+    handler.close()
+    assert json.loads(stream.getvalue().splitlines()[-1])["left_out"] == 3
+
+
+def test_the_number_of_statements_watched_is_bounded(
+    root: logging.Logger, log: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "STATEMENTS_MAX", 3)
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.TEXT, stream=stream)
+    for line in range(10):
+        records(log, 100.0, 1, line=line)
+    (handler,) = root.handlers
+    assert isinstance(handler, log_lines.LimitedHandler)
+    assert len(handler._windows) <= 3
+    assert stream.getvalue().count("\n") == 10
+
+
+def test_what_a_commit_means() -> None:
+    def changed(topic: str, partition: int, leader: int, epoch: int) -> PartitionChanged:
+        state = PartitionRegistration(
+            replicas=(1, 2), isr=(leader,), leader=leader, leader_epoch=epoch
+        )
+        return PartitionChanged(topic=topic, topic_id=b"", partition=partition, registration=state)
+
+    def configured(kind: int, name: str, key: str) -> ConfigChanged:
+        return ConfigChanged(resource_type=kind, resource_name=name, name=key, value="secret")
+
+    events = [
+        TopicCreated(topic="new", topic_id=b""),
+        changed("new", 0, 1, 0),
+        changed("new", 1, 1, 0),
+        configured(TOPIC_RESOURCE, "new", "retention.ms"),
+        TopicDeleted(topic="old", topic_id=b""),
+        changed("t", 3, 2, 7),
+        configured(TOPIC_RESOURCE, "t", "retention.ms"),
+        configured(TOPIC_RESOURCE, "t", "flush.ms"),
+        configured(BROKER_RESOURCE, "", "log.retention.ms"),
+    ]
+    lines = list(lines_of(events))
+    assert [text for text, _ in lines] == [
+        "topic new was created with 2 partitions",
+        "topic old was deleted",
+        "t-3 is led by 2 in epoch 7, in sync 2",
+        "settings of topic t were changed: retention.ms, flush.ms",
+        "settings of all brokers were changed: log.retention.ms",
+    ]
+    assert lines[2][1] == {
+        "topic": "t",
+        "partition": 3,
+        "leader": 2,
+        "leader_epoch": 7,
+        "isr": [2],
+    }
+    assert "secret" not in str(lines)
