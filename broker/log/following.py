@@ -1,0 +1,92 @@
+"""Shell: what a follower does to its log: append what its leader wrote, cut off what its leader never had.
+
+Rules of this file:
+- A leader's batches are taken as they are: offsets, epochs, compression. Headers and checksums are looked at, records
+  never are.
+- A batch of a later epoch than the one under which it was asked for is not appended, nor anything behind it: between
+  question and answer the log may have been cut for another leader (KAFKA-18723).
+- A part of a batch at the end of an answer is dropped: whole batches alone enter a log. So no segment gets more than
+  segment.bytes, as on the leader.
+- A log that is cut below its first segment begins anew there: nothing of it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.log.ending import UNKNOWN, Ending
+from broker.log.log import Log
+from broker.log.values import AppendOrigin
+from kafka_ds.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+
+def append_as_follower(log: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:
+    """Append the leader's batches, none of a later epoch than `leader_epoch`; how many bytes that were.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for the disk's
+            trouble. What came before stays appended.
+    """
+    appended = 0
+    for run in runs(records, leader_epoch, log.config.segment_bytes):
+        _make_room_below(log, run)
+        log.append(run, leader_epoch=leader_epoch, now_ms=now_ms, origin=AppendOrigin.REPLICATION)
+        appended += len(run)
+    return appended
+
+
+def runs(records: memoryview, leader_epoch: int, run_bytes_max: int) -> Iterator[memoryview]:
+    """Whole batches, as many together as `run_bytes_max` takes (one at least), up to the first that is too new."""
+    begin = position = 0
+    while len(records) - position >= HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(records, position))
+        size = header.batch_length + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes")
+        if position + size > len(records) or header.leader_epoch > leader_epoch:
+            break
+        if position + size - begin > run_bytes_max and position > begin:
+            yield records[begin:position]
+            begin = position
+        position += size
+    if position > begin:
+        yield records[begin:position]
+
+
+def _make_room_below(log: Log, run: memoryview) -> None:
+    """Let an empty log begin with the batch in the middle of which it was to begin.
+
+    DeleteRecords may leave a leader's log start within a batch, and batches come whole.
+    """
+    header = BatchHeader._make(HEADER.unpack_from(run))
+    end = log.log_end_offset
+    is_empty = end == log.local_log_start_offset and not log.size_bytes
+    if is_empty and header.base_offset < end <= header.last_offset:
+        restart(log, header.base_offset)
+
+
+def truncate(log: Log, offset: int) -> bool:
+    """Cut off the batches that hold `offset` or a later one; whether the recovery point was above.
+
+    If it was, it has to be written down before anything is appended: what is to come is not durable, and what a
+    recovery point covers is believed.
+    """
+    recovery_point = log.recovery_point
+    if offset >= log.log_end_offset:
+        return False
+    if offset < log.first_base_offset:
+        log.restart_at(offset)
+    else:
+        log.truncate_to(offset)
+    return log.recovery_point < recovery_point
+
+
+def restart(log: Log, offset: int, ended: Ending = UNKNOWN) -> bool:
+    """Drop all that is local and go on at `offset`, knowing this alone of what was before; as `truncate`."""
+    recovery_point = log.recovery_point
+    # Cut first: what is forgotten of the epochs then is on disk, too.
+    log.truncate_to(log.first_base_offset)
+    log.leader_epochs.clear()
+    log.restart_at(offset, ended)
+    return log.recovery_point < recovery_point

@@ -1,0 +1,108 @@
+"""Pure: what a follower asks its leader: for records, for the ends of epochs, for the ends of the log.
+
+Rules of this file: a request says who asks, by broker id, and by broker epoch where it may matter (KIP-903), so that
+the leader counts what is asked for as what is there. Topics are named by name and by id; which of them is sent is a
+matter of the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.replica.fetch_session_client import SessionRequest
+from broker.replica.settings import ReplicationSettings
+from kafka_ds.wire.messages import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kafka_ds.wire.messages.data import (
+    FetchPartition,
+    FetchReplicaState,
+    FetchTopic,
+    ForgottenTopic,
+)
+from kafka_ds.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+if TYPE_CHECKING:
+    from broker.replica.followed import FollowedPartition
+
+LATEST = -1
+EARLIEST = -2
+
+
+def fetch_request(
+    session: SessionRequest,
+    names: Mapping[bytes, str],
+    settings: ReplicationSettings,
+    *,
+    replica_id: int,
+    broker_epoch: int,
+) -> FetchRequest:
+    """What the session sends; `names` are those of the topics in it."""
+    to_send: dict[bytes, list[FetchPartition]] = {}
+    for (topic_id, _), partition in session.to_send.items():
+        to_send.setdefault(topic_id, []).append(partition)
+    to_forget: dict[bytes, list[int]] = {}
+    for topic_id, index in session.to_forget:
+        to_forget.setdefault(topic_id, []).append(index)
+    return FetchRequest(
+        replica_id=replica_id,
+        replica_state=FetchReplicaState(replica_id=replica_id, replica_epoch=broker_epoch),
+        max_wait_ms=settings.replica_fetch_wait_max_ms,
+        min_bytes=settings.replica_fetch_min_bytes,
+        max_bytes=settings.replica_fetch_response_max_bytes,
+        session_id=session.session_id,
+        session_epoch=session.session_epoch,
+        topics=[
+            FetchTopic(topic=names[topic_id], topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in to_send.items()
+        ],
+        forgotten_topics_data=[
+            ForgottenTopic(topic=names.get(topic_id, ""), topic_id=topic_id, partitions=indexes)
+            for topic_id, indexes in to_forget.items()
+        ],
+    )
+
+
+def epoch_request(
+    partitions: Iterable[FollowedPartition], replica_id: int
+) -> OffsetForLeaderEpochRequest:
+    """Where does the last epoch of each of these logs end at the leader?"""
+    topics: dict[str, list[OffsetForLeaderPartition]] = {}
+    for each in partitions:
+        question = each.follower.question
+        topics.setdefault(each.topic, []).append(
+            OffsetForLeaderPartition(
+                partition=each.index,
+                current_leader_epoch=question.leader_epoch,
+                leader_epoch=question.last_fetched_epoch,
+            )
+        )
+    return OffsetForLeaderEpochRequest(
+        replica_id=replica_id,
+        topics=[
+            OffsetForLeaderTopic(topic=name, partitions=asked) for name, asked in topics.items()
+        ],
+    )
+
+
+def offset_request(
+    partition: FollowedPartition, timestamp: int, replica_id: int
+) -> ListOffsetsRequest:
+    """Where does the leader's log end (LATEST), or begin (EARLIEST)?"""
+    wanted = ListOffsetsPartition(
+        partition_index=partition.index,
+        current_leader_epoch=partition.follower.leader_epoch,
+        timestamp=timestamp,
+    )
+    return ListOffsetsRequest(
+        replica_id=replica_id,
+        topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
+    )

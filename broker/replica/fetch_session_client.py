@@ -1,0 +1,102 @@
+"""Pure: a follower's side of an incremental fetch session (KIP-227).
+
+Rules of this file:
+- The first request of a session names every partition; later ones name what has changed since, and what is no more
+  wanted. What is not named is wanted as before.
+- The leader counts: the epoch goes up by one with each request, and begins with 1 again after 2^31 - 1. Whatever does
+  not fit (an error for the whole, an answer for what was not asked, no answer at all) ends in a full request, which
+  opens a new session and closes the old one.
+- A leader that answers with session 0 keeps none: then every request is a full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.data import FetchPartition
+
+# A partition in the session: its topic's id and its number.
+Key = tuple[bytes, int]
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+
+
+class SessionRequest(NamedTuple):
+    """What a request carries of what is wanted."""
+
+    session_id: int
+    session_epoch: int
+    to_send: Mapping[Key, FetchPartition]
+    to_forget: Collection[Key]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it opens a session."""
+        return self.session_epoch == INITIAL_EPOCH
+
+
+class FetchSessionClient:
+    """One session with one leader; `request` and then `answered` or `failed`, in turns."""
+
+    def __init__(self) -> None:
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        self._known: dict[Key, FetchPartition] = {}
+
+    def request(self, wanted: Mapping[Key, FetchPartition]) -> SessionRequest:
+        """What to send so that the session holds exactly what is wanted."""
+        if self._epoch == INITIAL_EPOCH:
+            self._known = dict(wanted)
+            return SessionRequest(self._session_id, INITIAL_EPOCH, self._known, ())
+        known = self._known
+        to_send = {
+            key: partition
+            for key, partition in wanted.items()
+            # Most are the same object as last time: nothing has happened to them.
+            if (before := known.get(key)) is not partition and before != partition
+        }
+        to_forget = [key for key in known if key not in wanted]
+        for key in to_forget:
+            del known[key]
+        known.update(to_send)
+        return SessionRequest(self._session_id, self._epoch, to_send, to_forget)
+
+    def answered(self, error_code: int, session_id: int, answered: Collection[Key]) -> bool:
+        """Take what the leader says of the session; whether its answer is to be used."""
+        if error_code != ErrorCode.NONE:
+            if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._session_id = NO_SESSION
+            self._epoch = INITIAL_EPOCH
+            return False
+        if self._epoch == INITIAL_EPOCH:
+            # A full request is answered in full.
+            if set(answered) != self._known.keys():
+                self._session_id = NO_SESSION
+                return False
+        elif not all(key in self._known for key in answered):
+            self._epoch = INITIAL_EPOCH
+            return False
+        if session_id == NO_SESSION:
+            self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        else:
+            self._session_id = session_id
+            self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
+        return True
+
+    def failed(self) -> None:
+        """Nobody knows whether the leader has taken the request: the next one is full."""
+        self._epoch = INITIAL_EPOCH
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the next request is part of a session."""
+        return self._epoch != INITIAL_EPOCH
+
+    @property
+    def size(self) -> int:
+        """How many partitions the session holds."""
+        return len(self._known)

@@ -1,0 +1,468 @@
+"""Shell: reads from one leader: a task that asks, appends what comes, and asks again.
+
+Rules of this file:
+- One fetch is under way at a time. It names all partitions that are followed there and not held back; the leader
+  answers when there is something, or after replica.fetch.wait.max.ms. What has changed alone is sent (KIP-227).
+- An answer is taken partition by partition, each only if it is still followed and still at the offset and leader epoch
+  that were asked for: metadata may change whenever this task waits.
+- Records are appended as bytes. Whatever goes wrong with one partition holds back that partition, and no other.
+- A connection that fails holds back all that were asked for; what the leader has taken of the request is not known, so
+  the next one opens a new session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from broker.log.ending import Ending
+from broker.net.peer import PeerConnection, PeerUnreachable
+from broker.replica.fetch_requests import (
+    EARLIEST,
+    LATEST,
+    epoch_request,
+    fetch_request,
+    offset_request,
+)
+from broker.replica.fetch_session_client import FetchSessionClient, Key
+from broker.replica.followed import FollowedPartition
+from broker.replica.follower import Question, State, Verdict
+from broker.replica.surroundings import Surroundings
+from broker.replica.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import FetchRequest
+from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchResponse
+
+_LOGGER = logging.getLogger(__name__)
+
+# Bytes that are appended before others get their turn in the event loop.
+APPENDED_AT_ONCE_BYTES = 1 << 20
+# The first version of Fetch that tells a follower where its log diverges (KIP-595), and that knows topics by id.
+FIRST_VERSION_THAT_COMPARES = 12
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+_LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+
+Asked = dict[Key, tuple[FollowedPartition, Question]]
+
+
+class Fetcher:
+    """The partitions that this broker follows at one other, or its share of them."""
+
+    def __init__(self, source: int, fetcher_id: int, around: Surroundings) -> None:
+        self.source = source
+        self.fetcher_id = fetcher_id
+        self.requests = 0
+        self._around = around
+        self._settings = around.settings
+        self._partitions: dict[tuple[str, int], FollowedPartition] = {}
+        self._unchecked: set[FollowedPartition] = set()
+        self._session = FetchSessionClient()
+        self._connection: PeerConnection | None = None
+        self._compares = True
+        self._changed = asyncio.Event()
+        self._is_away = False
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what the manager says ----------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """As Kafka's thread of this kind is called."""
+        return f"ReplicaFetcherThread-{self.fetcher_id}-{self.source}"
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        self._partitions.clear()
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    def add(self, partitions: Iterable[FollowedPartition]) -> None:
+        """Fetch these, too; they have been told whom they follow."""
+        for partition in partitions:
+            self._partitions[partition.key] = partition
+            self._unchecked.add(partition)
+        self._changed.set()
+
+    def remove(self, partition: FollowedPartition) -> None:
+        """Fetch this one no more: the answer that is under way will not count for it."""
+        self._unchecked.discard(partition)
+        if self._partitions.get(partition.key) is partition:
+            del self._partitions[partition.key]
+
+    def wake(self) -> None:
+        """The source may be reachable again."""
+        self._changed.set()
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[FollowedPartition]:
+        return iter(self._partitions.values())
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the task has ended by itself, which is a mistake of ours."""
+        task = self._task
+        return task is not None and task.done() and not task.cancelled()
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            due = self._due()
+            if not due:
+                await self._wait()
+                continue
+            try:
+                await self._round(due)
+            except PeerUnreachable as error:
+                self._source_lost(due, str(error))
+            except Exception as error:  # the root of a task: nobody else would hear of it
+                _LOGGER.exception("%s has failed", self.name)
+                self._source_lost(due, repr(error))
+
+    def _due(self) -> list[FollowedPartition]:
+        now_ms = self._around.clock.monotonic_ms()
+        return [p for p in self._partitions.values() if p.follower.is_due(now_ms)]
+
+    async def _wait(self) -> None:
+        """Wait until something has changed, or the first back-off is over."""
+        self._changed.clear()
+        now_ms = self._around.clock.monotonic_ms()
+        times = [
+            each.follower.due_ms
+            for each in self._partitions.values()
+            if each.follower.state is not State.FAILED
+        ]
+        delay = max(min(times) - now_ms, 1) / 1_000 if times else None
+        try:
+            async with asyncio.timeout(delay):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _round(self, due: list[FollowedPartition]) -> None:
+        """Cut what must be cut, then fetch once."""
+        connection = await self._connected()
+        if self._unchecked:
+            if not self._compares:
+                for partition in self._unchecked:
+                    partition.follower.compare_first()
+            self._unchecked.clear()
+        cutting = [p for p in due if p.follower.state is State.TRUNCATING]
+        if cutting:
+            await self._truncate(connection, cutting)
+        await self._fetch(connection)
+
+    async def _connected(self) -> PeerConnection:
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            return connection
+        self._session.failed()
+        around = self._around
+        address = around.address_of(self.source)
+        if address is None:
+            raise PeerUnreachable(f"broker {self.source} is not registered")
+        connection = self._connection = await PeerConnection.connect(
+            around.network,
+            *address,
+            client_id=f"broker-{around.node_id}-fetcher-{self.fetcher_id}",
+            clock=around.clock,
+            timeout_ms=self._settings.replica_socket_timeout_ms,
+            receive_buffer_bytes=self._settings.replica_socket_receive_buffer_bytes,
+        )
+        self._compares = connection.version_of(FetchRequest) >= FIRST_VERSION_THAT_COMPARES
+        if self._is_away:
+            _LOGGER.info("%s: broker %d is back", self.name, self.source)
+            self._is_away = False
+        return connection
+
+    def _source_lost(self, due: list[FollowedPartition], why: str) -> None:
+        """Nothing came of the round: hold back all that took part."""
+        self._session.failed()
+        if not self._is_away:
+            _LOGGER.warning("%s: %s", self.name, why)
+            self._is_away = True
+        for partition in due:
+            self._hold_back(partition)
+
+    def _hold_back(self, partition: FollowedPartition) -> None:
+        now_ms = self._around.clock.monotonic_ms()
+        partition.follower.delay(now_ms + self._settings.replica_fetch_backoff_ms)
+
+    def _is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+        return self._partitions.get(partition.key) is partition and partition.follower.is_current(
+            asked
+        )
+
+    # -- fetching -----------------------------------------------------------------------------
+
+    async def _fetch(self, connection: PeerConnection) -> None:
+        now_ms = self._around.clock.monotonic_ms()
+        max_bytes = self._settings.replica_fetch_max_bytes
+        asked: Asked = {}
+        wanted: dict[Key, FetchPartition] = {}
+        names: dict[bytes, str] = {}
+        for partition in self._partitions.values():
+            if partition.follower.is_ready(now_ms):
+                key = partition.topic_id, partition.index
+                wanted[key] = partition.wanted(max_bytes)
+                asked[key] = partition, partition.follower.question
+                names[partition.topic_id] = partition.topic
+        if not asked:
+            return
+        request = fetch_request(
+            self._session.request(wanted),
+            names,
+            self._settings,
+            replica_id=self._around.node_id,
+            broker_epoch=self._around.broker_epoch(),
+        )
+        self.requests += 1
+        timeout_ms = self._settings.replica_socket_timeout_ms
+        response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)
+        by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
+        ids = {} if by_id else {name: topic_id for topic_id, name in names.items()}
+        await self._take(connection, response, asked, ids)
+
+    async def _take(
+        self,
+        connection: PeerConnection,
+        response: FetchResponse,
+        asked: Asked,
+        ids: dict[str, bytes],
+    ) -> None:
+        """Take an answer, if the session says that it is one."""
+        answered = {
+            (ids.get(topic.topic, topic.topic_id), data.partition_index): data
+            for topic in response.responses
+            for data in topic.partitions
+        }
+        code = response.error_code
+        if not self._session.answered(code, response.session_id, answered):
+            _LOGGER.info("%s: the fetch session begins anew, error code %d", self.name, code)
+            if code not in _LOST_SESSION:
+                for partition, _ in asked.values():
+                    self._hold_back(partition)
+            return
+        appended = 0
+        unflushed = []
+        for key, data in answered.items():
+            found = asked.get(key)
+            if found is None or not self._is_current(*found):
+                continue
+            partition, question = found
+            with self._guard(partition):
+                appended += await self._take_one(connection, partition, question, data)
+                if partition.must_flush():
+                    unflushed.append(partition)
+            if appended >= APPENDED_AT_ONCE_BYTES:
+                appended = 0
+                await asyncio.sleep(0)
+        if unflushed:
+            await asyncio.gather(*(self._flush(partition) for partition in unflushed))
+
+    async def _take_one(
+        self,
+        connection: PeerConnection,
+        partition: FollowedPartition,
+        asked: Question,
+        data: FetchPartitionData,
+    ) -> int:
+        """Do what a partition's answer asks for; how many bytes were appended."""
+        follower = partition.follower
+        diverging = data.diverging_epoch
+        match follower.judge(data.error_code, is_diverging=diverging is not None):
+            case Verdict.APPEND:
+                return self._append(partition, asked, data)
+            case Verdict.TRUNCATE:
+                assert diverging is not None
+                end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
+                await self._cut(partition, partial(partition.truncate, end))
+            case Verdict.OUT_OF_RANGE:
+                await self._find_place(connection, partition, asked)
+            case Verdict.TIERED:
+                await self._rebuild(connection, partition, asked)
+            case Verdict.FAIL:
+                self._fail(partition, ErrorCode(data.error_code).name)
+            case Verdict.RETRY:
+                _LOGGER.info(
+                    "%s-%d: broker %d answers with error code %d",
+                    *partition.key, self.source, data.error_code,
+                )  # fmt: skip
+                self._hold_back(partition)
+        return 0
+
+    def _append(
+        self, partition: FollowedPartition, asked: Question, data: FetchPartitionData
+    ) -> int:
+        now_ms = self._around.clock.now_ms()
+        appended = partition.append(data, asked.leader_epoch, now_ms)
+        if appended:
+            # To the end of the line: who has had nothing for long is asked for first.
+            self._partitions[partition.key] = self._partitions.pop(partition.key)
+            self._around.count_bytes_in(partition, appended)
+        return appended
+
+    async def _flush(self, partition: FollowedPartition) -> None:
+        """Wait until the disk has what was appended: the next fetch tells the leader that it counts."""
+        done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        def flushed(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        with self._guard(partition):
+            partition.log.flush(then=flushed)
+            error = await done
+            if error is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    # -- what may go wrong --------------------------------------------------------------------
+
+    def _guard(self, partition: FollowedPartition) -> _Guard:
+        return _Guard(self, partition)
+
+    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
+        """Hold a partition back for its error, or give it up; False where it is the connection's."""
+        if isinstance(error, PeerUnreachable):
+            return False
+        if isinstance(error, KafkaError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
+            if error.code == ErrorCode.FENCED_LEADER_EPOCH:
+                self._fail(partition, str(error))
+            else:
+                # Damage on the way, as likely as not: the same bytes are asked for again.
+                _LOGGER.error("%s-%d: %s", *partition.key, error)
+                self._hold_back(partition)
+            return True
+        if not isinstance(error, KafkaError | OSError):
+            _LOGGER.error("%s-%d", *partition.key, exc_info=error)
+        self._fail(partition, str(error))
+        return True
+
+    def _fail(self, partition: FollowedPartition, why: str) -> None:
+        if self._partitions.get(partition.key) is not partition:
+            return
+        _LOGGER.error("%s-%d is not followed any more: %s", *partition.key, why)
+        partition.follower.fail()
+        self.remove(partition)
+        self._around.failed(partition)
+
+    # -- finding its place --------------------------------------------------------------------
+
+    async def _cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+        """Cut a log; what its disk believes of it is set right before anything is appended."""
+        before = partition.log.log_end_offset
+        lowers_recovery_point = cut()
+        log = partition.log
+        _LOGGER.info(
+            "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
+            log.name, before, log.log_start_offset, log.log_end_offset,
+            self.source, partition.follower.leader_epoch,
+        )  # fmt: skip
+        if lowers_recovery_point:
+            await self._around.write_recovery_points()
+
+    async def _truncate(
+        self, connection: PeerConnection, partitions: list[FollowedPartition]
+    ) -> None:
+        """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
+        asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
+        for partition in partitions:
+            if partition.follower.last_fetched_epoch != NO_EPOCH:
+                asked[partition.key] = partition, partition.follower.question
+                continue
+            with self._guard(partition):
+                await self._cut(partition, partial(partition.truncate_to, partition.high_watermark))
+        if not asked:
+            return
+        request = epoch_request([p for p, _ in asked.values()], self._around.node_id)
+        timeout_ms = self._settings.replica_socket_timeout_ms
+        response = await connection.ask(request, timeout_ms=timeout_ms)
+        for topic in response.topics:
+            for end in topic.partitions:
+                found = asked.get((topic.topic, end.partition))
+                if found is None or not self._is_current(*found):
+                    continue
+                with self._guard(found[0]):
+                    _check(end.error_code)
+                    leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
+                    await self._cut(found[0], partial(found[0].truncate, leader))
+
+    async def _find_place(
+        self, connection: PeerConnection, partition: FollowedPartition, asked: Question
+    ) -> None:
+        """The leader does not have the offset: cut to its end, or begin at its start."""
+        end, _ = await self._offset(connection, partition, LATEST)
+        start, epoch = end, NO_EPOCH
+        if end >= asked.fetch_offset:
+            start, epoch = await self._offset(connection, partition, EARLIEST)
+        if not self._is_current(partition, asked):
+            return
+        epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
+        match recovery_for(
+            log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
+        ):
+            case Recovery.TRUNCATE:
+                await self._cut(partition, partial(partition.truncate_to, end))
+            case Recovery.RESTART:
+                ended = Ending(leader_epochs=epochs)
+                await self._cut(partition, partial(partition.restart_at, start, ended))
+            case Recovery.GO_ON:
+                self._hold_back(partition)
+
+    async def _rebuild(
+        self, connection: PeerConnection, partition: FollowedPartition, asked: Question
+    ) -> None:
+        """What comes next is in the lake alone: go on behind the lake, with what it knows of all before."""
+        offset, ended = await self._around.end_of_lake(partition)
+        start, _ = await self._offset(connection, partition, EARLIEST)
+        if not self._is_current(partition, asked):
+            return
+        if offset <= asked.fetch_offset:
+            # The lake of this moment does not hold what the leader says that it does: ask again.
+            self._hold_back(partition)
+            return
+        restart = partial(partition.restart_at, offset, ended, log_start_offset=start)
+        await self._cut(partition, restart)
+
+    async def _offset(
+        self, connection: PeerConnection, partition: FollowedPartition, timestamp: int
+    ) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there."""
+        request = offset_request(partition, timestamp, self._around.node_id)
+        timeout_ms = self._settings.replica_socket_timeout_ms
+        response: Any = await connection.ask(request, timeout_ms=timeout_ms)
+        found = response.topics[0].partitions[0]
+        _check(found.error_code)
+        return found.offset, found.leader_epoch
+
+
+class _Guard:
+    """What goes wrong inside is one partition's trouble, unless the connection is lost."""
+
+    __slots__ = ("_fetcher", "_partition")
+
+    def __init__(self, fetcher: Fetcher, partition: FollowedPartition) -> None:
+        self._fetcher = fetcher
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, Exception) and self._fetcher.failed(self._partition, error)
+
+
+def _check(error_code: int) -> None:
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))

@@ -1,0 +1,99 @@
+"""Shell: the fetchers of this broker: which of them follows which partition, and what is to be seen of them.
+
+Rules of this file:
+- A partition's fetcher is told by its leader and by Kafka's hash of its name, so that it is always the same one; with
+  num.replica.fetchers of them a leader, all of a broker's partitions are asked for in so many requests.
+- Changes come in batches: what is taken away first, then what is added.
+- A fetcher without partitions ends. One that failed is tried again when metadata speak of its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from broker.groups.placement import java_hash
+from broker.replica.fetcher import Fetcher
+from broker.replica.followed import FollowedPartition
+from broker.replica.surroundings import Surroundings
+
+_WORD = 1 << 32
+_SIGN = 1 << 31
+
+
+def fetcher_id_of(topic: str, partition: int, fetchers: int) -> int:
+    """Kafka's: |31 * topic.hashCode + partition| modulo the number of fetchers, in Java's 32 bits."""
+    value = (31 * java_hash(topic) + partition) % _WORD
+    signed = value - _WORD if value & _SIGN else value
+    return (0 if signed == -_SIGN else abs(signed)) % fetchers
+
+
+class Fetchers:
+    """All fetchers of a broker."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._homes: dict[FollowedPartition, Fetcher] = {}
+        self._failed: set[tuple[str, int]] = set()
+
+    def update(
+        self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
+    ) -> None:
+        """Follow some no more, and others from now on, each where its follower says."""
+        for partition in remove:
+            self._remove(partition)
+        new: dict[tuple[int, int], list[FollowedPartition]] = {}
+        fetchers = self.around.settings.num_replica_fetchers
+        for partition in add:
+            self._remove(partition)
+            fetcher_id = fetcher_id_of(partition.topic, partition.index, fetchers)
+            new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
+        for key, partitions in new.items():
+            fetcher = self._fetchers.get(key)
+            if fetcher is None:
+                fetcher = self._fetchers[key] = Fetcher(*key, self.around)
+                fetcher.start()
+            for partition in partitions:
+                self._homes[partition] = fetcher
+            fetcher.add(partitions)
+        self._end_idle()
+
+    def _remove(self, partition: FollowedPartition) -> None:
+        self._failed.discard(partition.key)
+        fetcher = self._homes.pop(partition, None)
+        if fetcher is not None:
+            fetcher.remove(partition)
+
+    def _end_idle(self) -> None:
+        used = set(self._homes.values())
+        for key, fetcher in tuple(self._fetchers.items()):
+            if fetcher not in used:
+                del self._fetchers[key]
+                fetcher.stop()
+
+    def failed(self, partition: FollowedPartition) -> None:
+        """This one cannot be followed until metadata change."""
+        self._failed.add(partition.key)
+
+    def wake(self, broker_id: int) -> None:
+        """A broker has registered: it may be reachable again, or elsewhere."""
+        for (source, _), fetcher in self._fetchers.items():
+            if source == broker_id:
+                fetcher.wake()
+
+    def stop(self) -> None:
+        """Follow nothing more."""
+        fetchers, self._fetchers = tuple(self._fetchers.values()), {}
+        self._homes.clear()
+        for fetcher in fetchers:
+            fetcher.stop()
+
+    def __iter__(self) -> Iterator[Fetcher]:
+        return iter(self._fetchers.values())
+
+    # -- what is to be seen -------------------------------------------------------------------
+
+    @property
+    def failed_partitions(self) -> int:
+        """How many are given up until metadata change."""
+        return len(self._failed)

@@ -1,0 +1,241 @@
+"""Shell: one partition that this broker follows: its log, the follower's view of it, and who reads from it.
+
+Rules of this file:
+- It performs what `FollowerPartition` says and decides nothing. Only the event loop's thread is here.
+- It can be read like a partition that is led here, up to its own high watermark (KIP-392), which is behind the
+  leader's by one fetch.
+- Where a leader's records go, all that is derived of them follows: epochs, producers, aborted transactions, indexes
+  are made of the appended batches by the log itself, as on the leader.
+- What a log does wrong is this partition's trouble: it is followed no more until metadata change, and others go on.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.log import following
+from broker.log.ending import UNKNOWN, Ending
+from broker.log.log import Log
+from broker.log.values import AbortedTransaction
+from broker.replica.follower import FollowerPartition, Question
+from broker.replica.hosted import READ_COMMITTED
+from broker.replica.truncation import EpochEnd, truncation_for
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData
+
+
+class ReaderOfFollower(Protocol):
+    """A parked request that reads from a follower."""
+
+    def advanced(self, partition: FollowedPartition) -> None:
+        """The high watermark has moved."""
+
+    def lost(self, partition: FollowedPartition) -> None:
+        """It is no more followed here: deleted, led here, or gone."""
+
+
+class FollowedPartition:
+    """A partition of this broker that another one leads."""
+
+    __slots__ = (
+        "_asked",
+        "_is_lost",
+        "_wanted",
+        "_watchers",
+        "follower",
+        "has_lost",
+        "index",
+        "log",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, log: Log, follower: FollowerPartition, *, has_lost: bool = False) -> None:
+        """`has_lost`: the log holds less than it is known to have held, and has not been filled up since."""
+        self.topic = log.topic
+        self.index = log.partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.follower = follower
+        self.has_lost = has_lost
+        self._watchers: dict[ReaderOfFollower, None] = {}
+        self._is_lost = False
+        self._asked: Question | None = None
+        self._wanted: FetchPartition | None = None
+        # An append would wait for the disk in the event loop: the fetcher sees to flush.messages.
+        log.flushes_in_append = False
+        log.update_high_watermark(follower.high_watermark)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and number, by which fetchers know it."""
+        return self.topic, self.index
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is known here to be committed."""
+        return self.follower.high_watermark
+
+    def last_stable_offset(self) -> int:
+        """Everything below is committed and belongs to no open transaction."""
+        return self.log.last_stable_offset(self.follower.high_watermark)
+
+    def fetchable_end(self, isolation_level: int) -> int:
+        """How far a consumer may read."""
+        if isolation_level == READ_COMMITTED:
+            return self.last_stable_offset()
+        return self.follower.high_watermark
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a read_committed consumer must skip in [start, end)."""
+        return self.log.aborted_transactions(start, end) if end > start else []
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
+        return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset belongs to, or -1."""
+        return self.log.leader_epochs.epoch_for_offset(offset)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        if current_leader_epoch in (-1, self.follower.leader_epoch):
+            return
+        if current_leader_epoch < self.follower.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def watch(self, watcher: ReaderOfFollower) -> None:
+        """Tell this reader of everything that happens to the partition."""
+        assert not self._is_lost, "nothing more happens to a lost partition"
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: ReaderOfFollower) -> None:
+        """Tell this reader no more."""
+        self._watchers.pop(watcher, None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is no more followed here."""
+        return self._is_lost
+
+    def lose(self) -> None:
+        """It is no more followed here."""
+        self._is_lost = True
+        watchers = tuple(self._watchers)
+        self._watchers.clear()
+        for watcher in watchers:
+            watcher.lost(self)
+
+    # -- following ----------------------------------------------------------------------------
+
+    def follow(self, leader: int, leader_epoch: int) -> None:
+        """Follow this leader from where the log ends."""
+        log = self.log
+        self.follower.follow(
+            leader,
+            leader_epoch,
+            log_end_offset=log.log_end_offset,
+            last_epoch=log.leader_epochs.latest_epoch,
+        )
+
+    def wanted(self, max_bytes: int) -> FetchPartition:
+        """The partition in a fetch request; the same object as long as nothing has happened."""
+        asked, log = self.follower.question, self.log
+        wanted = self._wanted
+        if (
+            wanted is None
+            or asked != self._asked
+            or wanted.log_start_offset != log.log_start_offset
+            or wanted.high_watermark != self.follower.high_watermark
+        ):
+            self._asked = asked
+            self._wanted = wanted = FetchPartition(
+                partition=self.index,
+                current_leader_epoch=asked.leader_epoch,
+                fetch_offset=asked.fetch_offset,
+                last_fetched_epoch=asked.last_fetched_epoch,
+                log_start_offset=log.log_start_offset,
+                partition_max_bytes=max_bytes,
+                high_watermark=self.follower.high_watermark,
+            )
+        return wanted
+
+    def append(self, data: FetchPartitionData, leader_epoch: int, now_ms: int) -> int:
+        """Take the records of an answer, high watermark and log start; how many bytes of records that were.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk did not take them.
+        """
+        follower, log = self.follower, self.log
+        assert follower.fetch_offset == log.log_end_offset, "a follower reads at its log's end"
+        appended, before = 0, log.log_end_offset
+        try:
+            if data.records:
+                appended = following.append_as_follower(
+                    log, memoryview(data.records), leader_epoch=leader_epoch, now_ms=now_ms
+                )
+        finally:
+            if log.log_end_offset < before:  # It begins with a batch that began earlier.
+                follower.truncated(log.log_end_offset, log.leader_epochs.latest_epoch)
+            self._take_ends(data)
+        return appended
+
+    def _take_ends(self, data: FetchPartitionData) -> None:
+        follower, log = self.follower, self.log
+        moved = follower.appended(
+            log.log_end_offset, log.leader_epochs.latest_epoch, data.high_watermark
+        )
+        log.update_high_watermark(follower.high_watermark)
+        if follower.is_in_sync:
+            self.has_lost = False
+        if log.log_start_offset < data.log_start_offset <= follower.high_watermark:
+            log.advance_log_start_offset(data.log_start_offset)
+        if moved:
+            for watcher in tuple(self._watchers):
+                watcher.advanced(self)
+
+    def must_flush(self) -> bool:
+        """Whether flush.messages wants the disk to have what was appended before it counts."""
+        return self.log.unflushed_count >= self.log.config.flush_messages
+
+    # -- cutting: each tells whether the recovery point has to be written down first -----------
+
+    def truncate(self, leader: EpochEnd) -> bool:
+        """Cut off what the leader does not have, as far as its answer tells."""
+        log = self.log
+        cut = truncation_for(
+            leader,
+            log.leader_epochs,
+            log_end_offset=log.log_end_offset,
+            high_watermark=self.follower.high_watermark,
+        )
+        return self.truncate_to(cut.offset, is_complete=cut.is_complete)
+
+    def truncate_to(self, offset: int, *, is_complete: bool = True) -> bool:
+        """Cut the log to an offset."""
+        lowered = following.truncate(self.log, offset)
+        self._cut(is_complete=is_complete)
+        return lowered
+
+    def restart_at(
+        self, offset: int, ended: Ending = UNKNOWN, *, log_start_offset: int = 0
+    ) -> bool:
+        """Drop the log and begin anew at an offset, knowing this of what was before."""
+        lowered = following.restart(self.log, offset, ended)
+        # All below is committed: the leader has deleted it, or it is in the lake.
+        self.follower.high_watermark = max(self.follower.high_watermark, offset)
+        self._cut(is_complete=True)
+        if self.log.log_start_offset < log_start_offset <= offset:
+            self.log.advance_log_start_offset(log_start_offset)
+        return lowered
+
+    def _cut(self, *, is_complete: bool) -> None:
+        log, follower = self.log, self.follower
+        follower.truncated(
+            log.log_end_offset, log.leader_epochs.latest_epoch, is_complete=is_complete
+        )
+        log.update_high_watermark(follower.high_watermark)

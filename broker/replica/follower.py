@@ -1,0 +1,171 @@
+"""Pure: one partition as its follower sees it: where it reads on, under which leader, and what each answer means.
+
+Rules of this file:
+- A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had.
+- An answer counts only for the question that it answers: same fetch offset, same leader epoch. Everything else came
+  too late: the log was cut, or another leader was elected, while it was under way.
+- The high watermark is the least of the leader's and the own log end. It never goes back but with the log itself.
+- FENCED_LEADER_EPOCH for an epoch that still is the newest one known here: this follower is behind the cluster's
+  metadata, and asks no more until they change. UNKNOWN_LEADER_EPOCH: the leader is behind, and will catch up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from broker.replica.truncation import NO_EPOCH
+from kafka_ds.wire.errors import ErrorCode
+
+
+class State(Enum):
+    """What a follower does."""
+
+    TRUNCATING = "truncating"
+    """It has to learn where its log parts from the leader's."""
+    FETCHING = "fetching"
+    FAILED = "failed"
+    """It waits for new metadata."""
+
+
+class Verdict(Enum):
+    """What an answer of the leader asks for."""
+
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    OUT_OF_RANGE = "out of range"
+    TIERED = "tiered"
+    """The leader has the offset in the lake alone."""
+    FAIL = "fail"
+    RETRY = "retry"
+
+
+class Question(NamedTuple):
+    """What a follower asked for; an answer to anything else is no answer."""
+
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+
+
+_VERDICTS: Mapping[int, Verdict] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: Verdict.OUT_OF_RANGE,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Verdict.TIERED,
+    ErrorCode.FENCED_LEADER_EPOCH: Verdict.FAIL,
+}
+
+
+class FollowerPartition:
+    """A partition that is followed, from one leader epoch to the next."""
+
+    __slots__ = (
+        "due_ms",
+        "fetch_offset",
+        "high_watermark",
+        "lag",
+        "last_fetched_epoch",
+        "leader",
+        "leader_epoch",
+        "partition_epoch",
+        "state",
+    )
+
+    def __init__(self, *, high_watermark: int) -> None:
+        """It begins with no leader; `high_watermark` is what the checkpoint said, within the log."""
+        self.state = State.FAILED
+        self.leader = -1
+        self.leader_epoch = self.partition_epoch = -1
+        self.fetch_offset = 0
+        self.last_fetched_epoch = NO_EPOCH
+        self.high_watermark = high_watermark
+        self.lag: int | None = None
+        self.due_ms = 0
+
+    def follow(
+        self,
+        leader: int,
+        leader_epoch: int,
+        *,
+        log_end_offset: int,
+        last_epoch: int,
+    ) -> None:
+        """Follow this leader from now on, or try the same one again after new metadata.
+
+        With an epoch to compare the first fetch finds out whether the log diverges (KIP-595). Without one the log is
+        cut first, to what is known to be committed.
+        """
+        assert leader_epoch >= self.leader_epoch, "leader epochs only grow"
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self.fetch_offset, self.last_fetched_epoch = log_end_offset, last_epoch
+        self.state = State.TRUNCATING if last_epoch == NO_EPOCH else State.FETCHING
+        self.lag = None
+        self.due_ms = 0
+
+    def compare_first(self) -> None:
+        """The leader does not look at epochs in a fetch: they are compared, and the log cut, before the first one."""
+        if self.state is State.FETCHING:
+            self.state = State.TRUNCATING
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether something may be asked for it: it has not failed and its back-off is over."""
+        return self.state is not State.FAILED and self.due_ms <= now_ms
+
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether it may be fetched."""
+        return self.state is State.FETCHING and self.due_ms <= now_ms
+
+    @property
+    def question(self) -> Question:
+        """What is asked for now."""
+        return Question(self.fetch_offset, self.leader_epoch, self.last_fetched_epoch)
+
+    def is_current(self, asked: Question) -> bool:
+        """Whether an answer to this question still has a meaning."""
+        return (
+            self.state is not State.FAILED
+            and asked.fetch_offset == self.fetch_offset
+            and asked.leader_epoch == self.leader_epoch
+        )
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def judge(self, error_code: int, *, is_diverging: bool) -> Verdict:
+        """What an answer to the current question asks for."""
+        if error_code == ErrorCode.NONE:
+            return Verdict.TRUNCATE if is_diverging else Verdict.APPEND
+        return _VERDICTS.get(error_code, Verdict.RETRY)
+
+    def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
+        """An answer has been appended, up to this end; whether the high watermark has moved."""
+        assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
+        self.fetch_offset = log_end_offset
+        self.last_fetched_epoch = last_epoch
+        self.lag = max(0, leader_high_watermark - log_end_offset)
+        committed = min(leader_high_watermark, log_end_offset)
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    def truncated(self, log_end_offset: int, last_epoch: int, *, is_complete: bool = True) -> None:
+        """The log was cut or begun anew, and ends here now; unless complete, the leader is asked again."""
+        self.fetch_offset = log_end_offset
+        self.last_fetched_epoch = last_epoch
+        self.high_watermark = min(self.high_watermark, log_end_offset)
+        self.state = State.FETCHING if is_complete else State.TRUNCATING
+
+    def delay(self, until_ms: int) -> None:
+        """Ask nothing before this time."""
+        self.due_ms = max(self.due_ms, until_ms)
+
+    def fail(self) -> None:
+        """Ask nothing more under this leader epoch."""
+        self.state = State.FAILED
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it has been seen to hold all that is committed."""
+        return self.lag == 0

@@ -1,0 +1,63 @@
+"""Shell: what a fetcher needs of the broker around it.
+
+Rules of this file: it only passes on; addresses and epochs are those of the metadata at the moment of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.cluster.image import MetadataImage
+from broker.log.ending import Ending
+from broker.replica.settings import ReplicationSettings
+from broker.seams import Clock, Network
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.replica.followed import FollowedPartition
+
+
+async def _no_lake(partition: FollowedPartition) -> tuple[int, Ending]:
+    raise KafkaError(
+        ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+        f"{partition.topic}-{partition.index} is tiered, and this broker has no tier",
+    )
+
+
+async def _nothing_written() -> None:
+    """Nobody keeps recovery points."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """The machine, the metadata, the settings, and whom to tell.
+
+    `write_recovery_points` makes lowered recovery points durable (OSError where it cannot). `failed` hears of a
+    partition that cannot be followed until metadata change. `end_of_lake` gives the first offset that is not in the
+    lake, and what the lake keeps besides the records up to there (KafkaError where it cannot say).
+    """
+
+    network: Network
+    clock: Clock
+    image: MetadataImage
+    node_id: int
+    listener: str
+    """The inter-broker listener's name."""
+    settings: ReplicationSettings
+    write_recovery_points: Callable[[], Awaitable[None]] = _nothing_written
+    failed: Callable[[FollowedPartition], None] = lambda _: None
+    end_of_lake: Callable[[FollowedPartition], Awaitable[tuple[int, Ending]]] = _no_lake
+    count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
+
+    def address_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Where other brokers reach this one."""
+        registered = self.image.brokers.get(broker_id)
+        endpoint = None if registered is None else registered.endpoint(self.listener)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's own registration, -1 before there is one."""
+        registered = self.image.brokers.get(self.node_id)
+        return -1 if registered is None else registered.broker_epoch

@@ -1,0 +1,77 @@
+"""Pure: how far a follower cuts its log back before it follows a leader (KIP-101, KIP-279, KIP-595).
+
+Rules of this file:
+- Epochs decide, never the high watermark alone: what a follower holds of an epoch beyond the end that the leader has
+  of it was never the leader's, and goes.
+- A follower that does not know the epoch of the leader's answer cuts to where its own next smaller epoch ends and asks
+  again: in one step it can only get as close as both know (KIP-279).
+- An offset that the leader does not have is no divergence but a log that was moved: beyond its end the follower was
+  ahead (an unclean election), below its start the follower was away for longer than records are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.log.epochs import LeaderEpochs
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """What a leader says of an epoch: the largest that it knows not above the one asked for, and its end offset."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """Cut the log to `offset`; unless `is_complete`, ask again with the epoch that is then the last."""
+
+    offset: int
+    is_complete: bool
+
+
+def truncation_for(
+    leader: EpochEnd, epochs: LeaderEpochs, *, log_end_offset: int, high_watermark: int
+) -> Truncation:
+    """What a follower with these epochs and this end does when its leader answers so."""
+    if leader.end_offset == NO_OFFSET:
+        # The leader knows nothing of epochs, or of none so old: what is committed is all that is certain.
+        return Truncation(offset=min(high_watermark, log_end_offset), is_complete=True)
+    if leader.epoch == NO_EPOCH:
+        return Truncation(offset=min(leader.end_offset, log_end_offset), is_complete=True)
+    own_epoch, own_end = epochs.end_offset_for(leader.epoch, log_end_offset)
+    if own_end == NO_OFFSET:
+        # No epoch of ours: the leader's is at most the one that was asked for, so its end bounds ours.
+        return Truncation(offset=min(leader.end_offset, log_end_offset), is_complete=True)
+    if own_epoch != leader.epoch:
+        return Truncation(offset=min(own_end, log_end_offset), is_complete=False)
+    offset = min(own_end, leader.end_offset, log_end_offset)
+    return Truncation(offset=offset, is_complete=True)
+
+
+class Recovery(Enum):
+    """What to do with an offset that the leader does not have."""
+
+    TRUNCATE = "truncate"
+    """The leader ends before: cut to its end."""
+    RESTART = "restart"
+    """The leader begins behind: drop all and begin there."""
+    GO_ON = "go on"
+    """The leader has it after all: it has moved since."""
+
+
+def recovery_for(
+    *, log_end_offset: int, leader_end_offset: int, leader_start_offset: int
+) -> Recovery:
+    """What a follower that ends at `log_end_offset` does when its leader has [start, end)."""
+    if leader_end_offset < log_end_offset:
+        return Recovery.TRUNCATE
+    if leader_start_offset > log_end_offset:
+        return Recovery.RESTART
+    return Recovery.GO_ON
