@@ -4,34 +4,47 @@ Rules of this file:
 - It performs what `LeaderPartition` says and decides nothing. Only the event loop's thread is here.
 - An append that flush.messages sends to the disk is told to the leader's view once the disk has it;
   meanwhile later appends wait with it, as the high watermark must not pass what is not durable.
-- Who waits is woken, never polled: `Watcher.advanced` when more may be read, `Watcher.lost` when this
-  broker has nothing more to say about the partition.
+- Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
+  by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
+- A proposal for the ISR goes to whoever asks the controller (`Proposer`), who brings the answer back by `apply`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
+from broker.cluster.events import PartitionRegistration
 from broker.log.log import Log
 from broker.log.values import AbortedTransaction, AppendInfo, AppendOrigin
-from broker.replica.partition import Effect, LeaderPartition
+from broker.replica.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.partition import LeaderPartition
 from broker.replica.topic_metrics import TopicCounters
+from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 READ_COMMITTED = 1
-_TOO_FEW_SINCE = "Messages are written to the log, but to fewer in-sync replicas than required."
 
 
 class Watcher(Protocol):
     """A parked request that has an interest in a partition."""
 
     def advanced(self, partition: HostedPartition) -> None:
-        """The high watermark has moved."""
+        """More may be read: the high watermark has moved, or, for followers, the log's end."""
 
     def lost(self, partition: HostedPartition) -> None:
         """The partition was deleted, or is led elsewhere, or this broker stops."""
+
+
+class Proposer(Protocol):
+    """Whoever asks the controller to change an ISR."""
+
+    def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
+        """Ask, and apply the answer."""
+
+    def note(self, effect: NoteIsr) -> None:
+        """Count what came of it."""
 
 
 class HostedPartition:
@@ -39,7 +52,11 @@ class HostedPartition:
 
     __slots__ = (
         "_acknowledgements",
+        "_clock",
+        "_deletions",
+        "_following",
         "_is_lost",
+        "_proposer",
         "_unflushed_since",
         "_watchers",
         "counters",
@@ -51,17 +68,28 @@ class HostedPartition:
     )
 
     def __init__(
-        self, log: Log, leader: LeaderPartition, counters: TopicCounters | None = None
+        self,
+        log: Log,
+        leader: LeaderPartition,
+        counters: TopicCounters | None = None,
+        *,
+        clock: Clock,
+        proposer: Proposer | None = None,
     ) -> None:
-        """`counters` are those of the partition's topic."""
+        """`counters` are those of the partition's topic; without `proposer` there must be no followers."""
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
         self.log = log
         self.leader = leader
+        self._clock = clock
+        self._proposer = proposer
         self._watchers: dict[Watcher, None] = {}
+        # Those of the watchers that read up to the log's end.
+        self._following: dict[Watcher, None] = {}
         self._acknowledgements: dict[Acknowledgement, None] = {}
+        self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
         self._is_lost = False
         # The log would wait for the disk in the event loop.
@@ -92,6 +120,10 @@ class HostedPartition:
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
         return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        self.leader.check_epoch(current_leader_epoch)
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch that an offset belongs to, or -1."""
@@ -124,10 +156,12 @@ class HostedPartition:
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
             if self._unflushed_since is None and not self._must_flush():
-                self._perform(leader.appended(log.log_end_offset))
+                self._perform(leader.appended(log.log_end_offset, self._clock.monotonic_ms()))
             elif self._unflushed_since is None:
                 self._unflushed_since = info.first_offset
                 log.flush(then=self._flushed)
+            if self._following:
+                self._wake(self._following)
         return info
 
     def _must_flush(self) -> bool:
@@ -147,7 +181,9 @@ class HostedPartition:
         durable = log.recovery_point
         if durable > self._unflushed_since:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
-            self._perform(self.leader.appended(max(durable, self.leader.log_end_offset)))
+            end_offset = max(durable, self.leader.log_end_offset)
+            self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
+            self._settle_all()
         if self._unflushed_since is not None:
             log.flush(then=self._flushed)
 
@@ -176,36 +212,121 @@ class HostedPartition:
         """Tell a producer what came of its append, if that is known."""
         if not self.is_acknowledged(waiting.last_offset, waiting.acks):
             return False
-        if waiting.acks == -1 and self.leader.is_under_min_isr:
-            waiting.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _TOO_FEW_SINCE))
-        elif not waiting.future.done():
-            waiting.future.set_result(None)
+        try:
+            if waiting.acks == -1:
+                self.leader.check_acknowledgement()
+        except KafkaError as error:
+            waiting.fail(error)
+        else:
+            if not waiting.future.done():
+                waiting.future.set_result(None)
         return True
 
-    # -- what happens to it -------------------------------------------------------------------
-
-    def apply(self, change: Callable[[LeaderPartition], tuple[Effect, ...]]) -> None:
-        """Tell the leader's view of something and do what follows."""
-        self._perform(change(self.leader))
-
-    def _perform(self, effects: tuple[Effect, ...]) -> None:
-        for effect in effects:
-            self.log.update_high_watermark(effect.high_watermark)
-            if self._watchers:
-                for watcher in tuple(self._watchers):
-                    watcher.advanced(self)
+    def _settle_all(self) -> None:
         for waiting in tuple(self._acknowledgements):
             if self._settle(waiting):
                 del self._acknowledgements[waiting]
 
-    def watch(self, watcher: Watcher) -> None:
-        """Tell this watcher of everything that happens to the partition."""
+    # -- what happens to it -------------------------------------------------------------------
+
+    def elected(self) -> None:
+        """Begin the leader's epoch at the end of the log."""
+        self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
+
+    def changed(self, registration: PartitionRegistration) -> None:
+        """The metadata tell of the partition; with a new leader epoch `elected` must follow."""
+        self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
+
+    def configured(self, min_insync_replicas: int) -> None:
+        """The topic's min.insync.replicas is now this."""
+        self._perform(self.leader.configured(min_insync_replicas, self._clock.monotonic_ms()))
+
+    def followed(
+        self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
+    ) -> None:
+        """A follower fetches from this offset, which is within the log; raises as `LeaderPartition.fetched` does."""
+        effects = self.leader.fetched(
+            replica_id,
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_log_end_offset=self.log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+            broker_epoch=broker_epoch,
+        )
+        if effects:
+            self._perform(effects)
+        if self._deletions:
+            self._settle_deletions()
+
+    def tick(self) -> None:
+        """Look for followers that lag; to be called every half replica.lag.time.max.ms."""
+        self._perform(self.leader.tick(self._clock.monotonic_ms()))
+        if self._deletions:
+            self._settle_deletions()
+
+    def apply(self, change: Callable[[LeaderPartition, int], Effects]) -> None:
+        """Tell the leader's view of something, by a monotonic clock's milliseconds, and do what follows."""
+        self._perform(change(self.leader, self._clock.monotonic_ms()))
+
+    def _perform(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case AdvanceHighWatermark(offset):
+                    self.log.update_high_watermark(offset)
+                    if self._watchers:
+                        self._wake(self._watchers)
+                    if self._acknowledgements:
+                        self._settle_all()
+                case ProposeIsr():
+                    assert self._proposer is not None, "nobody asks the controller"
+                    self._proposer.propose(self, effect)
+                case NoteIsr():
+                    assert self._proposer is not None
+                    self._proposer.note(effect)
+                case _:
+                    assert_never(effect)
+
+    def _wake(self, watchers: dict[Watcher, None]) -> None:
+        for watcher in tuple(watchers):
+            watcher.advanced(self)
+
+    # -- deleting records -----------------------------------------------------------------------
+
+    def low_watermark(self) -> int:
+        """Where all living replicas begin, this one included; -1 while one has not said."""
+        return self.leader.low_watermark(self.log.log_start_offset)
+
+    def deletion(self, offset: int) -> asyncio.Future[int]:
+        """Done with the low watermark once no living replica has anything below this offset, or failed."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._is_lost:
+            done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return done
+        self._deletions[done] = offset
+        done.add_done_callback(lambda _: self._deletions.pop(done, None))
+        self._settle_deletions()
+        return done
+
+    def _settle_deletions(self) -> None:
+        low = self.low_watermark()
+        for done, offset in tuple(self._deletions.items()):
+            if low >= offset and not done.done():
+                done.set_result(low)
+
+    # -- who waits ------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher, *, to_log_end: bool = False) -> None:
+        """Tell this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
         assert not self._is_lost, "nothing more happens to a lost partition"
         self._watchers[watcher] = None
+        if to_log_end:
+            self._following[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         """Tell this watcher no more."""
         self._watchers.pop(watcher, None)
+        if self._following:
+            self._following.pop(watcher, None)
 
     def lose(self) -> None:
         """This broker has nothing more to say about the partition."""
@@ -215,6 +336,7 @@ class HostedPartition:
         self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
         watchers = tuple(self._watchers)
         self._watchers.clear()
+        self._following.clear()
         for watcher in watchers:
             watcher.lost(self)
 
@@ -237,6 +359,9 @@ class HostedPartition:
         failed, self._acknowledgements = self._acknowledgements, {}
         for waiting in failed:
             waiting.fail(KafkaError(code, message))
+        for done in tuple(self._deletions):
+            if not done.done():
+                done.set_exception(KafkaError(code, message))
 
 
 class Acknowledgement:

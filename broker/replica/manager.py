@@ -28,8 +28,8 @@ from broker.log.config import LogConfig
 from broker.log.ending import UNKNOWN
 from broker.log.log import Log
 from broker.log.manager import LogManager
-from broker.replica.hosted import HostedPartition
-from broker.replica.partition import LeaderPartition
+from broker.replica.hosted import HostedPartition, Proposer
+from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
 from broker.replica.topic_metrics import topic_metrics
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -65,6 +65,7 @@ class ReplicaManager:
         image: MetadataImage,
         log_config: Callable[[Mapping[str, str]], LogConfig],
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
+        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
     ) -> None:
         """`image` is the published one; `log_config` makes a log's settings of a topic's own."""
         self.tier: TierManager | None = None
@@ -76,12 +77,16 @@ class ReplicaManager:
         self._log_config = log_config
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._checkpoint_due_ms = 0
+        self._lag_ms_max = lag_ms_max
+        self._lag_due_ms = 0
         self._checkpointed: dict[tuple[str, int], int] = {}
         self._by_topic: dict[str, dict[int, HostedPartition]] = {}
         self._recovering: asyncio.Task[None] | None = None
         self._stopped = False
         # At the end: whether a log that had lost something has not met the lake yet.
         self.has_lost = False
+        # Whoever asks the controller for changes of ISRs; None where nobody follows.
+        self.proposer: Proposer | None = None
         # Set by whoever decides for the cluster: makes it durable that these have met the lake.
         self.decide_recovered: DecideRecovered = _undecided
 
@@ -175,12 +180,11 @@ class ReplicaManager:
             return
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
-        effects = leader.changed(registration)
+        partition.changed(registration)
         if leader.is_recovering:
             self._recover_soon()
         elif leader.leader_epoch != epoch or was_recovering:
             self._elected(partition)
-        partition.apply(lambda _: effects)
 
     def _begin(
         self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
@@ -195,9 +199,17 @@ class ReplicaManager:
             log_end_offset=log.log_end_offset,
             high_watermark=min(max(checkpoint, log.log_start_offset), log.log_end_offset),
             min_insync_replicas=config.min_insync_replicas,
+            brokers=self._image.brokers,
+            lag_ms_max=self._lag_ms_max,
             has_lost=self._has_lost(log, existed, checkpoint, registration),
         )
-        partition = HostedPartition(log, leader, self.topic_metrics.of(topic))
+        partition = HostedPartition(
+            log,
+            leader,
+            self.topic_metrics.of(topic),
+            clock=self._clock,
+            proposer=self.proposer,
+        )
         self._by_topic.setdefault(topic, {})[index] = partition
         if leader.is_recovering:
             self._recover_soon()
@@ -222,7 +234,7 @@ class ReplicaManager:
     def _elected(self, partition: HostedPartition) -> None:
         log = partition.log
         log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
-        partition.apply(lambda leader: leader.elected())
+        partition.elected()
         self._tell_tier(partition)
 
     def _tell_tier(self, partition: HostedPartition) -> None:
@@ -272,7 +284,7 @@ class ReplicaManager:
             if before == config:
                 continue
             partition.log.update_config(config)
-            partition.apply(lambda leader: leader.configured(config.min_insync_replicas))
+            partition.configured(config.min_insync_replicas)
             if not before.remote_storage_enable and not partition.leader.is_recovering:
                 self._tell_tier(partition)
 
@@ -337,13 +349,19 @@ class ReplicaManager:
     # -- all along ----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Write the high watermarks down when it is time."""
+        """Write the high watermarks down and look for followers that lag, when it is time."""
         now_ms = self._clock.monotonic_ms()
         if self._stopped:
             return
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()
+        if now_ms >= self._lag_due_ms:
+            # Every half of what is allowed, as in Kafka: so nobody is late for more than one and a half of it.
+            self._lag_due_ms = now_ms + self._lag_ms_max // 2
+            for partition in self:
+                if partition.leader.has_followers:
+                    partition.tick()
 
     def _checkpoint(self) -> None:
         current = {(p.topic, p.index): p.high_watermark for p in self}

@@ -1,48 +1,67 @@
-"""Pure: the leader's view of one partition — who has what, and what is therefore committed.
+"""Pure: the leader's view of one partition: who has what, what is therefore committed, and who is in sync.
 
 Rules of this file:
-- No waiting, no clock, no I/O; every method returns effects in the order in which they must be done.
-- `appended` is called when an append is as durable here as `flush.messages` asks for, and never
-  before: what consumers see must not be taken back.
-- The high watermark is the least log end of the ISR (Kafka's maximal ISR, KIP-497: members that the
-  controller has not confirmed yet count, which only makes the condition stricter). It never moves
-  back, and it does not move while the ISR is smaller than min.insync.replicas.
-- min.insync.replicas counts for no more than there are replicas, as in Kafka: asking for two of a
-  topic that has one would forbid every write.
-- A leader whose log is less than it was is recovering, whatever the controller knows of it.
+- No waiting, no clock, no I/O; every method returns effects in the order in which they must be done. `now_ms` is
+  that of a monotonic clock.
+- `appended` is called when an append is as durable here as `flush.messages` asks for, and never before: what
+  consumers see must not be taken back.
+- The high watermark is the least log end of the maximal ISR (`broker.replica.isr`, KIP-497), and of the replicas
+  beside it that are caught up and could join it: one of them may be in the controller's ISR before the leader hears
+  of it. It never moves back, and it does not move while the committed ISR is smaller than min.insync.replicas.
+- A follower joins the ISR once it has all that is committed *and* all that was there when this leader's epoch began:
+  between the two may lie what an earlier leader had acknowledged and this one has not counted yet. Its broker must be
+  neither fenced nor shutting down, and in the broker epoch in which it fetched (KIP-841, KIP-903): one that has
+  restarted since may have lost what it had.
+- It leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
+- min.insync.replicas counts for no more than there are replicas, as in Kafka: asking for two of a topic that has one
+  would forbid every write.
+- A leader whose log is less than it was is recovering, whatever the controller knows of it. It takes and gives
+  nothing meanwhile, so nobody can follow it, and nobody is late.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from broker.cluster.events import RECOVERING, PartitionRegistration
+from broker.cluster.events import RECOVERED, RECOVERING, PartitionRegistration
+from broker.replica.effects import NOTHING, AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.isr import (
+    AWAIT_METADATA,
+    NO_BROKERS,
+    NOT_APPLIED,
+    Answer,
+    BrokersView,
+    Committed,
+    PartitionState,
+    PendingExpand,
+    PendingRecovery,
+    PendingShrink,
+    Proposal,
+    may_join,
+)
+from broker.replica.replica_state import NO_BROKER_EPOCH, ReplicaState
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
-
-
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
-    """Everything below this offset is committed: tell the log, wake who waits for it."""
-
-    high_watermark: int
-
-
-Effect = AdvanceHighWatermark
-NOTHING: tuple[Effect, ...] = ()
+# How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.
+RETRY_MS = 50
+REPLICA_LAG_TIME_MAX_MS = 30_000
 
 
 class LeaderPartition:
     """One partition as its leader sees it, from one leader epoch to the next."""
 
     __slots__ = (
-        "_follower_ends",
+        "_adding",
+        "_brokers",
+        "_followers",
         "_has_lost",
         "_recovering",
+        "_state",
         "_was_unclean",
+        "epoch_start_offset",
         "high_watermark",
-        "isr",
+        "lag_ms_max",
         "leader_epoch",
         "log_end_offset",
         "min_insync_replicas",
@@ -59,34 +78,54 @@ class LeaderPartition:
         log_end_offset: int,
         high_watermark: int,
         min_insync_replicas: int,
+        brokers: BrokersView = NO_BROKERS,
+        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         has_lost: bool = False,
     ) -> None:
+        """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms."""
         assert registration.leader == node_id, "only the leader has this view"
         assert 0 <= high_watermark <= log_end_offset
         self.node_id = node_id
         self.log_end_offset = log_end_offset
+        self.epoch_start_offset = log_end_offset
         self.high_watermark = high_watermark
         self.min_insync_replicas = min_insync_replicas
-        self._follower_ends: dict[int, int] = {}
+        self.lag_ms_max = lag_ms_max
+        self._brokers = brokers
+        self._followers: dict[int, ReplicaState] = {}
+        self._state: PartitionState = Committed(frozenset())
         self._has_lost = has_lost
         self._take(registration)
 
     def _take(self, registration: PartitionRegistration) -> None:
         self.leader_epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
-        self.replicas = registration.replicas
-        self.isr = frozenset(registration.isr)
+        self._assign(registration)
+        self._state = Committed(frozenset(registration.isr))
         self._was_unclean = registration.leader_recovery_state == RECOVERING
         self._recovering = self._was_unclean or self._has_lost
-        followers = [r for r in registration.replicas if r != self.node_id]
-        # An end that nobody has told is an end that nobody has: -1 holds the high watermark.
-        self._follower_ends = {r: self._follower_ends.get(r, -1) for r in followers}
 
-    # -- what happened ------------------------------------------------------------------------
+    def _assign(self, registration: PartitionRegistration) -> None:
+        self.replicas = registration.replicas
+        self._adding = frozenset(registration.adding_replicas)
+        unknown = ReplicaState()
+        self._followers = {
+            replica: self._followers.get(replica, unknown)
+            for replica in registration.replicas
+            if replica != self.node_id
+        }
 
-    def elected(self) -> tuple[Effect, ...]:
-        """This leader may begin: what it holds alone is committed at once."""
-        return self._advance()
+    # -- its epochs ---------------------------------------------------------------------------
+
+    def elected(self, log_end_offset: int, now_ms: int) -> Effects:
+        """This leader may begin its epoch at the end of its log: what it holds alone is committed at once."""
+        assert log_end_offset >= self.log_end_offset
+        self.epoch_start_offset = log_end_offset
+        self._followers = {
+            replica: ReplicaState.at_election(in_isr=replica in self.isr, now_ms=now_ms)
+            for replica in self._followers
+        }
+        return self._advance(now_ms)
 
     def restarted(self, log_end_offset: int) -> None:
         """Recovering has shown that the lake goes beyond the log, which now begins behind it."""
@@ -101,48 +140,246 @@ class LeaderPartition:
         self._has_lost, self._recovering = False, self._was_unclean
         return not self._recovering
 
-    def appended(self, log_end_offset: int) -> tuple[Effect, ...]:
+    def changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
+        """The metadata tell of the partition, which this broker still leads; the partition epoch says what is newer.
+
+        With a new leader epoch `elected` must follow: what followers said was said to an earlier leader (KIP-101).
+        """
+        if registration.partition_epoch < self.partition_epoch:
+            return NOTHING
+        assert registration.leader == self.node_id
+        if registration.partition_epoch == self.partition_epoch:
+            # Known from the controller's answer, which does not tell of the assignment. The ISR stays as it is here:
+            # the next proposal may be under way, and what it adds must not be forgotten meanwhile.
+            self._assign(registration)
+            return self._advance(now_ms)
+        notes: Effects = NOTHING
+        if registration.leader_epoch != self.leader_epoch:
+            self._followers.clear()
+        elif not isinstance(self._state, Committed):
+            members = self._state.proposal.members
+            # What was proposed came with the metadata before it came with the answer.
+            notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
+        self._take(registration)
+        return notes + self._advance(now_ms)
+
+    def configured(self, min_insync_replicas: int, now_ms: int) -> Effects:
+        """The topic's min.insync.replicas is now this."""
+        self.min_insync_replicas = min_insync_replicas
+        return self._advance(now_ms)
+
+    # -- its log and its followers ------------------------------------------------------------
+
+    def appended(self, log_end_offset: int, now_ms: int) -> Effects:
         """The log is durable here up to this end."""
         assert log_end_offset >= self.log_end_offset, "a leader's log only grows"
         self.log_end_offset = log_end_offset
-        return self._advance()
+        return self._advance(now_ms)
 
-    def fetched(self, replica: int, fetch_offset: int) -> tuple[Effect, ...]:
-        """A follower asked for this offset: it has all that lies below."""
-        if replica not in self._follower_ends:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{replica} is no replica here")
-        self._follower_ends[replica] = min(fetch_offset, self.log_end_offset)
-        return self._advance()
+    def fetched(
+        self,
+        replica_id: int,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_log_end_offset: int,
+        now_ms: int,
+        broker_epoch: int = NO_BROKER_EPOCH,
+    ) -> Effects:
+        """A follower asks for this offset: it has all that lies below.
 
-    def changed(self, registration: PartitionRegistration) -> tuple[Effect, ...]:
-        """The controller has changed the partition without changing its leader."""
-        if registration.partition_epoch <= self.partition_epoch:
+        `leader_log_end_offset` is where the log ends at this moment, durable or not. Raises UNKNOWN_LEADER_EPOCH
+        for a broker that is no replica, which may know more of the assignment than this one, and
+        NOT_LEADER_OR_FOLLOWER for one that has been started anew since (KIP-903).
+        """
+        before = self._follower(replica_id, broker_epoch)
+        assert fetch_offset <= leader_log_end_offset, "a follower that is ahead diverges"
+        after = before.fetched(
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_log_end_offset=leader_log_end_offset,
+            now_ms=now_ms,
+            broker_epoch=broker_epoch,
+        )
+        self._followers[replica_id] = after
+        effects = self._expand(replica_id, after)
+        if after.log_end_offset != before.log_end_offset:
+            effects += self._advance(now_ms)
+        return effects
+
+    def check_follower(self, replica_id: int, broker_epoch: int) -> None:
+        """Refuse a fetch that `fetched` would refuse."""
+        self._follower(replica_id, broker_epoch)
+
+    def _follower(self, replica_id: int, broker_epoch: int) -> ReplicaState:
+        follower = self._followers.get(replica_id)
+        if follower is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{replica_id} is no replica here")
+        registered = self._brokers.get(replica_id)
+        if registered is not None and NO_BROKER_EPOCH < broker_epoch < registered.broker_epoch:
+            newer = registered.broker_epoch
+            message = f"{replica_id} fetches in broker epoch {broker_epoch}, but is in {newer}"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        return follower
+
+    def tick(self, now_ms: int) -> Effects:
+        """Time has passed: take out of the ISR who lags. To be called every half replica.lag.time.max.ms."""
+        if self._recovering or not self._followers:
             return NOTHING
-        assert registration.leader == self.node_id
-        if registration.leader_epoch != self.leader_epoch:
-            # What followers said was said to an earlier epoch's leader (KIP-101).
-            self._follower_ends.clear()
-        self._take(registration)
-        return self._advance()
+        return self._shrink(now_ms) + self._advance(now_ms)
 
-    def configured(self, min_insync_replicas: int) -> tuple[Effect, ...]:
-        """The topic's min.insync.replicas is now this."""
-        self.min_insync_replicas = min_insync_replicas
-        return self._advance()
+    # -- who is in sync -----------------------------------------------------------------------
 
-    def _advance(self) -> tuple[Effect, ...]:
-        if self._recovering or self.is_under_min_isr:
+    def _expand(self, replica: int, follower: ReplicaState) -> Effects:
+        if self._recovering or not isinstance(self._state, Committed) or replica in self.isr:
             return NOTHING
+        if follower.log_end_offset < max(self.high_watermark, self.epoch_start_offset):
+            return NOTHING
+        if not may_join(self._brokers, replica, follower.broker_epoch):
+            return NOTHING
+        isr = self.isr | {replica}
+        proposal = self._proposal(isr)
+        self._state = PendingExpand(self.isr, isr, proposal)
+        return (ProposeIsr(proposal),)
+
+    def _shrink(self, now_ms: int) -> Effects:
+        if not isinstance(self._state, Committed):
+            return NOTHING
+        late = frozenset(
+            replica
+            for replica, follower in self._followers.items()
+            if replica in self.isr
+            and not follower.is_caught_up(self.log_end_offset, now_ms, self.lag_ms_max)
+        )
+        if not late:
+            return NOTHING
+        proposal = self._proposal(self.isr - late)
+        self._state = PendingShrink(self.isr, proposal)
+        return (ProposeIsr(proposal),)
+
+    def propose_recovered(self) -> Effects:
+        """The lake was met: have the controller end the recovery of an unclean leader (KIP-704)."""
+        if not self._was_unclean or not isinstance(self._state, Committed):
+            return NOTHING
+        proposal = self._proposal(self.isr)
+        self._state = PendingRecovery(self.isr, proposal)
+        return (ProposeIsr(proposal),)
+
+    def _proposal(self, isr: frozenset[int]) -> Proposal:
+        # In the order of the assignment. The leader's own epoch is known to who sends it.
+        members = tuple(
+            (replica, self._epoch_of(replica)) for replica in self.replicas if replica in isr
+        )
+        return Proposal(
+            isr=members,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            leader_recovery_state=RECOVERED,
+        )
+
+    def _epoch_of(self, replica: int) -> int:
+        follower = self._followers.get(replica)
+        if follower is None or follower.broker_epoch is None:
+            return NO_BROKER_EPOCH
+        return follower.broker_epoch
+
+    def alter_partition_answered(self, proposal: Proposal, answer: Answer, now_ms: int) -> Effects:
+        """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
+        state = self._state
+        if isinstance(state, Committed) or state.proposal != proposal:
+            return NOTHING
+        if answer.error is ErrorCode.NONE:
+            return self._confirmed(answer, now_ms)
+        failed: Effects = (NoteIsr(),)
+        if answer.error in AWAIT_METADATA:
+            return failed
+        if answer.error in NOT_APPLIED:
+            self._state = Committed(state.isr)
+            return failed + self._advance(now_ms)
+        return (*failed, ProposeIsr(proposal, RETRY_MS))
+
+    def _confirmed(self, answer: Answer, now_ms: int) -> Effects:
+        if (
+            answer.leader_epoch != self.leader_epoch
+            or answer.partition_epoch < self.partition_epoch
+        ):
+            return (NoteIsr(),)
+        if isinstance(self._state, PendingRecovery):
+            return NOTHING  # It is over when the metadata say so: then this leader is elected.
+        # The same epoch says that the controller had nothing to change: what it has is what was proposed.
+        notes = self._note(frozenset(answer.isr))
+        self.partition_epoch = answer.partition_epoch
+        self._state = Committed(frozenset(answer.isr))
+        return notes + self._advance(now_ms)
+
+    def _note(self, isr: frozenset[int]) -> Effects:
+        expanded, shrunk = bool(isr - self.isr), bool(self.isr - isr)
+        return (NoteIsr(expanded, shrunk),) if expanded or shrunk else NOTHING
+
+    # -- what is committed --------------------------------------------------------------------
+
+    def _advance(self, now_ms: int) -> Effects:
         committed = self.log_end_offset
-        for replica, end in self._follower_ends.items():
-            if end < committed and replica in self.isr:
-                committed = end
-        if committed <= self.high_watermark:
+        if committed <= self.high_watermark or self._recovering or self.is_under_min_isr:
             return NOTHING
+        if self._followers:
+            committed = self._least_end(committed, now_ms)
+            if committed <= self.high_watermark:
+                return NOTHING
         self.high_watermark = committed
         return (AdvanceHighWatermark(committed),)
 
-    # -- what may be done ---------------------------------------------------------------------
+    def _least_end(self, log_end_offset: int, now_ms: int) -> int:
+        """The least end of those that must have a record before it counts."""
+        maximal, least = self._state.maximal_isr, log_end_offset
+        for replica, follower in self._followers.items():
+            if follower.log_end_offset >= least:
+                continue
+            if replica in maximal or (
+                follower.is_caught_up(log_end_offset, now_ms, self.lag_ms_max)
+                and may_join(self._brokers, replica, follower.broker_epoch)
+            ):
+                least = follower.log_end_offset
+        return least
+
+    def low_watermark(self, log_start_offset: int) -> int:
+        """The least log start of the replicas whose brokers live: what DeleteRecords waits for; -1 where unknown."""
+        low = log_start_offset
+        for replica, follower in self._followers.items():
+            registered = self._brokers.get(replica)
+            if registered is not None and not registered.fenced:
+                low = min(low, follower.log_start_offset)
+        return low
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def isr(self) -> frozenset[int]:
+        """The replicas in sync as the controller has them."""
+        return self._state.isr
+
+    @property
+    def state(self) -> PartitionState:
+        """The ISR and what the controller is asked about it."""
+        return self._state
+
+    def follower(self, replica_id: int) -> ReplicaState | None:
+        """What is known of a follower."""
+        return self._followers.get(replica_id)
+
+    def in_sync_followers(self, offset: int) -> Iterator[tuple[int, ReplicaState]]:
+        """Followers in the ISR that have this offset: where a consumer may be sent for it (KIP-392)."""
+        for replica, follower in self._followers.items():
+            if (
+                replica in self.isr
+                and follower.log_start_offset <= offset <= follower.log_end_offset
+            ):
+                yield replica, follower
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether anybody else has this partition."""
+        return bool(self._followers)
 
     @property
     def is_recovering(self) -> bool:
@@ -155,9 +392,36 @@ class LeaderPartition:
         return self._has_lost
 
     @property
+    def is_high_watermark_behind(self) -> bool:
+        """Whether followers have yet to say what an earlier leader had committed: the latest offset is not known."""
+        return self.high_watermark < self.epoch_start_offset
+
+    @property
+    def effective_min_isr(self) -> int:
+        """How many replicas must be in sync for acks=all."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync for acks=all."""
-        return len(self.isr) < min(self.min_insync_replicas, len(self.replicas))
+        return len(self._state.isr) < min(self.min_insync_replicas, len(self.replicas))
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """Whether one replica less would be too few for acks=all."""
+        return len(self._state.isr) == self.effective_min_isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether fewer replicas are in sync than there are, those not counted that are being added."""
+        return len(self.isr) < len(self.replicas) - len(self._adding.intersection(self.replicas))
+
+    # -- what may be done ---------------------------------------------------------------------
+
+    def check_acknowledgement(self) -> None:
+        """Refuse an acknowledgement with acks=all when too few are in sync by now, maximal ISR counted."""
+        if len(self._state.maximal_isr) < self.effective_min_isr:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _TOO_FEW_SINCE)
 
     def check_append(self, acks: int) -> None:
         """Refuse an append that this leader must not take."""
@@ -182,3 +446,4 @@ class LeaderPartition:
 
 
 _STILL_RECOVERING = "the leader is comparing its log with the lake"
+_TOO_FEW_SINCE = "Messages are written to the log, but to fewer in-sync replicas than required."

@@ -71,8 +71,8 @@ class Bench:
             high_watermark=0,
             min_insync_replicas=1,
         )
-        self.partition = HostedPartition(self.log, leader)
-        self.partition.apply(lambda led: led.elected())
+        self.partition = HostedPartition(self.log, leader, clock=self.clock)
+        self.partition.elected()
 
     def runner(self, **settings: int) -> ShardRunner:
         given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
@@ -83,7 +83,7 @@ class Bench:
     def replicate(self) -> None:
         """The follower has everything now."""
         end_offset = self.log.log_end_offset
-        self.partition.apply(lambda led: led.fetched(2, end_offset))
+        self.partition.followed(2, fetch_offset=end_offset, log_start_offset=0, broker_epoch=-1)
 
     def append(self, batch: bytes) -> None:
         self.partition.append(

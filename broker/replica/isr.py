@@ -1,0 +1,155 @@
+"""Pure: which replicas are in sync: what the controller has committed, and what it was asked to commit.
+
+Rules of this file (KIP-497):
+- The controller alone changes the ISR. The leader proposes, at most one change at a time, and knows meanwhile two
+  sets: the committed ISR, which says whether writes are taken, and the *maximal* one, which says what is committed.
+- While a replica is being added the maximal ISR has it already: the controller may have accepted it, and may elect
+  it, before the leader hears of that. While one is being taken out the maximal ISR has it still, as it may stay.
+  Either way the condition for the high watermark is never weaker than the controller's.
+
+| state | committed ISR | maximal ISR | in flight |
+| --- | --- | --- | --- |
+| `Committed` | isr | isr | no |
+| `PendingExpand` | last committed | last committed + the new replica | yes |
+| `PendingShrink` | last committed | last committed | yes |
+| `PendingRecovery` | last committed | last committed | yes |
+
+From `Committed` a proposal leads to a pending state; from there the controller's answer, or a registration that came
+with the metadata, leads back. There is no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from broker.replica.replica_state import NO_BROKER_EPOCH
+from kafka_ds.wire.errors import ErrorCode
+
+# Answers after which only newer metadata tell what is: the proposal may have been carried out, or be out of date.
+AWAIT_METADATA = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+# Answers that say for certain that nothing was done, by this controller or any before it (KIP-841): what was
+# committed last is committed still.
+NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A change as the controller is asked for it, each member with the broker epoch in which it has fetched (KIP-903).
+
+    The leader's own epoch is -1 here: who sends the proposal knows it.
+    """
+
+    isr: tuple[tuple[int, int], ...]
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The proposed members without their epochs."""
+        return frozenset(member for member, _ in self.isr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The controller's answer to a proposal; all but the error is of use only where there is none."""
+
+    error: ErrorCode
+    isr: tuple[int, ...] = ()
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Nothing is asked for."""
+
+    isr: frozenset[int]
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The replicas that must have a record before it counts."""
+        return self.isr
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExpand:
+    """The controller is asked to add a replica."""
+
+    isr: frozenset[int]
+    maximal_isr: frozenset[int]
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class PendingShrink:
+    """The controller is asked to take replicas out."""
+
+    isr: frozenset[int]
+    proposal: Proposal
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The replicas that must have a record before it counts: those that lag as well."""
+        return self.isr
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRecovery:
+    """The controller is told that an unclean leader has recovered; who is in sync stays."""
+
+    isr: frozenset[int]
+    proposal: Proposal
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The replicas that must have a record before it counts."""
+        return self.isr
+
+
+Pending: TypeAlias = PendingExpand | PendingShrink | PendingRecovery
+PartitionState: TypeAlias = Committed | Pending
+
+
+# -- who may join -----------------------------------------------------------------------------------
+
+
+class BrokerView(Protocol):
+    """What the leader has to know of another broker."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+    @property
+    def fenced(self) -> bool: ...
+    @property
+    def in_controlled_shutdown(self) -> bool: ...
+
+
+class BrokersView(Protocol):
+    """The registered brokers by number, as the metadata have them at the moment."""
+
+    def get(self, broker_id: int, /) -> BrokerView | None: ...
+
+
+NO_BROKERS: Mapping[int, BrokerView] = {}
+
+
+def may_join(brokers: BrokersView, replica: int, broker_epoch: int | None) -> bool:
+    """Whether the controller would take it, as far as the metadata say: neither fenced nor shutting down (KIP-841), and
+    in the broker epoch in which it fetched (KIP-903); -1 is a fetch that did not say, None that it has not fetched."""
+    registered = brokers.get(replica)
+    if registered is None or registered.fenced or registered.in_controlled_shutdown:
+        return False
+    return broker_epoch in (NO_BROKER_EPOCH, registered.broker_epoch)

@@ -1,0 +1,70 @@
+"""Pure: what a leader knows of one follower, all of it from the follower's own fetches.
+
+Rules of this file:
+- A fetch from an offset says that the follower holds all below it.
+- A follower is caught up as of the last moment at which it had all that the leader had *at that moment*. One that
+  asks for the leader's end is caught up now; one that asks for at least what was the end at its fetch before was
+  caught up then: on a busy leader nobody ever asks for the very end, and what counts is that the gap closes.
+- Times are those of a monotonic clock, so that a wall clock that jumps throws nobody out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNKNOWN_OFFSET = -1
+# Before any time that a monotonic clock tells.
+NEVER_MS = -(1 << 62)
+# A fetch of a version without the follower's broker epoch: it is taken for right (KIP-903).
+NO_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """A follower as of its last fetch; `broker_epoch` is None until it has fetched from this leader."""
+
+    log_start_offset: int = UNKNOWN_OFFSET
+    log_end_offset: int = UNKNOWN_OFFSET
+    last_fetch_leader_log_end_offset: int = UNKNOWN_OFFSET
+    last_fetch_ms: int = NEVER_MS
+    last_caught_up_ms: int = NEVER_MS
+    broker_epoch: int | None = None
+
+    @classmethod
+    def at_election(cls, *, in_isr: bool, now_ms: int) -> ReplicaState:
+        """What a new leader supposes: nothing but that members of the ISR are not late yet."""
+        since = now_ms if in_isr else NEVER_MS
+        return cls(last_fetch_ms=since, last_caught_up_ms=since)
+
+    def fetched(
+        self,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_log_end_offset: int,
+        now_ms: int,
+        broker_epoch: int,
+    ) -> ReplicaState:
+        """The state after a fetch."""
+        caught_up_ms = self.last_caught_up_ms
+        if fetch_offset >= leader_log_end_offset:
+            caught_up_ms = max(caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_log_end_offset:
+            caught_up_ms = max(caught_up_ms, self.last_fetch_ms)
+        return ReplicaState(
+            log_start_offset=log_start_offset,
+            log_end_offset=fetch_offset,
+            last_fetch_leader_log_end_offset=max(
+                leader_log_end_offset, self.last_fetch_leader_log_end_offset
+            ),
+            last_fetch_ms=now_ms,
+            last_caught_up_ms=caught_up_ms,
+            broker_epoch=broker_epoch,
+        )
+
+    def is_caught_up(self, leader_log_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
+        """Whether it has all, or had all no longer ago than `lag_ms_max` (replica.lag.time.max.ms)."""
+        return (
+            self.log_end_offset >= leader_log_end_offset
+            or now_ms - self.last_caught_up_ms <= lag_ms_max
+        )
