@@ -60,7 +60,7 @@ _OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
         lambda partition: partition.log.size_bytes
     ),
     gauge("kafka.log:type=Log,name=NumLogSegments", "Segments on the disk.", *_PARTITION): (
-        lambda partition: partition.log.segment_count
+        lambda partition: len(partition.log.segments.all)
     ),
     gauge("kafka.log:type=Log,name=LogStartOffset", "The first offset to read.", *_PARTITION): (
         lambda partition: partition.log.log_start_offset

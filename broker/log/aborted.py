@@ -29,7 +29,10 @@ class AbortedIndex:
     @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
-            self._entries = decode_aborted(read_or_none(self._disk, self.path) or b"")
+            found = decode_aborted(read_or_none(self._disk, self.path) or b"")
+            # Whoever takes the file's name away (in the event loop's thread) asks before: that counts.
+            if self._entries is None:
+                self._entries = found
         return self._entries
 
     def has_whole_entries(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Self
 
 from broker.log import ending, lookup, names
 from broker.log.checkpoint import encode_epochs
+from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs import LeaderEpochs
@@ -75,6 +76,7 @@ class Log:
         self._segments = Segments(disk, background, directory, loaded.segments)
         self._active = self._segments.active
         self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
+        self.compaction = Compaction(self._durability.fail)
         self._epochs_dirty = loaded.epochs_dirty
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
         self._is_closed = self._is_abandoned = False
@@ -119,8 +121,8 @@ class Log:
         return self._segments.size_bytes
 
     @property
-    def segment_count(self) -> int:
-        return len(self._segments.all)
+    def segments(self) -> Segments:
+        return self._segments
 
     @property
     def local_log_start_offset(self) -> int:
@@ -306,19 +308,14 @@ class Log:
         """Below it every transaction is decided, and its marker below the high watermark."""
         return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
-    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has written to this log in a transaction that is still open."""
-        return self.producers.is_in_transaction(producer_id, producer_epoch)
-
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start_offset, end_offset)."""
         return lookup.aborted(self._segments.all, start_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time, in the local segments."""
-        return lookup.first_at_or_after(
-            self._segments.all, timestamp_ms, self.local_log_start_offset
-        )
+        segments = self._segments.all
+        return lookup.first_at_or_after(segments, timestamp_ms, self.local_log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record of the greatest timestamp (ListOffsets -3), in the local segments."""
@@ -448,6 +445,7 @@ class Log:
         self.log_end_offset = end = self._active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self._durability.lower_to(end)
+        self.compaction.cut(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         if self.leader_epochs.truncate_from_end(end):
@@ -478,12 +476,14 @@ class Log:
     def abandon(self) -> None:
         """The log is deleted: nothing more is written, and readers keep the files until `close`."""
         self._is_abandoned = True
+        self.compaction.cut()
         self._durability.close()
 
     def close(self) -> bool:
         """Make everything durable and close the files; whether that went well."""
         if self._is_closed:
             return self.storage_error is None
+        self.compaction.cut()
         try:
             if self._is_changed and self.storage_error is None and not self._is_abandoned:
                 self._active.become_inactive()

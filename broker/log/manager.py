@@ -117,6 +117,7 @@ class LogManager:
     def _load_directory(self, directory: LogDirectory) -> None:
         recovery_points = directory.read_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
         start_offsets = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+        cleaned_offsets = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
         self._high_watermarks.update(directory.read_checkpoint(names.HIGH_WATERMARK_CHECKPOINT))
         for name, folder in directory.partition_folders():
             if folder.suffix == names.DELETE_FOLDER:
@@ -141,6 +142,7 @@ class LogManager:
                 log_start_offset=start_offsets.get(key, 0),
                 background=self._background,
             )
+            self._logs[key].compaction.cleaned_offset = cleaned_offsets.get(key)
             self._homes[key] = directory
 
     def _config_of(self, topic: str) -> LogConfig:
@@ -263,6 +265,12 @@ class LogManager:
             waiting.append(written)
         await asyncio.gather(*waiting)
 
+    def checkpoint_cleaned(self) -> None:
+        """Write cleaner-offset-checkpoint."""
+        cleaned = ((key, log.compaction.cleaned_offset) for key, log in self._logs.items())
+        offsets = {key: offset for key, offset in cleaned if offset is not None}
+        self._checkpoint(names.CLEANER_CHECKPOINT, offsets, wait=False)
+
     def _checkpoint(self, name: str, offsets: Offsets, *, wait: bool) -> None:
         """Write the part of each directory, where it has changed."""
         for directory in self._directories:
@@ -306,7 +314,7 @@ class LogManager:
             try:
                 log.maybe_roll(now_ms)
                 log.tick(now_ms)
-                if retain:
+                if retain and not log.compaction.is_running:
                     log.delete_local_segments(now_ms)
             except (OSError, KafkaError) as error:
                 _LOGGER.error("%s: %s", log.name, error)

@@ -125,7 +125,8 @@ def record_own(batch: OwnBatch, producers: Producers) -> AbortedTransaction | No
     if header.producer_id < 0:
         return None
     if marker is None:
-        producers.update(header)
+        if not header.is_control:  # Else compaction took the marker: its transaction is no more.
+            producers.update(header)
         return None
     return producers.end_transaction(
         header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
@@ -133,7 +134,7 @@ def record_own(batch: OwnBatch, producers: Producers) -> AbortedTransaction | No
 
 
 def _marker_of(records: memoryview, position: int, header: BatchHeader) -> Marker | None:
-    if not header.is_control or header.producer_id < 0:
+    if not header.is_control or header.producer_id < 0 or not header.record_count:
         return None
     try:
         return read_marker(records[position : position + header.size_in_bytes], header)

@@ -163,8 +163,8 @@ def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
             end_offset = header.next_offset
     finally:
         file.close()
-    for offset in _offsets_of(disk, directory, names.LOG):
-        if base_offset <= offset < end_offset:
+    for offset in {base_offset, *_offsets_of(disk, directory, names.LOG)}:
+        if base_offset <= offset < max(end_offset, base_offset + 1):
             _unlink_segment(disk, directory, offset)
     for kind in names.SEGMENT_KINDS:
         name = f"{directory}/{names.file_name(base_offset, kind)}"

@@ -57,7 +57,11 @@ def is_due(segment: RollingSegment, config: LogConfig, name: str, now_ms: int) -
 
 def roll_after_ms(segment: RollingSegment, config: LogConfig, name: str) -> int:
     """segment.ms less a jitter that differs from log to log and is the same at each question."""
-    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    roll_ms = config.segment_ms
+    if config.is_compacted:
+        # Only closed segments are compacted, so none may stay open for longer (KIP-354).
+        roll_ms = min(roll_ms, config.max_compaction_lag_ms)
+    jitter_ms = min(config.segment_jitter_ms, roll_ms)
     if jitter_ms <= 0:
-        return config.segment_ms
-    return config.segment_ms - zlib.crc32(f"{name}-{segment.base_offset}".encode()) % jitter_ms
+        return roll_ms
+    return roll_ms - zlib.crc32(f"{name}-{segment.base_offset}".encode()) % jitter_ms

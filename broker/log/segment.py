@@ -6,7 +6,9 @@ Rules of this file:
 - Index entries are kept in memory and reach their files when the segment is flushed, rolled or
   closed, never with a batch: after a crash what is past the recovery point is scanned anyway, and
   its indexes are made anew. What is below it is not, so its indexes are as durable as it is.
-- Of a closed segment nothing is in memory until it is asked for.
+- Of a closed segment nothing is in memory until it is asked for. Any thread may ask, while the
+  event loop's gives the files other names and (compaction) puts a new segment in its place: what was
+  read under a name that is the segment's no more is dropped, and read again under the new one.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Segment:
         "_disk",
         "_file",
         "_offset_index",
+        "_suffix",
         "_tail",
         "_time_index",
         "_written",
@@ -77,7 +80,8 @@ class Segment:
         self._disk = disk
         self.directory = directory
         self.base_offset = base_offset
-        self.path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
+        self._suffix = ""
+        self.path = self.file_path(names.LOG)
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
         self.size_bytes = size_bytes
@@ -131,12 +135,28 @@ class Segment:
 
     @property
     def file(self) -> DiskFile:
-        if self._file is None:
-            self._file = self._disk.open(self.path)
+        while self._file is None:
+            path = self.path
+            try:
+                opened = self._disk.open(path)
+            except FileNotFoundError:
+                if path == self.path and self._file is None:
+                    raise
+                continue
+            if path == self.path and self._file is None:
+                self._file = opened
+            else:
+                opened.close()
         return self._file
 
     def file_path(self, kind: str) -> str:
-        return f"{self.directory}/{names.file_name(self.base_offset, kind)}"
+        return f"{self.directory}/{names.file_name(self.base_offset, kind)}{self._suffix}"
+
+    def renamed(self, suffix: str) -> None:
+        """Its files have got names with this suffix."""
+        self._suffix = suffix
+        self.path = self.file_path(names.LOG)
+        self.aborted.path = self.file_path(names.TRANSACTION_INDEX)
 
     # -- appending ------------------------------------------------------------------------------
 
@@ -267,6 +287,25 @@ class Segment:
 
     def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Read both; what is missing or cannot be this segment's is made anew from the batches."""
+        while True:
+            path = self.path
+            found = self._read_indexes()
+            if path == self.path:
+                break
+        if found is None:
+            return self.rebuild_indexes()
+        offsets, times = found
+        self._offset_index, self._time_index = offsets, times
+        self._written[names.OFFSET_INDEX] = len(offsets.data)
+        self._written[names.TIME_INDEX] = len(times.data)
+        entry = times.last_entry
+        if entry is not None and entry[0] >= self.max_timestamp_ms:
+            self.max_timestamp_ms = entry[0]
+            self.max_timestamp_offset = self.base_offset + entry[1]
+        return offsets, times
+
+    def _read_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
+        """What the files say, if they can be this segment's."""
         try:
             offsets = OffsetIndex.load(
                 self._disk.read_file(self.file_path(names.OFFSET_INDEX)),
@@ -277,14 +316,7 @@ class Segment:
                 last_relative_offset=max(self.next_offset - 1 - self.base_offset, 0),
             )
         except (FileNotFoundError, CorruptIndex):
-            return self.rebuild_indexes()
-        self._offset_index, self._time_index = offsets, times
-        self._written[names.OFFSET_INDEX] = len(offsets.data)
-        self._written[names.TIME_INDEX] = len(times.data)
-        entry = times.last_entry
-        if entry is not None and entry[0] >= self.max_timestamp_ms:
-            self.max_timestamp_ms = entry[0]
-            self.max_timestamp_offset = self.base_offset + entry[1]
+            return None
         return offsets, times
 
     def drop_indexes(self) -> None:

@@ -90,6 +90,36 @@ class Segments:
         self.trash.discard(gone, due_ms)
         return [segment.base_offset for segment in gone]
 
+    def replace(self, old: Sequence[Segment], size_bytes: int, now_ms: int, due_ms: int) -> None:
+        """Put the durable segment that lies under the names `.cleaned` in the place of closed ones.
+
+        Its batches are theirs, less what compaction took. At each step a crash leaves either what was or what will be
+        (`recovery.finish_leftovers`): the `.log` comes last on its way to `.swap`, and so it does from there.
+        """
+        first, last = old[0], old[-1]
+        place = self.all.index(first)
+        assert self.all[place : place + len(old)] == tuple(old), "segments that follow each other"
+        assert not last.is_active
+        paths = [first.file_path(kind) for kind in reversed(names.SEGMENT_KINDS)]
+        written = [path for path in paths if self._disk.exists(path + names.CLEANED)]
+        for path in written:
+            self._disk.rename(path + names.CLEANED, path + names.SWAP)
+        self.trash.discard(old, due_ms, keep_snapshot_at=first.base_offset)
+        for path in written:
+            self._disk.rename(path + names.SWAP, path)
+        new = Segment(
+            self._disk,
+            self._directory,
+            first.base_offset,
+            created_ms=now_ms,
+            index_interval_bytes=first.index_interval_bytes,
+            size_bytes=size_bytes,
+            next_offset=last.next_offset,
+            has_aborted=any(path.endswith(names.TRANSACTION_INDEX) for path in written),
+        )
+        self.all = (*self.all[:place], new, *self.all[place + len(old) :])
+        self._loaded = [segment for segment in self._loaded if segment not in old]
+
     def discard_all(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Begin anew at an offset."""
         gone, self.all = self.all, ()

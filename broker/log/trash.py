@@ -26,20 +26,28 @@ class Trash:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def discard(self, segments: Iterable[Segment], due_ms: int) -> None:
-        """Rename the files of segments; the segments may be read until then."""
+    def discard(
+        self, segments: Iterable[Segment], due_ms: int, *, keep_snapshot_at: int = -1
+    ) -> None:
+        """Rename the files of segments; the segments may be read until they are due.
+
+        The producer snapshot at one offset may be somebody else's, too.
+        """
         listed = list(segments)
         paths = []
         for segment in listed:
-            # Readers that come later find the open file, not the name.
-            _ = segment.file
+            # Readers that come later find what is open, not the names.
+            _ = segment.file, segment.aborted.entries
             for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
                 path = segment.file_path(kind)
+                if kind == names.PRODUCER_SNAPSHOT and segment.base_offset == keep_snapshot_at:
+                    continue
                 try:
                     self._disk.rename(path, path + names.DELETED)
                 except FileNotFoundError:
                     continue
                 paths.append(path + names.DELETED)
+            segment.renamed(names.DELETED)
         if listed:
             self._waiting.append((due_ms, listed, paths))
 

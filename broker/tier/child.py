@@ -1,6 +1,6 @@
-"""Shell: the worker process as the broker sees it: started when needed, asked, restarted, ended.
+"""Shell: a worker process as the broker sees it: started when needed, asked, restarted, ended.
 
-Rules of this file: one worker at a time; it is reached through a socket pair and ends when our end
+Rules of this file: one worker of a kind at a time; it is reached through a socket pair and ends when our end
 closes, so that no signal is needed and a killed broker leaves no orphan. A request in flight when the
 worker dies fails with `WorkerLost`, and whoever asked may ask again: every operation of the worker may be
 repeated. After deaths in a row the next start waits, twice as long each time.
@@ -48,6 +48,10 @@ class WorkerLost(Exception):
         self.retry_ms = retry_ms
 
 
+class WorkerDied(WorkerLost):
+    """It ended while it was at work on this request."""
+
+
 class WorkerFailed(Exception):
     """The worker answered with an error; `kind` says which, for those who act on it."""
 
@@ -59,8 +63,19 @@ class WorkerFailed(Exception):
 class Worker:
     """Asks the worker process, which it starts first if need be."""
 
-    def __init__(self, arguments: Sequence[str], clock: Clock, *, idle_ms: int) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        clock: Clock,
+        *,
+        idle_ms: int,
+        module: str = "broker.tier.worker",
+        name: str = "tier worker",
+    ) -> None:
+        """`module` is what the process runs, with a file descriptor and the arguments; `name` is for the log."""
         self._arguments = list(arguments)
+        self._module = module
+        self._name = name
         self._clock = clock
         self._idle_ms = idle_ms
         self._is_brief = True
@@ -116,7 +131,7 @@ class Worker:
             if self._channel is not None:
                 return
             if self._stopped:
-                raise WorkerLost("the tier is stopped")
+                raise WorkerLost(f"the {self._name} is stopped")
             now_ms = self._clock.monotonic_ms()
             if not self._backoff.ready(now_ms):
                 wait_ms = self._backoff.retry_at_ms - now_ms
@@ -139,7 +154,7 @@ class Worker:
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "broker.tier.worker",
+            self._module,
             str(theirs.fileno()),
             *self._arguments,
             pass_fds=[theirs.fileno()],
@@ -154,7 +169,7 @@ class Worker:
         )
         self.starts += 1
         self._is_brief = True
-        log.info("tier worker %d started", process.pid)
+        log.info("%s %d started", self._name, process.pid)
         self._note_activity()
 
     def _received(self, header: Header, payload: memoryview) -> None:
@@ -170,11 +185,11 @@ class Worker:
         wait_ms = 0 if self._ending else self._backoff.failed(self._clock.monotonic_ms())
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(WorkerLost("the worker died", wait_ms))
+                future.set_exception(WorkerDied("the worker died", wait_ms))
         if self._ending:
             return
         log.warning(
-            "tier worker %d died; next start in %d ms at the earliest", process.pid, wait_ms
+            "%s %d died; next start in %d ms at the earliest", self._name, process.pid, wait_ms
         )
         self._reaping = asyncio.get_running_loop().create_task(self._reap(process))
 
@@ -215,5 +230,5 @@ class Worker:
     def _idle(self, idle_ms: int) -> None:
         if self._waiting or self._channel is None:
             return
-        log.info("tier worker idle for %d ms: ended", idle_ms)
+        log.info("%s idle for %d ms: ended", self._name, idle_ms)
         self._idling = asyncio.get_running_loop().create_task(self._end())

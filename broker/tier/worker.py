@@ -46,6 +46,7 @@ class Worker:
         reading: dict[str, Operation],
         afterwards: Callable[[], None],
         reader_threads: int,
+        reader_niceness: int = READ_NICENESS,
     ) -> None:
         self._channel = channel
         self._operations = {**writing, **reading}
@@ -57,6 +58,7 @@ class Worker:
         }
         self._afterwards = afterwards
         self._reader_threads = reader_threads
+        self._reader_niceness = reader_niceness
         self._trimmer = Trimmer()
         self._trimming = threading.Lock()
 
@@ -64,7 +66,7 @@ class Worker:
         """Serve until the broker hangs up."""
         self._thread(self._writes, COPY_NICENESS)
         for _ in range(self._reader_threads):
-            self._thread(self._reads, READ_NICENESS)
+            self._thread(self._reads, self._reader_niceness)
         while True:
             received = self._channel.receive()
             if received is None:
@@ -111,13 +113,18 @@ class Worker:
             self._channel.send({**answer, "id": request["id"]}, payload)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serve the channel whose file descriptor is the first argument."""
+def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
+    """What every worker process does first; its channel's file descriptor is the first argument."""
     # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    log_lines.set_up_child("tier worker")
-    channel = BlockingChannel(socket.socket(fileno=int(arguments[0])))
+    log_lines.set_up_child(name)
+    return BlockingChannel(socket.socket(fileno=int(arguments[0])))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the channel whose file descriptor is the first argument."""
+    channel = begin(arguments, "tier worker")
     settings = TierSettings.from_worker_argument(arguments[1])
     from broker.tier.service import Service  # the heavy imports: a broken channel is seen before
 
@@ -130,7 +137,11 @@ def main(arguments: Sequence[str]) -> None:
         afterwards=service.afterwards,
         reader_threads=settings.remote_log_reader_threads,
     )
-    # Nothing is flushed or cleaned up: whoever comes next expects a crash.
+    serve(worker)
+
+
+def serve(worker: Worker) -> None:
+    """Work until the broker hangs up. Nothing is flushed or cleaned up: whoever comes next expects a crash."""
     try:
         worker.run()
     finally:

@@ -59,7 +59,7 @@ def join_transaction(
     support: Support,
 ) -> None:
     """Let a write pass that belongs to its producer's open transaction; raises KafkaError for others."""
-    if partition.log.has_open_transaction(producer.producer_id, producer.producer_epoch):
+    if partition.log.producers.is_in_transaction(producer.producer_id, producer.producer_epoch):
         return
     where = TopicPartition(partition.topic, partition.index)
     try:

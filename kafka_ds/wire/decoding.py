@@ -158,7 +158,7 @@ def _read_header(data: NDArray[np.uint8], position: Int, size: Int, row: NDArray
 
 
 @inlined
-def _varint(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int]:
+def read_varint(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int]:
     """A zigzag varint of 32 bits, and the position after it: -1 if there is none."""
     number = U(0)
     shift = U(0)
@@ -174,7 +174,7 @@ def _varint(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int]
 
 
 @inlined
-def _varlong(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int]:
+def read_varlong(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int]:
     """A zigzag varint of 64 bits, and the position after it: -1 if there is none."""
     number = U(0)
     shift = U(0)
@@ -189,16 +189,16 @@ def _varlong(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int, Int
 
 
 @inlined
-def _length(data: NDArray[np.uint8], position: Int, end: Int, least: Int) -> tuple[Int, Int]:
+def read_length(data: NDArray[np.uint8], position: Int, end: Int, least: Int) -> tuple[Int, Int]:
     """A length from `least` (-1 stands for null) up to what is left: position -1 if it is not."""
-    length, position = _varint(data, position, end)
+    length, position = read_varint(data, position, end)
     if position < 0 or length < least or length > end - position:
         return 0, -1
     return length, position
 
 
 @inlined
-def _copy(
+def copy_bytes(
     data: NDArray[np.uint8], position: Int, out: NDArray[np.uint8], at: Int, length: Int
 ) -> None:
     source = U(position)
@@ -209,14 +209,14 @@ def _copy(
 
 @inlined
 def _key(data: NDArray[np.uint8], position: Int, end: Int, wanted: Int, out: Buffers) -> Int:
-    length, position = _length(data, position, end, -1)
+    length, position = read_length(data, position, end, -1)
     if position < 0 or wanted & WANT_KEY == 0:
         return position + max(length, 0)
     row = out.counters[ROWS]
     at = out.counters[KEY_BYTES]
     out.key_valid[U(row)] = length >= 0
     if length > 0:
-        _copy(data, position, out.key_data, at, length)
+        copy_bytes(data, position, out.key_data, at, length)
         at += length
         position += length
     out.counters[KEY_NULLS] += length < 0
@@ -227,14 +227,14 @@ def _key(data: NDArray[np.uint8], position: Int, end: Int, wanted: Int, out: Buf
 
 @inlined
 def _value(data: NDArray[np.uint8], position: Int, end: Int, wanted: Int, out: Buffers) -> Int:
-    length, position = _length(data, position, end, -1)
+    length, position = read_length(data, position, end, -1)
     if position < 0 or wanted & WANT_VALUE == 0:
         return position + max(length, 0)
     row = out.counters[ROWS]
     at = out.counters[VALUE_BYTES]
     out.value_valid[U(row)] = length >= 0
     if length > 0:
-        _copy(data, position, out.value_data, at, length)
+        copy_bytes(data, position, out.value_data, at, length)
         at += length
         position += length
     out.counters[VALUE_NULLS] += length < 0
@@ -295,19 +295,19 @@ def _one_header(data: NDArray[np.uint8], position: Int, end: Int, out: Buffers) 
     """Write one header: the position after it (-1: none), and whether its key is UTF-8."""
     counters = out.counters
     index = counters[HEADERS]
-    length, position = _length(data, position, end, 0)
+    length, position = read_length(data, position, end, 0)
     if position < 0:
         return -1, False
     is_utf8 = _is_utf8(data, position, length)
-    _copy(data, position, out.header_key_data, counters[HEADER_KEY_BYTES], length)
+    copy_bytes(data, position, out.header_key_data, counters[HEADER_KEY_BYTES], length)
     counters[HEADER_KEY_BYTES] += length
     out.header_key_offsets[U(index + 1)] = counters[HEADER_KEY_BYTES]
-    length, position = _length(data, position + length, end, -1)
+    length, position = read_length(data, position + length, end, -1)
     if position < 0:
         return -1, False
     out.header_value_valid[U(index)] = length >= 0
     if length > 0:
-        _copy(data, position, out.header_value_data, counters[HEADER_VALUE_BYTES], length)
+        copy_bytes(data, position, out.header_value_data, counters[HEADER_VALUE_BYTES], length)
         counters[HEADER_VALUE_BYTES] += length
         position += length
     counters[HEADER_VALUE_NULLS] += length < 0
@@ -317,12 +317,12 @@ def _one_header(data: NDArray[np.uint8], position: Int, end: Int, out: Buffers) 
 
 
 @inlined
-def _skip_headers(data: NDArray[np.uint8], position: Int, end: Int, count: Int) -> Int:
+def skip_headers(data: NDArray[np.uint8], position: Int, end: Int, count: Int) -> Int:
     for _ in range(count):
-        length, position = _length(data, position, end, 0)
+        length, position = read_length(data, position, end, 0)
         if position < 0:
             return -1
-        length, position = _length(data, position + length, end, -1)
+        length, position = read_length(data, position + length, end, -1)
         if position < 0:
             return -1
         position += max(length, 0)
@@ -332,11 +332,11 @@ def _skip_headers(data: NDArray[np.uint8], position: Int, end: Int, count: Int) 
 @inlined
 def _headers(data: NDArray[np.uint8], start: Int, end: Int, wanted: Int, out: Buffers) -> Int:
     """The header section of a record. One key that is not UTF-8 sends all of it to `raw_data`."""
-    count, position = _length(data, start, end, 0)
+    count, position = read_length(data, start, end, 0)
     if position < 0:
         return -1
     if wanted & WANT_HEADERS == 0:
-        return _skip_headers(data, position, end, count)
+        return skip_headers(data, position, end, count)
     counters = out.counters
     if count > 0:
         index = counters[HEADERS]
@@ -362,7 +362,7 @@ def _headers(data: NDArray[np.uint8], start: Int, end: Int, wanted: Int, out: Bu
 @inlined
 def _raw_headers(data: NDArray[np.uint8], start: Int, end: Int, out: Buffers) -> None:
     counters = out.counters
-    _copy(data, start, out.raw_data, counters[RAW_BYTES], end - start)
+    copy_bytes(data, start, out.raw_data, counters[RAW_BYTES], end - start)
     counters[RAW_BYTES] += end - start
     out.raw_row[U(counters[RAW_ROWS])] = counters[ROWS]
     out.raw_end[U(counters[RAW_ROWS])] = counters[RAW_BYTES]
@@ -383,10 +383,10 @@ def _record(
     out: Buffers,
 ) -> Int:
     """Write the record whose body is `data[position:end]`: its offset delta, or -1."""
-    timestamp_delta, position = _varlong(data, position + 1, end)
+    timestamp_delta, position = read_varlong(data, position + 1, end)
     if position < 0:
         return -1
-    delta, position = _varint(data, position, end)
+    delta, position = read_varint(data, position, end)
     if position < 0 or delta <= previous_delta or delta > batch[LAST_OFFSET_DELTA]:
         return -1
     position = _key(data, position, end, wanted, out)
@@ -413,7 +413,7 @@ def _batch(data: NDArray[np.uint8], batch: NDArray[np.int64], wanted: Int, out: 
     end = batch[END]
     delta = np.int64(-1)
     for _ in range(batch[RECORD_COUNT]):
-        length, position = _length(data, position, end, 1)
+        length, position = read_length(data, position, end, 1)
         if position < 0:
             return False
         delta = _record(data, position, position + length, batch, delta, wanted, out)

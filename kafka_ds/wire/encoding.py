@@ -87,7 +87,7 @@ def _zigzag(number: Int) -> Any:
 
 
 @inlined
-def _varint_bytes(number: Int) -> Int:
+def varint_bytes(number: Int) -> Int:
     rest = _zigzag(number) >> U(7)
     size = 1
     while rest > U(0):
@@ -97,7 +97,7 @@ def _varint_bytes(number: Int) -> Int:
 
 
 @inlined
-def _put_varint(out: NDArray[np.uint8], at: Int, number: Int) -> Int:
+def put_varint(out: NDArray[np.uint8], at: Int, number: Int) -> Int:
     rest = _zigzag(number)
     while rest > U(0x7F):
         out[U(at)] = np.uint8(rest & U(0x7F) | U(0x80))
@@ -129,16 +129,16 @@ def _field_bytes(column: BinaryColumn, row: Int) -> Int:
     if _is_null(column, row):
         return 1
     length = np.int64(column.offsets[U(row + 1)]) - np.int64(column.offsets[U(row)])
-    return _varint_bytes(length) + length
+    return varint_bytes(length) + length
 
 
 @inlined
 def _put_field(out: NDArray[np.uint8], at: Int, column: BinaryColumn, row: Int) -> Int:
     if _is_null(column, row):
-        return _put_varint(out, at, -1)
+        return put_varint(out, at, -1)
     start = np.int64(column.offsets[U(row)])
     length = np.int64(column.offsets[U(row + 1)]) - start
-    return _put_bytes(out, _put_varint(out, at, length), column.data, start, length)
+    return _put_bytes(out, put_varint(out, at, length), column.data, start, length)
 
 
 # -- headers ------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _headers_bytes(headers: HeaderColumns, row: Int) -> Int:
         offsets = headers.raw.offsets
         return np.int64(offsets[U(row + 1)]) - np.int64(offsets[U(row)])
     start, end = _header_range(headers, row)
-    size = _varint_bytes(end - start)
+    size = varint_bytes(end - start)
     for index in range(start, end):
         size += _field_bytes(headers.keys, index) + _field_bytes(headers.values, index)
     return size
@@ -175,7 +175,7 @@ def _put_headers(out: NDArray[np.uint8], at: Int, headers: HeaderColumns, row: I
         length = np.int64(headers.raw.offsets[U(row + 1)]) - start
         return _put_bytes(out, at, headers.raw.data, start, length)
     start, end = _header_range(headers, row)
-    at = _put_varint(out, at, end - start)
+    at = put_varint(out, at, end - start)
     for index in range(start, end):
         at = _put_field(out, at, headers.keys, index)
         at = _put_field(out, at, headers.values, index)
@@ -191,8 +191,8 @@ def _record_bytes(columns: Columns, row: Int, base_offset: Int, base_timestamp: 
     r = U(row)
     return (
         1
-        + _varint_bytes(columns.timestamp[r] - base_timestamp)
-        + _varint_bytes(columns.offset[r] - base_offset)
+        + varint_bytes(columns.timestamp[r] - base_timestamp)
+        + varint_bytes(columns.offset[r] - base_offset)
         + _field_bytes(columns.key, row)
         + _field_bytes(columns.value, row)
         + _headers_bytes(columns.headers, row)
@@ -210,10 +210,10 @@ def _put_record(
     size: Int,
 ) -> Int:
     r = U(row)
-    at = _put_varint(out, at, size)
+    at = put_varint(out, at, size)
     out[U(at)] = 0
-    at = _put_varint(out, at + 1, columns.timestamp[r] - base_timestamp)
-    at = _put_varint(out, at, columns.offset[r] - base_offset)
+    at = put_varint(out, at + 1, columns.timestamp[r] - base_timestamp)
+    at = put_varint(out, at, columns.offset[r] - base_offset)
     at = _put_field(out, at, columns.key, row)
     at = _put_field(out, at, columns.value, row)
     return _put_headers(out, at, columns.headers, row)
@@ -252,7 +252,7 @@ def _put_batch(
         if row > first_row and _begins_batch(columns, row, first_row, base_offset):
             break
         size = _record_bytes(columns, row, base_offset, base_timestamp)
-        if row > first_row and at + _varint_bytes(size) + size - start > bytes_max:
+        if row > first_row and at + varint_bytes(size) + size - start > bytes_max:
             break
         at = _put_record(out, at, columns, row, base_offset, base_timestamp, size)
         max_timestamp = max(max_timestamp, columns.timestamp[U(row)])

@@ -27,7 +27,7 @@ from kafka_ds.wire import decoding, encoding
 from kafka_ds.wire.arrays import fixed, read_only
 from kafka_ds.wire.encoding import NO_BINARY, NO_HEADERS
 
-__all__ = ["EVERYTHING", "decode", "encode", "scan", "warm_up"]
+__all__ = ["EVERYTHING", "cache_folder", "compiled", "decode", "encode", "scan", "warm_up"]
 
 EVERYTHING = decoding.WANT_KEY | decoding.WANT_VALUE | decoding.WANT_HEADERS
 
@@ -67,19 +67,20 @@ def _loops() -> _Loops:
     data = read_only(None, np.uint8)
     longs, ints = read_only(None, np.int64), read_only(None, np.int32)
     columns = encoding.Columns(longs, longs, ints, ints, NO_BINARY, NO_BINARY, NO_HEADERS)
-    with _cache_folder() as folder:
+    with cache_folder() as folder:
         return _Loops(
-            scan=_compiled(folder, decoding.scan, (data, 0, no_rows)),
-            decode=_compiled(
+            scan=compiled(folder, decoding.scan, (data, 0, no_rows)),
+            decode=compiled(
                 folder, decoding.decode, (data, fixed_rows, 0, _buffers(0, 0), np.empty(0, "u1"))
             ),
-            encode=_compiled(
+            encode=compiled(
                 folder, encoding.encode, (columns, 0, 0, np.empty(0, np.uint8), no_rows)
             ),
         )
 
 
-def _compiled(folder: str | None, function: Callable[..., Any], example: tuple[Any, ...]) -> Any:
+def compiled(folder: str | None, function: Callable[..., Any], example: tuple[Any, ...]) -> Any:
+    """The loop, compiled for arguments like these, or loaded from the folder."""
     signature = tuple(_typeof(argument) for argument in example)
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     if folder is not None:
@@ -96,7 +97,7 @@ def _compiled(folder: str | None, function: Callable[..., Any], example: tuple[A
 
 
 @contextlib.contextmanager
-def _cache_folder() -> Iterator[str | None]:
+def cache_folder() -> Iterator[str | None]:
     """A folder for compiled code, held by one process at a time: the others wait and load."""
     for folder in _candidates():
         if not _is_private(folder):

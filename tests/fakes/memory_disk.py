@@ -231,6 +231,9 @@ class MemoryDisk:
     def modified_ms(self, path: str) -> int:
         return self._find(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self._find(path).modified_ms = modified_ms
+
     def list_names(self, directory: str) -> list[str]:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)

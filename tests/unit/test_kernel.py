@@ -234,7 +234,7 @@ def test_compiled_code_is_kept_in_the_cache_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with kernel._cache_folder() as folder:
+    with kernel.cache_folder() as folder:
         assert folder == str(tmp_path / "cache" / "kafka-ds" / "numba")
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
@@ -245,10 +245,10 @@ def test_else_under_the_temp_folder_and_else_nowhere(
     (tmp_path / "file").write_text("no folder can be made below this")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with kernel._cache_folder() as folder:
+    with kernel.cache_folder() as folder:
         assert folder == str(tmp_path / f"kafka-ds-{os.geteuid()}" / "numba")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
-    with kernel._cache_folder() as folder:
+    with kernel.cache_folder() as folder:
         assert folder is None
 
 
@@ -261,7 +261,7 @@ def test_a_folder_that_others_may_write_is_not_used(
     open_to_all.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with kernel._cache_folder() as folder:
+    with kernel.cache_folder() as folder:
         assert folder != str(open_to_all)
 
 
@@ -271,4 +271,4 @@ def test_code_that_cannot_be_cached_is_compiled_all_the_same(tmp_path: Path) -> 
 
     (tmp_path / "file").write_text("no folder can be made below this")
     for folder in (None, str(tmp_path / "file"), str(tmp_path)):
-        assert kernel._compiled(folder, doubled, (1,))(21) == 42
+        assert kernel.compiled(folder, doubled, (1,))(21) == 42

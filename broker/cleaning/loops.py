@@ -1,0 +1,52 @@
+"""Shell: the loops of compaction, compiled when first asked for and kept where `kafka_ds.wire.kernel` keeps its own.
+
+Rules of this file: each loop has one signature, declared; numba is imported with this module, so only the child process
+may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_ds.wire import compacting, decoding, kernel
+from kafka_ds.wire.arrays import fixed, read_only
+
+__all__ = ["Loops", "loops"]
+
+
+class Loops(NamedTuple):
+    """`kafka_ds.wire.compacting`, compiled."""
+
+    enter_keys: Callable[..., tuple[int, bool]]
+    thin_out: Callable[..., int]
+    index_entries: Callable[..., tuple[int, int]]
+
+
+@lru_cache(maxsize=1)
+def loops() -> Loops:
+    """Compile them (some seconds), or load what was compiled before."""
+    data, longs = read_only(None, np.uint8), read_only(None, np.int64)
+    batches = fixed(np.empty((0, decoding.BATCH_FIELDS), np.int64))
+    secret = np.uint64(0), np.uint64(0)
+    table = np.zeros((1, 3), np.uint64)
+    out, numbers, rows = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 1), np.int64)
+    with kernel.cache_folder() as folder:
+        return Loops(
+            enter_keys=kernel.compiled(
+                folder,
+                compacting.enter_keys,
+                (data, batches, data, 0, 0, secret, table, numbers),
+            ),
+            thin_out=kernel.compiled(
+                folder,
+                compacting.thin_out,
+                (data, batches, data, longs, secret, table, rows, out, rows, numbers),
+            ),
+            index_entries=kernel.compiled(
+                folder, compacting.index_entries, (longs, longs, longs, 0, numbers, rows, rows)
+            ),
+        )

@@ -1,0 +1,97 @@
+"""Pure: what the broker asks of the child process that cleans, and what it answers.
+
+Rules of this file: headers of `broker.tier.channel` are JSON, so values go there and back as lists and numbers. One
+cleaning of a log is a job: `begin` maps the keys of its dirty part, `group` writes one segment out of several, `end`
+forgets it; `abort` makes an operation of it stop where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from broker.log.values import AbortedTransaction
+
+Header = dict[str, Any]
+
+BEGIN, GROUP, END, ABORT = "begin", "group", "end", "abort"
+
+# Kinds of error that the child answers with.
+ABORTED = "aborted"
+"""The broker had asked for it."""
+CORRUPT = "corrupt"
+"""The log holds what cannot be read: it must be looked at by a human."""
+DISK = "disk"
+"""The disk refused something, which it may not do the next time."""
+
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSegment:
+    """A closed segment that may be read. `next_offset` is where the following one begins."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRecord:
+    """What an active producer wrote last; NO_OFFSET if that was a marker."""
+
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is needed to clean a log: its segments below `first_uncleanable_offset`, and what is known of them."""
+
+    number: int
+    directory: str
+    segments: tuple[SourceSegment, ...]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    index_interval_bytes: int
+    aborted: tuple[AbortedTransaction, ...]
+    last_records: tuple[LastRecord, ...]
+
+    def header(self) -> Header:
+        """The request that begins it."""
+        return {"op": BEGIN, "job": self.number, **asdict(self)}
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Self:
+        """The other way."""
+        taken = {field.name: header[field.name] for field in fields(cls)}
+        taken["segments"] = tuple(SourceSegment(**each) for each in taken["segments"])
+        taken["aborted"] = tuple(AbortedTransaction(*each) for each in taken["aborted"])
+        taken["last_records"] = tuple(LastRecord(**each) for each in taken["last_records"])
+        return cls(**taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """The keys of the dirty part are known up to `end_offset`."""
+
+    end_offset: int
+    bytes_read: int
+    buffer_used: float
+    """The share of the table of keys that is in use, of what it may hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """A segment was written, whole and durable, under the names `.cleaned`."""
+
+    size_bytes: int
+    has_aborted: bool
+    bytes_read: int
+    records_read: int
+    records_kept: int
+    without_key: int

@@ -1,0 +1,255 @@
+"""Shell: one log being cleaned: its dirty part is mapped, then segments are written that hold what stays.
+
+Rules of this file:
+- Segments are read and never changed; what is written lies under names of its own until the broker swaps it in.
+- Memory is bounded: the table of keys by its setting, a chunk by the largest batch.
+- Where the table is full the part ends behind the last batch that it knows whole. Records beyond stay as they are.
+- Between chunks it is asked whether to go on, and waited where the disk is to be spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.cleaning.chunks import Chunk, chunks
+from broker.cleaning.loops import loops
+from broker.cleaning.messages import Cleaned, Job, Mapped, SourceSegment
+from broker.cleaning.orders import Orders, skipped
+from broker.cleaning.settings import CleanerSettings
+from broker.cleaning.transactions import CleanedTransactions
+from broker.cleaning.writing import CleanedSegment
+from broker.log import names
+from broker.log.index import CorruptIndex, OffsetIndex
+from broker.seams import Disk, ReadableBuffer
+from kafka_ds.wire import compacting, decoding
+from kafka_ds.wire.arrays import fixed
+from kafka_ds.wire.batch import CODEC_MASK, HEADER_BYTES, CorruptRecord, read_header, seal
+from kafka_ds.wire.compression import compress
+
+# Takes the number of bytes that were read or written; raises where the job is to end.
+Pace = Callable[[int], None]
+
+
+class KeysDoNotFit(Exception):
+    """Not even one batch fits into the table of keys."""
+
+
+class Cleaning:
+    """A job under way."""
+
+    def __init__(
+        self, job: Job, disk: Disk, settings: CleanerSettings, secret: tuple[int, int], pace: Pace
+    ) -> None:
+        """`secret`: two random numbers of 64 bits for the hash of keys."""
+        self._job = job
+        self._disk = disk
+        self._settings = settings
+        self._pace = pace
+        self._secret = np.uint64(secret[0]), np.uint64(secret[1])
+        # Each record has an offset of its own, so a small dirty part needs no large table.
+        span = job.first_uncleanable_offset - job.first_dirty_offset
+        self._keys_max = settings.keys_max
+        slots = min(self._keys_max / settings.log_cleaner_io_buffer_load_factor, 1.5 * span) + 2
+        self._table = np.zeros((int(slots), 3), np.uint64)
+        self._known = np.array([0, job.first_dirty_offset - 1], np.int64)
+        horizon_ms = job.now_ms + job.delete_retention_ms
+        self._rules = fixed(np.array([0, job.now_ms, min(horizon_ms, 2**63 - 1)], np.int64))
+        self._transactions = CleanedTransactions(job.aborted)
+        self._orders = Orders(
+            self._transactions,
+            job.last_records,
+            end_offset=job.first_uncleanable_offset,
+            now_ms=job.now_ms,
+        )
+        self._places = np.empty((0, compacting.PLACE_FIELDS), np.int64)
+        self._out = np.empty(0, np.uint8)
+
+    # -- the table of keys ------------------------------------------------------------------------
+
+    def map(self) -> Mapped:
+        """Learn the last offset of each key; raises CorruptRecord, KeysDoNotFit, OSError."""
+        job = self._job
+        start = job.first_dirty_offset
+        transactions = CleanedTransactions(
+            entry for entry in job.aborted if entry.last_offset >= start
+        )
+        bytes_read = 0
+        for segment in job.segments:
+            if segment.next_offset <= start:
+                continue
+            size, is_full = self._map_segment(segment, transactions)
+            bytes_read += size
+            if is_full:
+                break
+            # Where compaction has left a gap, nothing more is to come.
+            end = min(segment.next_offset, job.first_uncleanable_offset)
+            self._known[compacting.LATEST_OFFSET] = max(
+                self._known[compacting.LATEST_OFFSET], end - 1
+            )
+        end_offset = int(self._known[compacting.LATEST_OFFSET]) + 1
+        if end_offset <= start and start < job.first_uncleanable_offset:
+            raise KeysDoNotFit(
+                f"log.cleaner.dedupe.buffer.size has room for {self._keys_max} keys a thread, "
+                f"and the batch at offset {start} has more"
+            )
+        self._rules = fixed(np.array([end_offset - 1, *self._rules[1:]], np.int64))
+        used = int(self._known[compacting.KEYS]) / self._keys_max
+        return Mapped(end_offset=end_offset, bytes_read=bytes_read, buffer_used=used)
+
+    def _map_segment(
+        self, segment: SourceSegment, transactions: CleanedTransactions
+    ) -> tuple[int, bool]:
+        """Enter the keys of a segment: the bytes read, and whether the table is full."""
+        path = self._path(segment, names.LOG)
+        start = self._position_of_dirt(segment)
+        bytes_read = 0
+        file = self._disk.open(path)
+        try:
+            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes, start):
+                self._pace(chunk.size_bytes)
+                bytes_read += chunk.size_bytes
+                done, in_order = loops().enter_keys(
+                    chunk.data,
+                    fixed(chunk.rows),
+                    fixed(skipped(chunk, transactions)),
+                    self._job.first_dirty_offset,
+                    self._keys_max,
+                    self._secret,
+                    self._table,
+                    self._known,
+                )
+                if not in_order:
+                    raise _damaged(path, chunk, done)
+                if done < len(chunk.rows):
+                    return bytes_read, True
+        finally:
+            file.close()
+        return bytes_read, False
+
+    def _position_of_dirt(self, segment: SourceSegment) -> int:
+        """Where in a segment to begin so that all that is dirty is seen."""
+        relative = self._job.first_dirty_offset - segment.base_offset
+        if relative <= 0:
+            return 0
+        try:
+            data = self._disk.read_file(self._path(segment, names.OFFSET_INDEX))
+            index = OffsetIndex.load(data, log_bytes=segment.size_bytes)
+        except (FileNotFoundError, CorruptIndex):
+            return 0
+        return index.position_before(relative)
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    def clean(self, segments: Sequence[SourceSegment]) -> Cleaned:
+        """Write one segment out of these, in the order of offsets; raises CorruptRecord, OSError."""
+        target = CleanedSegment(
+            self._disk,
+            self._job.directory,
+            segments[0].base_offset,
+            index_interval_bytes=self._job.index_interval_bytes,
+        )
+        counts = np.zeros(compacting.COUNTS, np.int64)
+        self._transactions.kept.clear()
+        try:
+            for segment in segments:
+                self._clean_into(segment, target, counts)
+            modified_ms = self._disk.modified_ms(self._path(segments[-1], names.LOG))
+            has_aborted = target.finish(self._transactions.kept, modified_ms)
+        except BaseException:
+            target.close()
+            target.remove()
+            raise
+        return Cleaned(
+            size_bytes=target.size_bytes,
+            has_aborted=has_aborted,
+            bytes_read=sum(segment.size_bytes for segment in segments),
+            records_read=int(counts[compacting.RECORDS_READ]),
+            records_kept=int(counts[compacting.RECORDS_KEPT]),
+            without_key=int(counts[compacting.WITHOUT_KEY]),
+        )
+
+    def _clean_into(
+        self, segment: SourceSegment, target: CleanedSegment, counts: NDArray[np.int64]
+    ) -> None:
+        path = self._path(segment, names.LOG)
+        file = self._disk.open(path)
+        try:
+            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes):
+                self._pace(chunk.size_bytes)
+                results = np.empty((len(chunk.rows), compacting.RESULT_FIELDS), np.int64)
+                self._make_room(chunk)
+                done = loops().thin_out(
+                    chunk.data,
+                    fixed(chunk.rows),
+                    fixed(self._orders.of(chunk)),
+                    self._rules,
+                    self._secret,
+                    self._table,
+                    self._places,
+                    self._out,
+                    results,
+                    counts,
+                )
+                if done < len(chunk.rows):
+                    raise _damaged(path, chunk, done)
+                self._append(chunk, results, target)
+        finally:
+            file.close()
+
+    def _make_room(self, chunk: Chunk) -> None:
+        """Buffers for what the loop may write; kept from chunk to chunk."""
+        counts = chunk.rows[:, decoding.RECORD_COUNT]
+        most = int(counts.max())
+        if most > len(self._places):
+            self._places = np.empty((most, compacting.PLACE_FIELDS), np.int64)
+        room = chunk.size_bytes + len(chunk.data) + HEADER_BYTES * len(chunk.rows)
+        room += compacting.RECORD_GROWTH_BYTES_MAX * int(counts.sum())
+        if room > len(self._out):
+            self._out = np.empty(room, np.uint8)
+
+    def _append(self, chunk: Chunk, results: NDArray[np.int64], target: CleanedSegment) -> None:
+        stays = np.flatnonzero(results[:, compacting.FATE] != compacting.GONE)
+        if not len(stays):
+            return
+        sizes = (results[:, compacting.OUT_END] - results[:, compacting.OUT_START])[stays]
+        pieces: list[ReadableBuffer] = [self._out.data[: int(results[-1, compacting.OUT_END])]]
+        codecs = chunk.rows[stays, decoding.ATTRIBUTES] & CODEC_MASK
+        is_new = results[stays, compacting.FATE] == compacting.MADE_ANEW
+        to_pack = np.flatnonzero(is_new & (codecs != 0))
+        if len(to_pack):
+            pieces = self._packed(results[stays], to_pack.tolist(), sizes)
+        newest = results[stays, compacting.KEPT_MAX_TIMESTAMP]
+        target.append(pieces, chunk.last_offsets[stays], sizes, newest)
+        self._pace(int(sizes.sum()))
+
+    def _packed(
+        self, results: NDArray[np.int64], to_pack: list[int], sizes: NDArray[np.int64]
+    ) -> list[ReadableBuffer]:
+        """The bytes of all that stays, those batches compressed again that were; `sizes` is brought up to that."""
+        view = self._out.data
+        pieces: list[ReadableBuffer] = []
+        begin = 0
+        for index in to_pack:
+            start, end = (
+                int(results[index, compacting.OUT_START]),
+                int(results[index, compacting.OUT_END]),
+            )
+            header = read_header(view, start)
+            payload = compress(header.codec, view[start + HEADER_BYTES : end])
+            batch = seal(header, payload)
+            pieces += (view[begin:start], batch)
+            sizes[index] = len(batch)
+            begin = end
+        pieces.append(view[begin : int(results[-1, compacting.OUT_END])])
+        return pieces
+
+    def _path(self, segment: SourceSegment, kind: str) -> str:
+        return f"{self._job.directory}/{names.file_name(segment.base_offset, kind)}"
+
+
+def _damaged(path: str, chunk: Chunk, index: int) -> CorruptRecord:
+    offset = int(chunk.rows[index, decoding.BASE_OFFSET])
+    return CorruptRecord(f"{path}: the batch at offset {offset} is damaged")

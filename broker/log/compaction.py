@@ -1,0 +1,35 @@
+"""Pure: what a log knows of its own compaction: up to where it is clean, and whether it is being cleaned now.
+
+Rules of this file: a log that is cut or given up while it is cleaned says so at once: what was read from it must not be
+put in the place of something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Compaction:
+    """One log's."""
+
+    __slots__ = ("cleaned_offset", "fail", "stop")
+
+    def __init__(self, fail: Callable[[OSError], None]) -> None:
+        """`fail` takes the log out of order: its files may not be what memory says."""
+        self.fail = fail
+        self.cleaned_offset: int | None = None
+        """The first offset that no cleaning has seen; None if there was none yet."""
+        self.stop: Callable[[], None] | None = None
+        """Set while the log is being cleaned: ends that."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.stop is not None
+
+    def cut(self, end_offset: int | None = None) -> None:
+        """The log loses what is at or above an offset, or (None) nothing is to be done for it any more."""
+        stop, self.stop = self.stop, None
+        if stop is not None:
+            stop()
+        if end_offset is not None and self.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, end_offset)
