@@ -1,24 +1,24 @@
-"""Shell: ListTransactions 0-1: the transactional ids that this broker coordinates (KIP-664).
+"""Shell: ListTransactions 0-2: the transactional ids that this broker coordinates (KIP-664).
 
-- Filters go together: state, producer id, and for how long the transaction has been open at least (v1). States that
-  nobody knows are named in the answer.
+- Filters go together: state, producer id, for how long the transaction has been open at least (v1), and an expression
+  that the transactional id matches as a whole (v2; none and the empty one: all). States that nobody knows are named in
+  the answer; what is no expression is INVALID_REGULAR_EXPRESSION.
 - While a partition of `__transaction_state` is still read, COORDINATOR_LOAD_IN_PROGRESS: half of a list is none.
 
-Versions: 1 the duration (KIP-994).
-Left out: version 2, the pattern of transactional ids (KIP-1152). Kafka's expressions take time in proportion to the
-text, Python's may take forever, and a client must not be able to stop the broker with one.
+Versions: 1 the duration (KIP-994); 2 the expression (KIP-1152), in RE2's syntax as in Kafka.
 """
 
 from __future__ import annotations
 
 from broker.net.registry import RequestContext, serves
+from broker.patterns import matcher
 from broker.transactions.states import BY_NAME
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 from kafka_ds.wire.messages.transaction_admin import ListTransactionsTransactionState
 
 
-@serves(ListTransactionsRequest, versions="0-1")
+@serves(ListTransactionsRequest, versions="0-2")
 def list_transactions(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
@@ -28,15 +28,17 @@ def list_transactions(
     producer_ids = set(request.producer_id_filters)
     now_ms = context.node.clock.now_ms()
     try:
+        is_wanted = matcher(request.transactional_id_pattern or ".*")
         found = [
             each
             for each in context.node.transactions.all()
             if (not request.state_filters or each.state in states)
             and (not producer_ids or each.producer_id in producer_ids)
+            and is_wanted(each.transactional_id)
             and (request.duration_filter < 0 or now_ms - each.started_ms > request.duration_filter)
         ]
-    except KafkaError:
-        return _refused(unknown)
+    except KafkaError as error:
+        return _refused(error.code, unknown)
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[
@@ -50,9 +52,9 @@ def list_transactions(
     )
 
 
-def _refused(unknown: list[str]) -> ListTransactionsResponse:
+def _refused(code: ErrorCode, unknown: list[str]) -> ListTransactionsResponse:
     return ListTransactionsResponse(
-        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        error_code=code,
         unknown_state_filters=unknown,
         transaction_states=[],
     )

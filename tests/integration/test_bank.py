@@ -139,6 +139,7 @@ class Bank:
         self._sleep(SENT)
 
     def _sleep(self, where: str) -> None:
+        wait_until("all to be members", lambda: self._members() == len(TELLERS))
         name = self.random.choice(TELLERS)
         teller = self._tellers[name]
         nap = nap_of(self.journal)

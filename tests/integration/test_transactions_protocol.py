@@ -155,7 +155,7 @@ def test_transactions_are_listed_by_state_producer_and_age(
     def listed(**filters: object) -> tuple[bool, list[str]]:
         given = {"state_filters": [], "producer_id_filters": [], **filters}
         with RawClient(broker.bootstrap) as raw:
-            answer = raw.ask(ListTransactionsRequest(**given), 1)  # type: ignore[arg-type]
+            answer = raw.ask(ListTransactionsRequest(**given), 2)  # type: ignore[arg-type]
         ids = [each.transactional_id for each in answer.transaction_states]
         return mine in ids, answer.unknown_state_filters
 
@@ -165,3 +165,11 @@ def test_transactions_are_listed_by_state_producer_and_age(
     assert listed(producer_id_filters=[client.producer_id]) == (True, [])
     assert listed(producer_id_filters=[10**9]) == (False, [])
     assert listed(duration_filter=60_000) == (False, [])
+    assert listed(transactional_id_pattern="") == (True, [])
+    assert listed(transactional_id_pattern=f"{mine[:3]}.*") == (True, [])
+    assert listed(transactional_id_pattern=mine[:3]) == (False, []), "it matches as a whole"
+    with RawClient(broker.bootstrap) as raw:
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=[], transactional_id_pattern="(a"
+        )
+        assert raw.ask(request, 2).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
