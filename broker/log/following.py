@@ -73,8 +73,6 @@ def truncate(log: Log, offset: int) -> bool:
     recovery point covers is believed.
     """
     recovery_point = log.recovery_point
-    if offset >= log.log_end_offset:
-        return False
     if offset < log.first_base_offset:
         log.restart_at(offset)
     else:

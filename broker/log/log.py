@@ -422,11 +422,11 @@ class Log:
 
     def truncate_to(self, offset: int) -> None:
         """Cut off what diverges from the leader's log (then: manager.checkpoint_recovery_points)."""
-        if offset >= self.log_end_offset:
-            return
-        due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-        self._segments.truncate_to(offset, due_ms)
-        self._restart_at_end()
+        if offset < self.log_end_offset:
+            self._segments.truncate_to(offset, self.config, self._clock.now_ms())
+            self._restart_at_end()
+        elif self.leader_epochs.truncate_from_end(self.log_end_offset):
+            self._epochs_changed()  # One that led and wrote nothing.
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
         """Drop all that is local and go on at an offset: where the lake ends beyond this log."""

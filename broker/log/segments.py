@@ -128,7 +128,7 @@ class Segments:
         new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
         self.all = (new,)
 
-    def truncate_to(self, offset: int, due_ms: int) -> None:
+    def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
         """Cut off the batches that hold this offset or a later one; the first segment stays."""
         kept = [s for s in self.all if s.base_offset < offset] or [self.all[0]]
         gone = self.all[len(kept) :]
@@ -137,7 +137,7 @@ class Segments:
         active.truncate_to(offset)
         self.all = tuple(kept)
         self._loaded = [s for s in self._loaded if s in kept and s is not active]
-        self.trash.discard(gone, due_ms)
+        self.trash.discard(gone, now_ms + config.file_delete_delay_ms)
 
     def views(
         self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None
