@@ -206,6 +206,8 @@ class Node:
             defaults=Defaults(
                 num_partitions=config.num_partitions,
                 replication_factor=config.default_replication_factor,
+                min_insync_replicas=config.topic.min_insync_replicas,
+                unclean_leader_election_enable=config.topic.unclean_leader_election_enable,
             ),
             new_uuid=new_uuid,
             check_configs=self._check_configs,

@@ -1,8 +1,11 @@
-"""Pure: what the active controller decides about topics that are there: more partitions, other settings.
+"""Pure: what the active controller decides about settings of topics and brokers, and about features.
 
-Rules of this file: as in `controller`: a decision changes nothing and returns the events that would; one refusal
-never stops the others of the same request; what a setting may be is judged by the callers' checks, against the
-settings that would then be in force together.
+Rules of this file: one refusal never stops the others of the same request (features from version 2 of their request on
+change as a whole); what a setting may be is judged by the callers' checks, against the settings that would then be in
+force together. What follows for partitions is in the same commit:
+- A smaller min.insync.replicas, or no ELR any more, lets the high watermark move on without those that were eligible:
+  they are not any more (KIP-966).
+- unclean.leader.election.enable=true takes effect at once where nobody leads.
 """
 
 from __future__ import annotations
@@ -13,128 +16,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from broker.cluster.controller import PARTITIONS_PER_REQUEST_MAX, Decision, TopicResult
-from broker.cluster.events import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-    ConfigChanged,
-    Event,
-    PartitionChanged,
-    PartitionRegistration,
-)
+from broker.cluster.draft import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, Draft
+from broker.cluster.elections import elect_where_allowed
+from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigChanged
+from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-
-# -- partitions -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MorePartitions:
-    """A topic and the number of partitions that it shall have; replicas only of the new ones, if given."""
-
-    name: str
-    count: int
-    assignments: tuple[tuple[int, ...], ...] | None = None
-
-
-def create_partitions(
-    image: MetadataImage, topics: Sequence[MorePartitions], *, validate_only: bool = False
-) -> Decision[list[TopicResult]]:
-    """Grow each topic that can be grown."""
-    counts = Counter(topic.name for topic in topics)
-    events: list[Event] = []
-    results: list[TopicResult] = []
-    for wanted in {topic.name: topic for topic in topics}.values():
-        try:
-            if counts[wanted.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            grown = _growth(image, wanted)
-            if len(events) + len(grown) > PARTITIONS_PER_REQUEST_MAX:
-                message = f"At most {PARTITIONS_PER_REQUEST_MAX} partitions can be created at once."
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-        except KafkaError as refusal:
-            results.append(
-                TopicResult(name=wanted.name, error=refusal.code, message=refusal.message)
-            )
-            continue
-        results.append(TopicResult(name=wanted.name))
-        events.extend(grown)
-    return Decision(events=() if validate_only else tuple(events), result=results)
-
-
-def _growth(image: MetadataImage, wanted: MorePartitions) -> list[PartitionChanged]:
-    topic = image.topics.get(wanted.name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    present = len(topic.partitions)
-    if wanted.count == present:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
-    if wanted.count < present:
-        message = (
-            f"The topic {wanted.name} currently has {present} partition(s); "
-            f"{wanted.count} would not be an increase."
-        )
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-    if wanted.count - present > PARTITIONS_PER_REQUEST_MAX:
-        message = f"At most {PARTITIONS_PER_REQUEST_MAX} partitions can be created at once."
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-    factor = len(topic.partitions[0].replicas)
-    return [
-        PartitionChanged(
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=present + index,
-            registration=PartitionRegistration(replicas=replicas, isr=replicas, leader=replicas[0]),
-        )
-        for index, replicas in enumerate(_replicas(image, wanted, present, factor))
-    ]
-
-
-def _replicas(
-    image: MetadataImage, wanted: MorePartitions, present: int, factor: int
-) -> list[tuple[int, ...]]:
-    missing = wanted.count - present
-    if wanted.assignments is not None:
-        if len(wanted.assignments) != missing:
-            message = (
-                f"Attempted to add {missing} additional partition(s), but only "
-                f"{len(wanted.assignments)} assignment(s) were specified."
-            )
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        for replicas in wanted.assignments:
-            _check_replicas(image, replicas, factor)
-        return list(wanted.assignments)
-    brokers = sorted(b.broker_id for b in image.brokers.values() if not b.fenced)
-    if factor > len(brokers):
-        message = f"Only {len(brokers)} broker(s) are registered for {factor} replicas."
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    return [
-        tuple(brokers[(present + index + i) % len(brokers)] for i in range(factor))
-        for index in range(missing)
-    ]
-
-
-def _check_replicas(image: MetadataImage, replicas: tuple[int, ...], factor: int) -> None:
-    unknown = [replica for replica in replicas if replica not in image.brokers]
-    if not replicas:
-        message = "The manual partition assignment includes an empty replica list."
-    elif len(set(replicas)) != len(replicas):
-        message = "The manual partition assignment includes a broker more than once."
-    elif unknown:
-        message = (
-            f"The manual partition assignment includes broker {unknown[0]}, but no such broker "
-            "is registered."
-        )
-    elif len(replicas) != factor:
-        message = (
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
-            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
-        )
-    else:
-        return
-    raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-
 
 # -- settings -------------------------------------------------------------------------------------
 
@@ -196,15 +84,12 @@ class ConfigRules:
 
 
 def alter_configs(
-    image: MetadataImage,
-    resources: Sequence[ResourceAlteration],
-    rules: ConfigRules,
-    *,
-    validate_only: bool = False,
-) -> Decision[list[ResourceResult]]:
+    draft: Draft, resources: Sequence[ResourceAlteration], rules: ConfigRules
+) -> list[ResourceResult]:
     """Change the settings of each resource as a whole, or not at all."""
+    image = draft.image
     counts = Counter((each.resource_type, each.resource_name) for each in resources)
-    events: list[Event] = []
+    changes: list[ConfigChanged] = []
     results: list[ResourceResult] = []
     # Of several broker resources in one request each must fit with what the others become.
     brokers: dict[str, Overrides] = dict(image.broker_configs)
@@ -232,8 +117,25 @@ def alter_configs(
             )
             continue
         results.append(ResourceResult(resource_type=key[0], resource_name=key[1]))
-        events.extend(_changes(key, before, after))
-    return Decision(events=() if validate_only else tuple(events), result=results)
+        changes.extend(_changes(key, before, after))
+    for change in changes:
+        draft.set_config(change)
+    _let_partitions_follow(draft, {change.name for change in changes})
+    return results
+
+
+def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
+    if MIN_INSYNC_REPLICAS in names:
+        _judge_elr(draft)
+    if UNCLEAN_LEADER_ELECTION_ENABLE in names:
+        elect_where_allowed(draft)
+
+
+def _judge_elr(draft: Draft) -> None:
+    """Who is eligible by the rules that hold now."""
+    for _, key, registration in draft.partitions():
+        if registration.elr or registration.last_known_elr:
+            draft.change(key)
 
 
 def _present(image: MetadataImage, wanted: ResourceAlteration, rules: ConfigRules) -> Overrides:
@@ -316,10 +218,69 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
-def _changes(key: tuple[int, str], before: Overrides, after: Overrides) -> list[Event]:
+def _changes(key: tuple[int, str], before: Overrides, after: Overrides) -> list[ConfigChanged]:
     names = dict.fromkeys([*before, *after])
     return [
         ConfigChanged(resource_type=key[0], resource_name=key[1], name=name, value=after.get(name))
         for name in names
         if before.get(name) != after.get(name)
     ]
+
+
+# -- features (KIP-584) ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureUpdate:
+    """A level that a feature shall have."""
+
+    name: str
+    level: int
+    # A lower level is asked for on purpose: by mistake nothing is lowered.
+    allows_downgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureResult:
+    """What became of one feature of a request."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def update_features(draft: Draft, updates: Sequence[FeatureUpdate]) -> list[FeatureResult]:
+    """Set the level of each feature that can have it."""
+    results = []
+    for wanted in updates:
+        reason = _why_not(draft, wanted)
+        if reason is not None:
+            code = ErrorCode.INVALID_UPDATE_VERSION
+            results.append(FeatureResult(name=wanted.name, error=code, message=reason))
+            continue
+        if level_of(draft.image, wanted.name) != wanted.level:
+            draft.set_level(wanted.name, wanted.level)
+            if wanted.name == ELR_FEATURE:
+                _judge_elr(draft)
+        results.append(FeatureResult(name=wanted.name))
+    return results
+
+
+def _why_not(draft: Draft, wanted: FeatureUpdate) -> str | None:
+    reason = why_not(wanted.name, wanted.level)
+    if reason is not None:
+        return f"Invalid update version {wanted.level} for feature {wanted.name}. {reason}"
+    present = level_of(draft.image, wanted.name)
+    if wanted.level < present and not wanted.allows_downgrade:
+        return (
+            f"Invalid update version {wanted.level} for feature {wanted.name}. Can't downgrade the "
+            "version of this feature without setting the upgrade type to either safe or unsafe downgrade."
+        )
+    for broker in draft.brokers.values():
+        reason = why_level_unsupported(wanted.name, wanted.level, broker.features)
+        if reason is not None:
+            return (
+                f"Invalid update version {wanted.level} for feature {wanted.name}. "
+                f"Broker {broker.broker_id} {reason}."
+            )
+    return None

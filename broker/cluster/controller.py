@@ -1,89 +1,69 @@
 """Pure: what the active controller decides: it takes a request and answers with events.
 
 Rules of this file:
-- A decision changes nothing: it returns the events that would, and what to answer once they are
-  durable. Only `MetadataImage.replay` changes state, so a decision that is never committed never was.
+- A decision changes nothing that is in the log: it returns the events that would, and what to answer once they are
+  durable. Only `MetadataImage.replay` changes that state, so a decision that is never committed never was.
 - The image handed in holds everything decided so far, committed or about to be: two requests in one
   group commit see each other.
-- A refusal of one topic is one result; it never stops the others of the same request.
-- Chance and time come from the caller: ids by `new_uuid`, settings checked by `check_configs`.
+- What is heard of brokers (`liveness`) is in no log and is kept here, whatever becomes of decisions: who is still
+  silent is fenced by the next one. Whoever drives this tells it when it begins (`claimed`) and which events
+  became durable at which version (`committed`).
+- The rules themselves stand in the files that this one calls. A refusal of one part of a request is one result;
+  a refusal of the whole is a KafkaError.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
+from broker.cluster import administration, brokers, elections, isr, reassignment, topics
+from broker.cluster.administration import (
+    ConfigRules,
+    FeatureResult,
+    FeatureUpdate,
+    ResourceAlteration,
+    ResourceResult,
+)
+from broker.cluster.brokers import DirectoryAssignment, Heartbeat, HeartbeatReply, Registering
+from broker.cluster.draft import Decision, Defaults, Draft, PartitionKey, Result
+from broker.cluster.elections import ElectionResult, ElectionType
 from broker.cluster.events import (
-    NO_BROKER_EPOCH,
-    NO_LEADER,
     RECOVERED,
     RECOVERING,
-    TOPIC_RESOURCE,
-    ConfigChanged,
+    BrokerRegistrationChanged,
     ControllerChange,
     Endpoint,
     Event,
-    PartitionChanged,
-    PartitionRegistration,
     ProducerIdBlock,
     RegisterBroker,
-    TopicCreated,
-    TopicDeleted,
+    SupportedFeature,
 )
-from broker.cluster.image import MetadataImage, bumped
-from broker.cluster.topic_names import RESERVED_TOPICS, collision_key, why_illegal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from broker.cluster.image import MetadataImage
+from broker.cluster.isr import AlterPartition, AlterPartitionResult
+from broker.cluster.liveness import Sessions
+from broker.cluster.partition_change import PartitionChange
+from broker.cluster.reassignment import OngoingReassignment, Reassignment, ReassignmentResult
+from broker.cluster.topics import (
+    PARTITIONS_PER_REQUEST_MAX,
+    MorePartitions,
+    NewTopic,
+    TopicCreation,
+    TopicResult,
+)
+from kafka_ds.wire.errors import ErrorCode
 
-# Kafka's bound on the partitions that one request may create: they all go into one commit.
-PARTITIONS_PER_REQUEST_MAX = 10_000
+# What users of a controller import from here, with the controller.
+__all__ = [
+    "PARTITIONS_PER_REQUEST_MAX",
+    "Controller",
+    "Decision",
+    "Defaults",
+    "NewTopic",
+    "TopicResult",
+]
+
 PRODUCER_IDS_PER_BLOCK = 1000
-DEFAULT = -1
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """A topic as somebody wants it; -1 asks for the default, assignments replace both numbers."""
-
-    name: str
-    num_partitions: int = DEFAULT
-    replication_factor: int = DEFAULT
-    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    configs: tuple[tuple[str, str | None], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
-    """What became of one topic of a request."""
-
-    name: str | None
-    topic_id: bytes = NO_UUID
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    num_partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[Result]):
-    """Events to make durable, and what to answer afterwards."""
-
-    events: tuple[Event, ...]
-    result: Result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
-    """What a request that says -1 gets."""
-
-    num_partitions: int = 1
-    replication_factor: int = 1
+SESSION_TIMEOUT_MS = 9000
 
 
 class Controller:
@@ -96,19 +76,46 @@ class Controller:
         defaults: Defaults,
         new_uuid: Callable[[], bytes],
         check_configs: Callable[[Mapping[str, str]], None],
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
+        """`session_timeout_ms` is `broker.session.timeout.ms`."""
         self.image = image
         self._defaults = defaults
         self._new_uuid = new_uuid
         self._check_configs = check_configs
+        self._sessions = Sessions(session_timeout_ms)
 
-    # -- brokers ------------------------------------------------------------------------------
+    def _draft(self) -> Draft:
+        return Draft(self.image, self._defaults)
+
+    def _decide(
+        self, make: Callable[[Draft], Result], *, validate_only: bool = False
+    ) -> Decision[Result]:
+        draft = self._draft()
+        result = make(draft)
+        return Decision(events=() if validate_only else draft.events(), result=result)
+
+    # -- the controller itself ----------------------------------------------------------------
 
     def claim(self, controller_id: int) -> Decision[int]:
         """Become the active controller: the highest epoch that was ever committed, plus one."""
         epoch = self.image.controller_epoch + 1
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
         return Decision(events=(change,), result=epoch)
+
+    def claimed(self, now_ms: int) -> None:
+        """The claim is durable: every unfenced broker has a session from now on."""
+        self._sessions.begin(self.image.brokers.values(), self.image.version, now_ms)
+
+    def committed(self, version: int, events: Sequence[Event]) -> None:
+        """These events are durable at this version: brokers that know it know them."""
+        for event in events:
+            if isinstance(event, RegisterBroker):
+                self.image.registered_at(event.broker_id, event.broker_epoch, version)
+            elif isinstance(event, BrokerRegistrationChanged) and event.in_controlled_shutdown:
+                self._sessions.shutdown_begins(event.broker_id, version)
+
+    # -- brokers ------------------------------------------------------------------------------
 
     def register_broker(
         self,
@@ -118,68 +125,69 @@ class Controller:
         endpoints: Sequence[Endpoint],
         rack: str | None,
         previous_broker_epoch: int,
+        log_dirs: Sequence[bytes] = (),
+        features: Sequence[SupportedFeature] = (),
+        fenced: bool = True,
     ) -> Decision[bool]:
         """Take in a broker that has just started; the result tells whether it had stopped cleanly.
 
-        Every partition that it leads gets a new leader epoch: it is a new incarnation that appends, and
-        after an unclean stop offsets of the lost tail may be given out again. Then the partition is also
-        RECOVERING, until its leader has compared its end with the lake's.
+        Its epoch is in the event, and in the image once that is durable. With `fenced` False it may lead at once: so
+        an active controller registers itself, in the commit of its claim.
+
+        Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
         """
-        known = self.image.brokers.get(broker_id)
-        clean = (
-            known is None
-            if previous_broker_epoch == NO_BROKER_EPOCH
-            else known is not None and known.broker_epoch == previous_broker_epoch
+        wanted = Registering(
+            broker_id=broker_id,
+            incarnation_id=incarnation_id,
+            endpoints=tuple(endpoints),
+            rack=rack,
+            previous_broker_epoch=previous_broker_epoch,
+            log_dirs=tuple(log_dirs),
+            features=tuple(features),
         )
-        events: list[Event] = [
-            RegisterBroker(
-                broker_id=broker_id,
-                incarnation_id=incarnation_id,
-                endpoints=tuple(endpoints),
-                rack=rack,
-                previous_broker_epoch=previous_broker_epoch,
-            )
-        ]
-        events.extend(self._lead_again(broker_id, clean))
-        return Decision(events=tuple(events), result=clean)
+        return self._decide(lambda d: brokers.register(d, self._sessions, wanted, fenced=fenced))
 
-    def _lead_again(self, broker_id: int, clean: bool) -> list[Event]:
-        events: list[Event] = []
-        for topic in self.image.topics.values():
-            for index, old in topic.partitions.items():
-                if old.leader not in (broker_id, NO_LEADER) or broker_id not in old.isr:
-                    continue
-                state = old.leader_recovery_state if clean else RECOVERING
-                new = bumped(
-                    old,
-                    leader=broker_id,
-                    leader_epoch=old.leader_epoch + 1,
-                    leader_recovery_state=state,
-                )
-                events.append(
-                    PartitionChanged(
-                        topic=topic.name,
-                        topic_id=topic.topic_id,
-                        partition=index,
-                        registration=new,
-                    )
-                )
-        return events
+    def heartbeat(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        metadata_version: int,
+        want_fence: bool,
+        want_shut_down: bool,
+        now_ms: int,
+        offline_log_dirs: Sequence[bytes] = (),
+    ) -> Decision[HeartbeatReply]:
+        """Hear a broker. Raises STALE_BROKER_EPOCH."""
+        beat = Heartbeat(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            metadata_version=metadata_version,
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+            offline_log_dirs=tuple(offline_log_dirs),
+        )
+        return self._decide(lambda d: brokers.heartbeat(d, self._sessions, beat, now_ms))
 
-    def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> Decision[None]:
-        """The leaders of these partitions know now where the lake's end is."""
-        events: list[Event] = []
-        for topic_id, index in partitions:
-            topic = self.image.topics_by_id.get(topic_id)
-            old = topic.partitions.get(index) if topic else None
-            if topic and old and old.leader_recovery_state == RECOVERING:
-                new = bumped(old, leader_recovery_state=RECOVERED)
-                events.append(
-                    PartitionChanged(
-                        topic=topic.name, topic_id=topic_id, partition=index, registration=new
-                    )
-                )
-        return Decision(events=tuple(events), result=None)
+    def expire_sessions(self, now_ms: int) -> Decision[None]:
+        """Fence every broker that was not heard of for too long, all in one commit."""
+        return self._decide(lambda d: brokers.expire(d, self._sessions, now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire_sessions` has something to do next if nobody is heard of; None: there is no session."""
+        return self._sessions.next_deadline_ms()
+
+    def unregister_broker(self, broker_id: int) -> Decision[None]:
+        """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
+        return self._decide(lambda d: brokers.unregister(d, self._sessions, broker_id))
+
+    def assign_directories(
+        self, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
+    ) -> Decision[dict[DirectoryAssignment, ErrorCode]]:
+        """Note in which directories a broker has its replicas (KIP-858). Raises STALE_BROKER_EPOCH."""
+        return self._decide(
+            lambda d: brokers.assign_directories(d, broker_id, broker_epoch, wanted)
+        )
 
     def allocate_producer_ids(self, broker_id: int) -> Decision[range]:
         """A block of producer ids that nobody had before (KIP-730)."""
@@ -189,212 +197,106 @@ class Controller:
         )
         return Decision(events=(block,), result=range(first, first + block.size))
 
+    # -- leaders and replicas -----------------------------------------------------------------
+
+    def alter_partitions(
+        self, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
+    ) -> Decision[list[AlterPartitionResult]]:
+        """Change ISRs as their leader wants, one result for each. Raises STALE_BROKER_EPOCH."""
+        return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
+
+    def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> Decision[None]:
+        """The leaders of these partitions know now where the lake's end is."""
+
+        def recover(change: PartitionChange) -> None:
+            change.leader_recovery_state = RECOVERED
+
+        draft = self._draft()
+        for topic_id, index in partitions:
+            key = PartitionKey(topic_id, index)
+            registration = draft.partition(key)
+            if registration is not None and registration.leader_recovery_state == RECOVERING:
+                draft.change(key, recover)
+        return Decision(events=draft.events(), result=None)
+
+    def elect_leaders(
+        self, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
+    ) -> Decision[list[ElectionResult]]:
+        """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
+        return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))
+
+    def balance_leaders(self, imbalance_percentage: int = 0) -> Decision[int]:
+        """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved.
+
+        `imbalance_percentage` is leader.imbalance.per.broker.percentage: brokers up to it are left alone.
+        """
+        return self._decide(lambda d: elections.balance_leaders(d, imbalance_percentage))
+
+    def elect_where_allowed(self) -> Decision[int]:
+        """Elect anybody where nobody leads and topics allow it; how many partitions that helped."""
+        return self._decide(elections.elect_where_allowed)
+
+    def alter_reassignments(
+        self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True
+    ) -> Decision[list[ReassignmentResult]]:
+        """Begin, change or cancel the moves of replicas (KIP-455), one result for each."""
+        return self._decide(
+            lambda d: reassignment.alter_reassignments(
+                d, wanted, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_reassignments(
+        self, partitions: Mapping[str, Sequence[int]] | None
+    ) -> Decision[list[OngoingReassignment]]:
+        """The moves that go on among these partitions by topic, None: all."""
+        return self._decide(lambda d: reassignment.list_reassignments(d, partitions))
+
     # -- topics -------------------------------------------------------------------------------
 
     def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, wanted: Sequence[NewTopic], *, validate_only: bool = False
     ) -> Decision[list[TopicResult]]:
         """Create each topic that can be created."""
-        names = Counter(topic.name for topic in topics)
-        by_name = {topic.name: topic for topic in topics}
-        events: list[Event] = []
-        results: list[TopicResult] = []
-        keys: dict[str, str] = {}
-        created = 0
-        for name, count in names.items():
-            topic = by_name[name]
-            try:
-                if count > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                assignment = self._plan(topic, keys)
-                created += len(assignment)
-                if created > PARTITIONS_PER_REQUEST_MAX:
-                    raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_PARTITIONS)
-            except KafkaError as refusal:
-                results.append(TopicResult(name=name, error=refusal.code, message=refusal.message))
-                continue
-            keys[collision_key(name)] = name
-            topic_id = NO_UUID if validate_only else self._new_uuid()
-            configs = {key: value for key, value in topic.configs if value is not None}
-            results.append(
-                TopicResult(
-                    name=name,
-                    topic_id=topic_id,
-                    num_partitions=len(assignment),
-                    replication_factor=len(assignment[0]),
-                    configs=configs,
-                )
-            )
-            if not validate_only:
-                events.extend(_creation(name, topic_id, assignment, configs))
-        return Decision(events=tuple(events), result=results)
+        creation = TopicCreation(
+            self._draft(),
+            defaults=self._defaults,
+            new_uuid=self._new_uuid,
+            check_configs=self._check_configs,
+        )
+        return creation.create(wanted, validate_only=validate_only)
 
-    def _plan(self, topic: NewTopic, keys: Mapping[str, str]) -> list[tuple[int, ...]]:
-        """The replicas of each partition of a topic that may be created, or the refusal."""
-        self._check_name(topic.name, keys)
-        assignment = self._place(topic) if not topic.assignments else self._assigned(topic)
-        for name, value in topic.configs:
-            if value is None:
-                message = f"Null value not supported for topic configs: {name}"
-                raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-        self._check_configs({name: value for name, value in topic.configs if value is not None})
-        return assignment
-
-    def _check_name(self, name: str, keys: Mapping[str, str]) -> None:
-        illegal = why_illegal(name)
-        if illegal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {illegal}")
-        if name in RESERVED_TOPICS:
-            message = f"Creation of internal topic {name} is prohibited."
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        if name in self.image.topics:
-            message = f"Topic '{name}' already exists."
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, message)
-        key = collision_key(name)
-        other = self.image.names_taken.get(key) or keys.get(key)
-        if other is not None:
-            message = f"Topic '{name}' collides with existing topic: {other}"
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-
-    def _place(self, topic: NewTopic) -> list[tuple[int, ...]]:
-        """Spread the replicas over the brokers, leaders first, beginning where the last topic ended."""
-        partitions, factor = topic.num_partitions, topic.replication_factor
-        if partitions == 0 or partitions < DEFAULT:
-            message = "Number of partitions was set to an invalid non-positive value."
-            raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-        if factor == 0 or factor < DEFAULT:
-            message = "Replication factor must be larger than 0, or -1 to use the default value."
-            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-        partitions = self._defaults.num_partitions if partitions == DEFAULT else partitions
-        factor = self._defaults.replication_factor if factor == DEFAULT else factor
-        if partitions > PARTITIONS_PER_REQUEST_MAX:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_PARTITIONS)
-        brokers = sorted(b.broker_id for b in self.image.brokers.values() if not b.fenced)
-        if factor > len(brokers):
-            message = (
-                f"Unable to replicate the partition {factor} time(s): The target replication "
-                f"factor of {factor} cannot be reached because only {len(brokers)} broker(s) "
-                "are registered."
-            )
-            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-        start = len(self.image.topics)
-        return [
-            tuple(brokers[(start + index + i) % len(brokers)] for i in range(factor))
-            for index in range(partitions)
-        ]
-
-    def _assigned(self, topic: NewTopic) -> list[tuple[int, ...]]:
-        """The assignment that the request itself gives, if it makes sense."""
-        if topic.replication_factor != DEFAULT:
-            message = "A manual partition assignment was specified, but replication factor was not set to -1."
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        if topic.num_partitions != DEFAULT:
-            message = (
-                "A manual partition assignment was specified, but numPartitions was not set to -1."
-            )
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        by_index = dict(topic.assignments)
-        if len(by_index) != len(topic.assignments):
-            message = "Found multiple manual partition assignments for one partition"
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        if sorted(by_index) != list(range(len(by_index))):
-            message = "partitions should be a consecutive 0-based integer sequence"
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        assignment = [by_index[index] for index in range(len(by_index))]
-        for replicas in assignment:
-            self._check_replicas(replicas, len(assignment[0]))
-        return assignment
-
-    def _check_replicas(self, replicas: tuple[int, ...], factor: int) -> None:
-        if not replicas:
-            message = "The manual partition assignment includes an empty replica list."
-        elif len(set(replicas)) != len(replicas):
-            message = "The manual partition assignment includes the broker more than once."
-        elif len(replicas) != factor:
-            message = (
-                "The manual partition assignment includes partitions of unequal replica counts."
-            )
-        elif unknown := [b for b in replicas if b not in self.image.brokers]:
-            message = (
-                f"The manual partition assignment includes broker {unknown[0]}, but no such "
-                "broker is registered."
-            )
-        else:
-            return
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    def create_partitions(
+        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> Decision[list[TopicResult]]:
+        """Grow each topic that can be grown."""
+        return topics.create_partitions(self._draft(), wanted, validate_only=validate_only)
 
     def delete_topics(
-        self, topics: Sequence[tuple[str | None, bytes]]
+        self, wanted: Sequence[tuple[str | None, bytes]]
     ) -> Decision[list[TopicResult]]:
         """Delete each topic named by its name or, where that is None, by its id."""
-        names = Counter(name for name, _ in topics if name is not None)
-        ids = Counter(topic_id for _, topic_id in topics if topic_id != NO_UUID)
-        events: list[Event] = []
-        results: list[TopicResult] = []
-        deleted: set[bytes] = set()
-        for name, topic_id in dict.fromkeys(topics):
-            try:
-                topic = self._to_delete(name, topic_id, names, ids)
-                if topic.topic_id in deleted:
-                    message = "The provided topic name maps to an ID that was already supplied."
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-            except KafkaError as refusal:
-                results.append(
-                    TopicResult(
-                        name=name, topic_id=topic_id, error=refusal.code, message=refusal.message
-                    )
-                )
-                continue
-            deleted.add(topic.topic_id)
-            events.append(topic)
-            results.append(TopicResult(name=topic.topic, topic_id=topic.topic_id))
-        return Decision(events=tuple(events), result=results)
+        return topics.delete_topics(self.image, wanted)
 
-    def _to_delete(
-        self, name: str | None, topic_id: bytes, names: Counter[str], ids: Counter[bytes]
-    ) -> TopicDeleted:
-        if name is None and topic_id == NO_UUID:
-            message = "Neither topic name nor id were specified."
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        if name is not None and topic_id != NO_UUID:
-            message = "You may not specify both topic name and topic id."
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        if (names[name] if name is not None else ids[topic_id]) > 1:
-            which = "name" if name is not None else "id"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {which}.")
-        if name is not None:
-            topic = self.image.topics.get(name)
-            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            topic = self.image.topics_by_id.get(topic_id)
-            missing = ErrorCode.UNKNOWN_TOPIC_ID
-        if topic is None:
-            raise KafkaError(missing, "This server does not host this topic.")
-        return TopicDeleted(topic=topic.name, topic_id=topic.topic_id)
+    # -- settings -----------------------------------------------------------------------------
 
-
-_TOO_MANY_PARTITIONS = (
-    "Excessively large number of partitions per request: "
-    f"at most {PARTITIONS_PER_REQUEST_MAX} can be created at once."
-)
-
-
-def _creation(
-    name: str,
-    topic_id: bytes,
-    assignment: Sequence[tuple[int, ...]],
-    configs: Mapping[str, str],
-) -> list[Event]:
-    events: list[Event] = [TopicCreated(topic=name, topic_id=topic_id)]
-    for index, replicas in enumerate(assignment):
-        registration = PartitionRegistration(replicas=replicas, isr=replicas, leader=replicas[0])
-        events.append(
-            PartitionChanged(
-                topic=name, topic_id=topic_id, partition=index, registration=registration
-            )
+    def alter_configs(
+        self,
+        resources: Sequence[ResourceAlteration],
+        rules: ConfigRules,
+        *,
+        validate_only: bool = False,
+    ) -> Decision[list[ResourceResult]]:
+        """Change the settings of each resource as a whole, or not at all."""
+        return self._decide(
+            lambda d: administration.alter_configs(d, resources, rules),
+            validate_only=validate_only,
         )
-    for key, value in configs.items():
-        events.append(
-            ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name=name, name=key, value=value)
+
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> Decision[list[FeatureResult]]:
+        """Set the level of each feature that can have it (KIP-584)."""
+        return self._decide(
+            lambda d: administration.update_features(d, updates), validate_only=validate_only
         )
-    return events

@@ -111,6 +111,7 @@ class ClusterDriver:
             endpoints=endpoints,
             rack=rack,
             previous_broker_epoch=previous_broker_epoch,
+            fenced=False,
         )
         events.extend(registration.events)
         version = await self._commit(self._log.begin(events, self.image))
@@ -158,7 +159,8 @@ class ClusterDriver:
         # A result without events may still speak of what is only about to be true.
         ahead = self._controller.image
         for sequence, event in enumerate(decision.events):
-            ahead.replay(event, Position(ahead.version + 1, sequence))
+            # The version is not known yet, only that it is not before this one.
+            ahead.replay(event, Position(self.image.version + 1, sequence))
         done = asyncio.get_running_loop().create_future()
         self._queue.append(Pending(decision.events, done))
         if self._committer is None:
@@ -218,6 +220,7 @@ class ClusterDriver:
             return
         version = await self._commit(self._log.begin(events, self.image))
         replay_commit(self.image, version, events)
+        self._controller.committed(version, events)
         try:
             await self.apply(events)
         except Exception:

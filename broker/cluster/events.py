@@ -24,6 +24,10 @@ RECOVERED = 0
 RECOVERING = 1
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+# Directory ids that name no directory (KIP-858): not told yet, failed, and one of an older release.
+UNASSIGNED_DIRECTORY = bytes(16)
+LOST_DIRECTORY = bytes(15) + b"\x01"
+MIGRATING_DIRECTORY = bytes(15) + b"\x02"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,22 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedFeature:
+    """The levels of a feature that a broker can work at (KIP-584)."""
+
+    name: str
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """What the controller knows of a partition; `partition_epoch` is the token of each change."""
+    """What the controller knows of a partition; `partition_epoch` is the token of each change.
+
+    `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of
+    them may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are
+    those of `replicas`, one each, or none where nobody has told them (KIP-858).
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -83,8 +101,8 @@ class ControllerChange(Event):
 class RegisterBroker(Event):
     """A broker's process has started; `previous_broker_epoch` tells whether it had stopped cleanly.
 
-    `broker_epoch` is -1 in the log, where the event's own place is the epoch, and the epoch itself
-    in a snapshot.
+    A `broker_epoch` of -1, as earlier releases wrote it, is that of the event's own place. `log_dirs` are the ids of
+    the directories that work; none: the broker does not tell them.
     """
 
     broker_id: int
@@ -93,6 +111,56 @@ class RegisterBroker(Event):
     rack: str | None = None
     previous_broker_epoch: int = NO_BROKER_EPOCH
     broker_epoch: int = NO_BROKER_EPOCH
+    fenced: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBroker(Event):
+    """This broker is not heard of, or has stopped: it leads nothing until it is unfenced."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBroker(Event):
+    """This broker has caught up with the metadata: it may lead."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChanged(Event):
+    """A broker that stays registered is about to stop, or has lost or got back directories."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnregistered(Event):
+    """A broker is gone for good; its id may be used again, its epoch never.
+
+    In a snapshot, with the id -1, it says which is the highest epoch that any broker ever had.
+    """
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelChanged(Event):
+    """From now on the cluster works by this level of a feature (KIP-584)."""
+
+    name: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +249,7 @@ def _plain(value: Any) -> Any:
             return [_plain(item) for item in value]
         case Event():
             return to_json(value)
-        case Endpoint():
+        case Endpoint() | SupportedFeature():
             return _plain_fields(value)
         case _:
             return value
@@ -213,7 +281,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda values: tuple(map(item, values))
     if hint is Event:
         return from_json
-    if hint in (Endpoint, PartitionRegistration):
+    if hint in (Endpoint, PartitionRegistration, SupportedFeature):
         return lambda data: _read_fields(hint, data)
     return lambda value: _checked(value, hint)
 

@@ -1,18 +1,24 @@
 """Pure: the features of the cluster by their levels (KIP-584): what this broker could do, and what is agreed on.
 
-Rules of this file: a level stands here for what the code does, so it is not changed by a request: the levels that
-clients are told are those that every request is served by. A level of 0 means that the feature is not there.
+Rules of this file: a level stands here for what the code does. Those of groups and transactions are what every request
+is served by, so they are not changed by one; what the controller alone does (ELR) may be turned off and on. A level
+of 0 means that the feature is not there. A cluster whose log tells no level works by the one that stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from broker.cluster.events import SupportedFeature
+from broker.cluster.image import MetadataImage
+
+ELR_FEATURE = "eligible.leader.replicas.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The levels that could be agreed on, and the one that is."""
+    """The levels that could be agreed on, and the one that is as long as nobody changes it."""
 
     lowest: int
     highest: int
@@ -22,9 +28,19 @@ class Feature:
 FEATURES: Mapping[str, Feature] = {
     # Classic groups; 1 would be the groups of KIP-848.
     "group.version": Feature(lowest=0, highest=0, level=0),
+    # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
+    ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 2 are the transactions of KIP-890, whose clients wait to be told of it; older clients are served as before.
     "transaction.version": Feature(lowest=0, highest=2, level=2),
 }
+
+
+CHANGEABLE = frozenset({ELR_FEATURE})
+
+
+def level_of(image: MetadataImage, name: str) -> int:
+    """The level by which the cluster works."""
+    return image.features.get(name, FEATURES[name].level)
 
 
 def why_not(name: str, level: int) -> str | None:
@@ -32,6 +48,41 @@ def why_not(name: str, level: int) -> str | None:
     feature = FEATURES.get(name)
     if feature is None:
         return f"The controller does not support the given feature: {name}"
-    if level == feature.level:
+    if level == feature.level or (
+        name in CHANGEABLE and feature.lowest <= level <= feature.highest
+    ):
         return None
     return f"{name} is at level {feature.level}, the only one that this broker works by"
+
+
+def why_unsupported(image: MetadataImage, supported: Sequence[SupportedFeature]) -> str | None:
+    """Why a broker that works at these levels cannot be in the cluster, or None."""
+    for name in FEATURES:
+        level = level_of(image, name)
+        reason = why_level_unsupported(name, level, supported)
+        if reason is not None:
+            return (
+                "Unable to register because the broker does not support finalized version "
+                f"{level} of {name}: it {reason}."
+            )
+    return None
+
+
+def why_level_unsupported(
+    name: str, level: int, supported: Sequence[SupportedFeature]
+) -> str | None:
+    """Why a broker cannot work at this level, or None; one that tells no levels can work at all."""
+    if not supported:
+        return None
+    lowest, highest = next(((s.lowest, s.highest) for s in supported if s.name == name), (0, 0))
+    if lowest <= level <= highest:
+        return None
+    return f"only supports versions {lowest}-{highest}"
+
+
+def supported_features() -> tuple[SupportedFeature, ...]:
+    """What a broker of this release says of itself when it registers."""
+    return tuple(
+        SupportedFeature(name=name, lowest=each.lowest, highest=each.highest)
+        for name, each in FEATURES.items()
+    )

@@ -10,26 +10,34 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from broker.cluster.events import (
     BROKER_RESOURCE,
+    MIGRATING_DIRECTORY,
     NO_BROKER_EPOCH,
     TOPIC_RESOURCE,
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistrationChanged,
+    BrokerUnregistered,
     ClusterCreated,
     ConfigChanged,
     ControllerChange,
     Endpoint,
     Event,
+    FeatureLevelChanged,
+    FenceBroker,
     PartitionChanged,
     PartitionRegistration,
     ProducerIdBlock,
     RegisterBroker,
     Snapshot,
+    SupportedFeature,
     TopicCreated,
     TopicDeleted,
+    UnfenceBroker,
 )
 from broker.cluster.topic_names import INTERNAL_TOPICS, collision_key
 
@@ -51,7 +59,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker that has registered, and the epoch that this registration has."""
+    """A broker that has registered, and the epoch that this registration has.
+
+    `version` is that of the metadata log at which it registered, or a later one after a snapshot: who knows the log
+    up to there knows that it is registered.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -59,6 +71,21 @@ class BrokerRegistration:
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     fenced: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+    version: int = field(default=-1, compare=False)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync: neither fenced nor about to stop."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def has_directory(self, directory: bytes) -> bool:
+        """Whether a replica there is online, as far as is known (KIP-858)."""
+        if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or not self.log_dirs:
+            return True
+        return directory in self.log_dirs
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of this listener reach the broker."""
@@ -98,6 +125,10 @@ class MetadataImage:
         self.controller_epoch = 0
         self.version = -1
         self.next_producer_id = 0
+        # The highest that any broker ever had, also one that is not registered any more.
+        self.last_broker_epoch = NO_BROKER_EPOCH
+        # The levels that were set; of all other features the default holds (`features.level_of`).
+        self.features: dict[str, int] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.topics: dict[str, TopicImage] = {}
@@ -114,12 +145,20 @@ class MetadataImage:
         found = self.topics.get(topic)
         return found.partitions.get(index) if found else None
 
+    def registered_at(self, broker_id: int, broker_epoch: int, version: int) -> None:
+        """A registration that was replayed ahead of its commit has become durable at this version."""
+        known = self.brokers.get(broker_id)
+        if known is not None and known.broker_epoch == broker_epoch:
+            self.brokers[broker_id] = replace(known, version=version)
+
     def copy(self) -> MetadataImage:
         """The same state, to be changed without changing this one."""
         twin = MetadataImage()
         twin.cluster_id = self.cluster_id
         twin.controller_id, twin.controller_epoch = self.controller_id, self.controller_epoch
         twin.version, twin.next_producer_id = self.version, self.next_producer_id
+        twin.last_broker_epoch = self.last_broker_epoch
+        twin.features.update(self.features)
         twin.brokers.update(self.brokers)
         twin.broker_configs = {name: dict(v) for name, v in self.broker_configs.items()}
         twin.topics = {name: topic.copy() for name, topic in self.topics.items()}
@@ -129,40 +168,86 @@ class MetadataImage:
 
     def replay(self, event: Event, position: Position) -> None:
         """Take the event at this position into the state."""
-        match event:
-            case PartitionChanged():
-                self._topic_of(event.topic_id).partitions[event.partition] = event.registration
-            case ConfigChanged():
-                self._replay_config(event)
-            case TopicCreated():
-                self._replay_topic(event)
-            case TopicDeleted():
-                topic = self._topic_of(event.topic_id)
-                del self.topics[topic.name], self.topics_by_id[topic.topic_id]
-                del self.names_taken[collision_key(topic.name)]
-            case ProducerIdBlock():
-                self._replay_block(event)
-            case RegisterBroker():
-                self.brokers[event.broker_id] = _registration(event, position)
-            case ControllerChange():
-                self._replay_controller(event)
-            case ClusterCreated():
-                _fits(self.cluster_id is None, event)
-                self.cluster_id = event.cluster_id
-            case Snapshot():
-                self._replay_snapshot(event, position)
-            case _:
-                raise AssertionError(f"no event of the log: {event!r}")
+        take = _REPLAYS.get(type(event))
+        assert take is not None, f"no event of the log: {event!r}"
+        take(self, event, position)
         self.version = position.version
 
-    def _replay_topic(self, event: TopicCreated) -> None:
+    # -- the cluster and its brokers ----------------------------------------------------------
+
+    def _replay_cluster(self, event: ClusterCreated, _: Position) -> None:
+        _fits(self.cluster_id is None, event)
+        self.cluster_id = event.cluster_id
+
+    def _replay_controller(self, event: ControllerChange, _: Position) -> None:
+        _fits(event.controller_epoch > self.controller_epoch, event)
+        self.controller_id, self.controller_epoch = event.controller_id, event.controller_epoch
+
+    def _replay_broker(self, event: RegisterBroker, position: Position) -> None:
+        registration = _registration(event, position)
+        self.brokers[event.broker_id] = registration
+        self.last_broker_epoch = max(self.last_broker_epoch, registration.broker_epoch)
+
+    def _replay_fencing(self, event: FenceBroker | UnfenceBroker, _: Position) -> None:
+        # Who is fenced begins anew: it is no more on its way out.
+        fenced = isinstance(event, FenceBroker)
+        self._change_broker(event, fenced=fenced, in_controlled_shutdown=False)
+
+    def _replay_broker_change(self, event: BrokerRegistrationChanged, _: Position) -> None:
+        self._change_broker(
+            event,
+            fenced=event.fenced,
+            in_controlled_shutdown=event.in_controlled_shutdown,
+            log_dirs=event.log_dirs,
+        )
+
+    def _change_broker(
+        self, event: FenceBroker | UnfenceBroker | BrokerRegistrationChanged, **changes: Any
+    ) -> None:
+        known = self.brokers.get(event.broker_id)
+        _fits(known is not None and known.broker_epoch == event.broker_epoch, event)
+        if known is not None:
+            self.brokers[event.broker_id] = replace(known, **changes)
+
+    def _replay_unregistered(self, event: BrokerUnregistered, _: Position) -> None:
+        self.last_broker_epoch = max(self.last_broker_epoch, event.broker_epoch)
+        if event.broker_id >= 0:
+            known = self.brokers.pop(event.broker_id, None)
+            _fits(known is not None and known.broker_epoch == event.broker_epoch, event)
+
+    def _replay_feature(self, event: FeatureLevelChanged, _: Position) -> None:
+        self.features[event.name] = event.level
+
+    def _replay_block(self, event: ProducerIdBlock, _: Position) -> None:
+        _fits(event.first_producer_id >= self.next_producer_id and event.size >= 0, event)
+        self.next_producer_id = event.first_producer_id + event.size
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def _replay_topic(self, event: TopicCreated, _: Position) -> None:
         key = collision_key(event.topic)
         _fits(key not in self.names_taken and event.topic_id not in self.topics_by_id, event)
         topic = TopicImage(event.topic, event.topic_id)
         self.topics[event.topic] = self.topics_by_id[event.topic_id] = topic
         self.names_taken[key] = event.topic
 
-    def _replay_config(self, event: ConfigChanged) -> None:
+    def _replay_deletion(self, event: TopicDeleted, _: Position) -> None:
+        topic = self._topic_of(event.topic_id)
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        del self.names_taken[collision_key(topic.name)]
+
+    def _replay_partition(self, event: PartitionChanged, _: Position) -> None:
+        partitions = self._topic_of(event.topic_id).partitions
+        known, new = partitions.get(event.partition), event.registration
+        if known is not None:
+            _fits(
+                new.partition_epoch > known.partition_epoch
+                and new.leader_epoch >= known.leader_epoch,
+                event,
+            )
+        partitions[event.partition] = new
+
+    def _replay_config(self, event: ConfigChanged, _: Position) -> None:
         if event.resource_type == TOPIC_RESOURCE:
             _fits(event.resource_name in self.topics, event)
             configs = self.topics[event.resource_name].configs
@@ -172,14 +257,6 @@ class MetadataImage:
             configs.pop(event.name, None)
         else:
             configs[event.name] = event.value
-
-    def _replay_block(self, event: ProducerIdBlock) -> None:
-        _fits(event.first_producer_id >= self.next_producer_id and event.size >= 0, event)
-        self.next_producer_id = event.first_producer_id + event.size
-
-    def _replay_controller(self, event: ControllerChange) -> None:
-        _fits(event.controller_epoch > self.controller_epoch, event)
-        self.controller_id, self.controller_epoch = event.controller_id, event.controller_epoch
 
     def _replay_snapshot(self, event: Snapshot, position: Position) -> None:
         """A snapshot tells what is known already, or it is where reading starts."""
@@ -209,6 +286,10 @@ class MetadataImage:
             )
         if self.next_producer_id:
             yield ProducerIdBlock(broker_id=-1, first_producer_id=self.next_producer_id, size=0)
+        if self.last_broker_epoch != NO_BROKER_EPOCH:
+            yield BrokerUnregistered(broker_id=-1, broker_epoch=self.last_broker_epoch)
+        for name, level in self.features.items():
+            yield FeatureLevelChanged(name=name, level=level)
         for broker in self.brokers.values():
             yield RegisterBroker(
                 broker_id=broker.broker_id,
@@ -216,6 +297,10 @@ class MetadataImage:
                 endpoints=broker.endpoints,
                 rack=broker.rack,
                 broker_epoch=broker.broker_epoch,
+                fenced=broker.fenced,
+                in_controlled_shutdown=broker.in_controlled_shutdown,
+                log_dirs=broker.log_dirs,
+                features=broker.features,
             )
         for resource_name, configs in self.broker_configs.items():
             for name, value in configs.items():
@@ -249,6 +334,11 @@ def _registration(event: RegisterBroker, position: Position) -> BrokerRegistrati
         incarnation_id=event.incarnation_id,
         endpoints=event.endpoints,
         rack=event.rack,
+        fenced=event.fenced,
+        in_controlled_shutdown=event.in_controlled_shutdown,
+        log_dirs=event.log_dirs,
+        features=event.features,
+        version=position.version,
     )
 
 
@@ -261,3 +351,21 @@ def bumped(registration: PartitionRegistration, **changes: object) -> PartitionR
     """A registration changed, with the partition epoch that every change gets."""
     epoch = registration.partition_epoch + 1
     return replace(registration, partition_epoch=epoch, **changes)  # type: ignore[arg-type]
+
+
+_REPLAYS: Mapping[type, Callable[[MetadataImage, Any, Position], None]] = {
+    ClusterCreated: MetadataImage._replay_cluster,
+    ControllerChange: MetadataImage._replay_controller,
+    RegisterBroker: MetadataImage._replay_broker,
+    FenceBroker: MetadataImage._replay_fencing,
+    UnfenceBroker: MetadataImage._replay_fencing,
+    BrokerRegistrationChanged: MetadataImage._replay_broker_change,
+    BrokerUnregistered: MetadataImage._replay_unregistered,
+    FeatureLevelChanged: MetadataImage._replay_feature,
+    ProducerIdBlock: MetadataImage._replay_block,
+    TopicCreated: MetadataImage._replay_topic,
+    TopicDeleted: MetadataImage._replay_deletion,
+    PartitionChanged: MetadataImage._replay_partition,
+    ConfigChanged: MetadataImage._replay_config,
+    Snapshot: MetadataImage._replay_snapshot,
+}

@@ -13,7 +13,6 @@ from broker.cluster.administration import (
     Overrides,
     ResourceAlteration,
     ResourceResult,
-    alter_configs,
 )
 from broker.cluster.events import TOPIC_RESOURCE
 from broker.cluster.image import MetadataImage
@@ -31,9 +30,7 @@ async def alter(
     """Change the settings, or say why not, resource by resource."""
     node = context.node
     results = await node.controller.decide(
-        lambda c: alter_configs(
-            c.image, resources, rules_of(node.config), validate_only=validate_only
-        )
+        lambda c: c.alter_configs(resources, rules_of(node.config), validate_only=validate_only)
     )
     return [answer(result) for result in results]
 

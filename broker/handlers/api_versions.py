@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 
 from broker.cluster.features import FEATURES
+from broker.cluster.image import MetadataImage
 from broker.net.registry import REGISTRY, RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -54,14 +55,17 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         api_keys=keys,
         supported_features=_supported(context.header.api_version),
         finalized_features_epoch=context.node.metadata.version,
-        finalized_features=[
-            FinalizedFeatureKey(
-                name=name, max_version_level=feature.level, min_version_level=feature.level
-            )
-            for name, feature in FEATURES.items()
-            if feature.level > 0
-        ],
+        finalized_features=_finalized(context.node.metadata),
     )
+
+
+def _finalized(image: MetadataImage) -> list[FinalizedFeatureKey]:
+    levels = {name: image.features.get(name, feature.level) for name, feature in FEATURES.items()}
+    return [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in levels.items()
+        if level > 0
+    ]
 
 
 def _supported(version: int) -> list[SupportedFeatureKey]:

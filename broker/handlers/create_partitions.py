@@ -13,7 +13,7 @@ Left out: quotas (KIP-599).
 
 from __future__ import annotations
 
-from broker.cluster.administration import MorePartitions, create_partitions
+from broker.cluster.topics import MorePartitions
 from broker.handlers.waiting import within
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
@@ -41,7 +41,7 @@ async def grow(
     """Add the partitions, or say why not."""
     wanted = [_wanted(topic) for topic in request.topics]
     decision = context.node.controller.decide(
-        lambda c: create_partitions(c.image, wanted, validate_only=request.validate_only)
+        lambda c: c.create_partitions(wanted, validate_only=request.validate_only)
     )
     results = await within(request.timeout_ms, decision)
     return CreatePartitionsResponse(

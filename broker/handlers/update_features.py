@@ -1,23 +1,29 @@
 """Shell: UpdateFeatures 0-2: the levels of features are raised or lowered (KIP-584).
 
-- A level stands for what the broker does, so the one that is in force is accepted, and any other, like an unknown
-  feature, is INVALID_UPDATE_VERSION with a text that says why. Nothing ever changes; ApiVersions tells the levels.
+- What the controller alone does (eligible.leader.replicas.version) takes another level, if every broker can work by it;
+  the level of what requests are served by is accepted as it is. All else, like an unknown feature or a lower level
+  that is not asked for as such, is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
 - From version 2 on one refusal refuses the whole; before, each feature has its own answer.
-- A feature twice: INVALID_REQUEST.
+- A feature twice, or an unknown kind of update: INVALID_REQUEST.
+- validate_only (v1+) decides and answers in the same way, and nothing changes.
 
-Versions: 1 validate_only and kinds of updates (KIP-778), which make no difference here; 2 one answer for all.
-Left out: levels that change while the broker runs.
+Versions: 1 validate_only and kinds of updates (KIP-778); 2 one answer for all.
+Left out: levels of groups and transactions that change while brokers run.
 """
 
 from __future__ import annotations
 
-from broker.cluster.features import why_not
+from broker.cluster.administration import FeatureResult, FeatureUpdate
+from broker.cluster.controller import Controller
+from broker.cluster.draft import Decision
+from broker.handlers.waiting import within
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kafka_ds.wire.messages.quorum import UpdatableFeatureResult
+from kafka_ds.wire.messages.quorum import FeatureUpdateKey, UpdatableFeatureResult
 
 FIRST_VERSION_AS_A_WHOLE = 2
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def refuse(
@@ -28,24 +34,42 @@ def refuse(
 
 
 @serves(UpdateFeaturesRequest, versions="0-2", failure=refuse)
-def update_features(
+async def update_features(
     request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Tell which levels are in force already."""
+    """Set the levels, or say why not."""
     names = [update.feature for update in request.feature_updates]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is named twice.")
-    results = []
-    for update in request.feature_updates:
-        reason = why_not(update.feature, update.max_version_level)
-        results.append(
+    updates = [_update(each) for each in request.feature_updates]
+    as_a_whole = context.header.api_version >= FIRST_VERSION_AS_A_WHOLE
+
+    def decide(controller: Controller) -> Decision[list[FeatureResult]]:
+        decision = controller.update_features(updates, validate_only=request.validate_only)
+        if as_a_whole and any(each.error for each in decision.result):
+            return Decision(events=(), result=decision.result)
+        return decision
+
+    results = await within(request.timeout_ms, context.node.controller.decide(decide))
+    refused = next((each for each in results if each.error), None)
+    if refused is not None and as_a_whole:
+        return refuse(request, refused.error, refused.message)
+    return UpdateFeaturesResponse(
+        results=[
             UpdatableFeatureResult(
-                feature=update.feature,
-                error_code=ErrorCode.NONE if reason is None else ErrorCode.INVALID_UPDATE_VERSION,
-                error_message=reason,
+                feature=each.name, error_code=each.error, error_message=each.message
             )
-        )
-    refused = next((each for each in results if each.error_code), None)
-    if refused is not None and context.header.api_version >= FIRST_VERSION_AS_A_WHOLE:
-        return refuse(request, ErrorCode.INVALID_UPDATE_VERSION, refused.error_message)
-    return UpdateFeaturesResponse(results=results)
+            for each in results
+        ]
+    )
+
+
+def _update(wanted: FeatureUpdateKey) -> FeatureUpdate:
+    if wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        message = f"Unknown type of update {wanted.upgrade_type} of {wanted.feature}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    return FeatureUpdate(
+        name=wanted.feature,
+        level=wanted.max_version_level,
+        allows_downgrade=wanted.allow_downgrade or wanted.upgrade_type != UPGRADE,
+    )

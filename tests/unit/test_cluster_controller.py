@@ -37,6 +37,7 @@ class Cluster:
 
     def __init__(self, *brokers: int) -> None:
         ids = count(1)
+        self.incarnations = count(1)
         self.image = MetadataImage()
         self.controller = Controller(
             self.image,
@@ -58,7 +59,8 @@ class Cluster:
         clean: bool = self.take(
             self.controller.register_broker(
                 broker,
-                incarnation_id=bytes(16),
+                incarnation_id=next(self.incarnations).to_bytes(16, "big"),
+                fenced=False,
                 endpoints=[endpoint],
                 rack=None,
                 previous_broker_epoch=previous,

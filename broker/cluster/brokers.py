@@ -1,0 +1,329 @@
+"""Pure: what the active controller decides about brokers: they register, are heard of, stop, go.
+
+Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatManager):
+- A broker begins fenced and is unfenced by the first heartbeat that shows it knows the metadata log up to its own
+  registration: what it would lead by an older state is not there any more.
+- While one incarnation has a session another one of the same id is refused. The same one may register again (its
+  answer was lost): it keeps its epoch.
+- Who is fenced, stops or goes leads nothing, in the same commit, and is out of every ISR. What it held stays eligible
+  by the rules of `partition_change`; after an unclean stop it does not: what was in memory is lost. A stop was clean
+  where the broker names the epoch that it had, out of the file that only a clean stop writes. A broker that nobody
+  knows but that partitions remember was unregistered: who knows what became of its disks.
+- A broker that wants to stop hands its leadership over first; it may go when the other brokers have heard who leads.
+- A directory that failed takes its replicas out of ISR and leadership (KIP-112, KIP-858).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.events import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    Endpoint,
+    RegisterBroker,
+    SupportedFeature,
+)
+from broker.cluster.features import why_unsupported
+from broker.cluster.image import BrokerRegistration
+from broker.cluster.liveness import Sessions
+from broker.cluster.partition_change import PartitionChange, directory_of
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.types import uuid_text
+
+_RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registering:
+    """What a broker says of itself when it begins."""
+
+    broker_id: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a broker says of itself now and then."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_version: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+    offline_log_dirs: tuple[bytes, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """How the controller sees the broker."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryAssignment:
+    """A replica of the broker that asks, and the directory in which it is (KIP-858)."""
+
+    directory: bytes
+    topic_id: bytes
+    partition: int
+
+
+# -- beginning ------------------------------------------------------------------------------------
+
+
+def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: bool) -> bool:
+    """Take in a broker that has just started; whether it had stopped cleanly.
+
+    Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION (directories), UNSUPPORTED_VERSION (features).
+    """
+    known = draft.brokers.get(wanted.broker_id)
+    is_same = known is not None and known.incarnation_id == wanted.incarnation_id
+    if (
+        known is not None
+        and not is_same
+        and sessions.has_session(known.broker_id, known.broker_epoch)
+    ):
+        message = (
+            f"Another broker is registered with that broker id: incarnation "
+            f"{uuid_text(known.incarnation_id)} of broker {known.broker_id} is still alive."
+        )
+        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+    _check_directories(draft, wanted)
+    unsupported = why_unsupported(draft.image, wanted.features)
+    if unsupported is not None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, unsupported)
+    if known is not None and is_same:
+        _amend(draft, wanted, known)
+        return True
+    draft.register(
+        RegisterBroker(
+            broker_id=wanted.broker_id,
+            incarnation_id=wanted.incarnation_id,
+            endpoints=wanted.endpoints,
+            rack=wanted.rack,
+            previous_broker_epoch=wanted.previous_broker_epoch,
+            broker_epoch=draft.next_broker_epoch(),
+            fenced=fenced,
+            log_dirs=wanted.log_dirs,
+            features=wanted.features,
+        )
+    )
+    is_clean = known is not None and known.broker_epoch == wanted.previous_broker_epoch
+    _leave(draft, wanted.broker_id, is_clean=is_clean)
+    if not fenced:
+        _arrive(draft, wanted.broker_id)
+    return is_clean or (known is None and wanted.previous_broker_epoch == NO_BROKER_EPOCH)
+
+
+def _amend(draft: Draft, wanted: Registering, known: BrokerRegistration) -> None:
+    """The same incarnation once more: what it says of itself may be new, what it is stays."""
+    draft.register(
+        RegisterBroker(
+            broker_id=wanted.broker_id,
+            incarnation_id=wanted.incarnation_id,
+            endpoints=wanted.endpoints,
+            rack=wanted.rack,
+            previous_broker_epoch=wanted.previous_broker_epoch,
+            broker_epoch=known.broker_epoch,
+            fenced=known.fenced,
+            in_controlled_shutdown=known.in_controlled_shutdown,
+            log_dirs=wanted.log_dirs,
+            features=wanted.features,
+        )
+    )
+
+
+def _check_directories(draft: Draft, wanted: Registering) -> None:
+    directories = wanted.log_dirs
+    if any(each in _RESERVED_DIRECTORIES for each in directories):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+    if len(set(directories)) < len(directories):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    for broker in draft.brokers.values():
+        shared = set(directories) & set(broker.log_dirs)
+        if shared and broker.broker_id != wanted.broker_id:
+            message = (
+                f"Broker {broker.broker_id} is already registered with directory "
+                f"{uuid_text(min(shared))}"
+            )
+            raise KafkaError(ErrorCode.INVALID_REGISTRATION, message)
+
+
+# -- living ---------------------------------------------------------------------------------------
+
+
+def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) -> HeartbeatReply:
+    """Hear a broker: fence or unfence it, let it hand over and stop. Raises STALE_BROKER_EPOCH."""
+    broker_id = beat.broker_id
+    broker = checked(draft, broker_id, beat.broker_epoch)
+    _lose_directories(draft, broker_id, beat.offline_log_dirs)
+    is_caught_up = beat.metadata_version >= broker.version
+    sessions.touch(
+        broker_id, beat.broker_epoch, metadata_version=beat.metadata_version, now_ms=now_ms
+    )
+    should_shut_down = False
+    if broker.fenced:
+        should_shut_down = beat.want_shut_down
+        if is_caught_up and not beat.want_fence and not beat.want_shut_down:
+            draft.unfence(broker_id)
+            _arrive(draft, broker_id)
+    elif beat.want_fence:
+        should_shut_down = beat.want_shut_down
+        fence(draft, broker_id)
+    elif beat.want_shut_down:
+        should_shut_down = _shut_down(draft, sessions, broker)
+    if should_shut_down:
+        # Its next incarnation need not wait.
+        sessions.end(broker_id)
+    return HeartbeatReply(
+        is_caught_up=is_caught_up,
+        is_fenced=draft.brokers[broker_id].fenced,
+        should_shut_down=should_shut_down,
+    )
+
+
+def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> bool:
+    """Hand over what the broker leads; whether it may stop now."""
+    broker_id = broker.broker_id
+    leads = any(each.leader == broker_id for _, _, each in draft.partitions())
+    if leads or not broker.in_controlled_shutdown:
+        if leads:
+            draft.change_broker(broker_id, in_controlled_shutdown=True)
+            _leave(draft, broker_id, is_clean=True)
+            return False
+    else:
+        others = [each for each in draft.brokers if each != broker_id and draft.is_active(each)]
+        if not sessions.has_been_heard(broker_id, others):
+            return False
+    fence(draft, broker_id)
+    return True
+
+
+def fence(draft: Draft, broker_id: int) -> None:
+    """This broker leads nothing and is in sync nowhere, until it is heard of again."""
+    draft.fence(broker_id)
+    _leave(draft, broker_id, is_clean=True)
+
+
+def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
+    """Fence the brokers that are not heard of any more; one that never was is given time to be."""
+    for broker_id in sessions.expired(now_ms):
+        sessions.end(broker_id)
+        if broker_id in draft.brokers and not draft.brokers[broker_id].fenced:
+            fence(draft, broker_id)
+    for broker in draft.brokers.values():
+        if not broker.fenced and not sessions.has_session(broker.broker_id, broker.broker_epoch):
+            sessions.begin_one(broker, now_ms)
+
+
+def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
+    """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
+    if broker_id not in draft.brokers:
+        message = f"Broker ID {broker_id} is not currently registered."
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+    draft.unregister(broker_id)
+    _leave(draft, broker_id, is_clean=False)
+    sessions.end(broker_id)
+
+
+def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+    """The broker, if this is its last incarnation; raises STALE_BROKER_EPOCH."""
+    broker = draft.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch:
+        present = "not registered" if broker is None else f"at epoch {broker.broker_epoch}"
+        message = f"Expected broker epoch of broker {broker_id}, which is {present}, but got {broker_epoch}"
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
+    return broker
+
+
+# -- what follows for partitions ------------------------------------------------------------------
+
+
+def _leave(draft: Draft, broker_id: int, *, is_clean: bool) -> None:
+    """Nothing is led by this broker, and no ISR has it; after an unclean stop no ELR either."""
+
+    def without(change: PartitionChange) -> None:
+        change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+        if not is_clean:
+            change.unclean_shutdown_replicas = (broker_id,)
+
+    for _, key, registration in draft.partitions():
+        if broker_id in registration.isr or (not is_clean and broker_id in registration.elr):
+            draft.change(key, without, excluded=broker_id)
+
+
+def _arrive(draft: Draft, broker_id: int) -> None:
+    """Partitions that nobody leads may have waited for this broker."""
+    for _, key, registration in draft.partitions():
+        if registration.leader == NO_LEADER and broker_id in registration.replicas:
+            draft.change(key)
+
+
+# -- directories ----------------------------------------------------------------------------------
+
+
+def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) -> None:
+    """These directories of the broker failed, as far as that is news."""
+    present = draft.brokers[broker_id].log_dirs
+    lost = set(offline) & set(present)
+    if not lost:
+        return
+    remaining = tuple(each for each in present if each not in lost)
+    draft.change_broker(broker_id, log_dirs=remaining)
+    for _, key, registration in draft.partitions():
+        if directory_of(registration, broker_id) in lost:
+            _go_offline(draft, key, broker_id)
+
+
+def _go_offline(draft: Draft, key: PartitionKey, broker_id: int) -> None:
+    def without(change: PartitionChange) -> None:
+        change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+
+    draft.change(key, without, excluded=broker_id)
+
+
+def assign_directories(
+    draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
+) -> dict[DirectoryAssignment, ErrorCode]:
+    """Note in which directories replicas are; in a failed one they are offline. Raises STALE_BROKER_EPOCH."""
+    broker = checked(draft, broker_id, broker_epoch)
+    results = {}
+    for each in wanted:
+        results[each] = _assign_directory(draft, broker, each)
+    return results
+
+
+def _assign_directory(
+    draft: Draft, broker: BrokerRegistration, wanted: DirectoryAssignment
+) -> ErrorCode:
+    if wanted.topic_id not in draft.image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    key = PartitionKey(wanted.topic_id, wanted.partition)
+    registration = draft.partition(key)
+    if registration is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    broker_id = broker.broker_id
+    if broker_id not in registration.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def move(change: PartitionChange) -> None:
+        change.directories = {broker_id: wanted.directory}
+        if not broker.has_directory(wanted.directory):
+            change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+
+    draft.change(key, move)
+    return ErrorCode.NONE

@@ -1,0 +1,130 @@
+"""Pure: what the active controller decides about leaders when it is asked to, or by the clock (KIP-183, KIP-460).
+
+Rules of this file (those of KRaft's ReplicationControlManager):
+- A preferred election is needed where the first replica does not lead, an unclean one where nobody leads. Where it is
+  not: ELECTION_NOT_NEEDED. Where all partitions are asked for, those that need none are not named.
+- An election that finds nobody: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+- By the clock, where auto.leader.rebalance.enable says so, leadership goes back to preferred replicas; it goes from
+  brokers whose share of preferred partitions led by others is above leader.imbalance.per.broker.percentage. What is one
+  commit has a limit; the rest waits for the next time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.events import NO_LEADER, PartitionRegistration
+from broker.cluster.partition_change import Election, PartitionChange
+from kafka_ds.wire.errors import ErrorCode
+
+# KRaft's bound on the elections of one turn of the timer.
+ELECTIONS_PER_TURN_MAX = 1000
+
+
+class ElectionType(IntEnum):
+    """The kinds that can be asked for."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResult:
+    """What became of the election of one partition."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def elect_leaders(
+    draft: Draft, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
+) -> list[ElectionResult]:
+    """Elect a leader of each of these partitions, None: of all that need one."""
+    if partitions is not None:
+        return [_elect(draft, kind, topic, index) for topic, index in partitions]
+    results = [
+        _elect(draft, kind, topic.name, key.partition) for topic, key, _ in list(draft.partitions())
+    ]
+    return [each for each in results if each.error != ErrorCode.ELECTION_NOT_NEEDED]
+
+
+def _elect(draft: Draft, kind: ElectionType, name: str, index: int) -> ElectionResult:
+    topic = draft.image.topics.get(name)
+    key = PartitionKey(topic.topic_id, index) if topic else None
+    registration = draft.partition(key) if key else None
+    if key is None or registration is None:
+        what = f"No such partition as {name}-{index}" if topic else f"No such topic as {name}"
+        return ElectionResult(
+            topic=name, partition=index, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=what
+        )
+    return ElectionResult(
+        topic=name, partition=index, error=_hold_election(draft, kind, key, registration)
+    )
+
+
+def _hold_election(
+    draft: Draft, kind: ElectionType, key: PartitionKey, registration: PartitionRegistration
+) -> ErrorCode:
+    if kind is ElectionType.PREFERRED:
+        if registration.leader == registration.replicas[0]:
+            return ErrorCode.ELECTION_NOT_NEEDED
+        election, nobody = Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    else:
+        if registration.leader != NO_LEADER:
+            return ErrorCode.ELECTION_NOT_NEEDED
+        election, nobody = Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    def hold(change: PartitionChange) -> None:
+        change.election = election
+
+    return nobody if draft.change(key, hold) is None else ErrorCode.NONE
+
+
+# -- by the clock ---------------------------------------------------------------------------------
+
+
+def balance_leaders(draft: Draft, imbalance_percentage: int) -> int:
+    """Give leadership back to preferred replicas; how many partitions that could be done for."""
+
+    def hold(change: PartitionChange) -> None:
+        change.election = Election.PREFERRED
+
+    moved = 0
+    for key in _imbalanced(draft, imbalance_percentage):
+        if moved == ELECTIONS_PER_TURN_MAX:
+            break
+        moved += draft.change(key, hold) is not None
+    return moved
+
+
+def _imbalanced(draft: Draft, percentage: int) -> Iterable[PartitionKey]:
+    preferred: Counter[int] = Counter()
+    elsewhere: Counter[int] = Counter()
+    keys: list[tuple[int, PartitionKey]] = []
+    for _, key, registration in draft.partitions():
+        first = registration.replicas[0]
+        preferred[first] += 1
+        if registration.leader != first and draft.is_active(first):
+            elsewhere[first] += 1
+            keys.append((first, key))
+    return [key for first, key in keys if elsewhere[first] * 100 > percentage * preferred[first]]
+
+
+def elect_where_allowed(draft: Draft) -> int:
+    """Elect leaders for partitions without one whose topics allow unclean elections; how many got one.
+
+    For topics that allow it since a moment ago, and by the clock (unclean.leader.election.interval.ms).
+    """
+    elected = 0
+    for topic, key, registration in draft.partitions():
+        if elected == ELECTIONS_PER_TURN_MAX:
+            break
+        if registration.leader == NO_LEADER and draft.is_unclean_election_enabled(topic.name):
+            elected += draft.change(key) is not None
+    return elected
