@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from broker.listeners import Endpoint, parse_endpoints
 from broker.settings import (
+    MAX_LONG,
     Value,
     attribute_of,
     boolean,
@@ -24,6 +25,13 @@ from broker.settings import (
 from broker.topic_config import DAY_MS, TopicConfig
 
 _MIB = 1 << 20
+# The name of the resource that stands for all brokers.
+ALL_BROKERS = ""
+# The settings of its own that a broker lets one change while it runs.
+THROTTLES = ("follower.replication.throttled.rate", "leader.replication.throttled.rate")
+# Kafka's names of its own choices for replica.selector.class (KIP-392).
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +166,32 @@ class BrokerConfig:
     )
     fetch_max_bytes: int = i32(
         55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
+    )
+    max_incremental_fetch_session_cache_slots: int = i32(
+        1_000, "How many incremental fetch sessions are kept; 0 keeps none.", low=0
+    )
+
+    # -- replication --------------------------------------------------------------------------------
+    follower_replication_throttled_rate: int = i64(
+        MAX_LONG, "Bytes a second that this broker fetches of throttled replicas.", low=0
+    )
+    leader_replication_throttled_rate: int = i64(
+        MAX_LONG, "Bytes a second that this broker gives to throttled replicas.", low=0
+    )
+    replica_lag_time_max_ms: int = i64(
+        30_000, "How long a replica may not have caught up and still be in sync."
+    )
+    replica_selector_class: str | None = string(
+        None,
+        "Who chooses the replica that a consumer reads from: RackAwareReplicaSelector sends it to one in its "
+        "rack. Without it that is the leader.",
+        honours=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+    )
+    replication_quota_window_num: int = i32(
+        11, "How many samples the rate of throttled replication is taken over.", low=1
+    )
+    replication_quota_window_size_seconds: int = i32(
+        1, "How long one of these samples lasts.", low=1
     )
 
     # -- groups -------------------------------------------------------------------------------------
@@ -304,6 +338,15 @@ class BrokerConfig:
     def inter_broker_listener(self) -> str:
         """The name of the listener by which brokers reach each other."""
         return self.inter_broker_listener_name or self.endpoints[0].name
+
+    def in_force(self, name: str) -> Value:
+        """The value of a setting that only a broker has, with what was changed while it runs."""
+        for resource in (str(self.node_id), ALL_BROKERS):
+            text = self.changes.get(resource, {}).get(name)
+            if text is not None:
+                return settings_of(BrokerConfig)[name].parse(text)
+        value: Value = getattr(self, attribute_of(name))
+        return value
 
     def values(self) -> Mapping[str, Value]:
         """All broker-wide settings by Kafka's name."""

@@ -7,6 +7,7 @@ in `broker.broker_config` and `broker.topic_config`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -28,6 +29,9 @@ from broker.topic_config import TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
+
+# An entry of *.replication.throttled.replicas.
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 def broker_settings() -> Mapping[str, Setting]:
@@ -187,6 +191,14 @@ def _check_topic(topic: TopicConfig) -> None:
     """Rules that no pair of bounds can say (KIP-390), and those between settings (KIP-405)."""
     if topic.compression_gzip_level == 0:
         raise ConfigError("compression.gzip.level=0 is neither -1 nor one of 1 to 9")
+    for name, replicas in (
+        ("follower.replication.throttled.replicas", topic.follower_replication_throttled_replicas),
+        ("leader.replication.throttled.replicas", topic.leader_replication_throttled_replicas),
+    ):
+        if replicas != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, replicas)):
+            raise ConfigError(
+                f"{name}={','.join(replicas)} is neither * nor partition:broker with commas"
+            )
     if not topic.remote_storage_enable:
         return
     for local, total in (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from broker.broker_config import ALL_BROKERS, THROTTLES
 from broker.settings import Kind, Setting, attribute_of, settings_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
     """All settings of the broker, those that give topics their defaults among them."""
     described = []
     for name, setting in settings_of(type(config)).items():
-        value = setting.text(getattr(config, attribute_of(name)))
+        value = setting.text(config.in_force(name))
         described.append(_of_broker(config, setting, name, value))
     for name, setting in settings_of(type(config.topic)).items():
         value = setting.text(getattr(config.topic, attribute_of(name)))
@@ -70,17 +71,22 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 
 def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
     synonyms = _broker_synonyms(config, setting, name, value)
-    # Those that give topics their defaults may be changed (`broker.dynamic_config`).
-    return _described(setting, name, value, synonyms, is_read_only=not setting.synonyms)
+    changeable = (*(synonym for synonym, _ in setting.synonyms[:1]), *THROTTLES)
+    return _described(setting, name, value, synonyms, is_read_only=name not in changeable)
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[Described]:
     """What was changed for all brokers at once, and nothing else, as Kafka answers it."""
-    changed = config.changes.get("", {})
+    changed = config.changes.get(ALL_BROKERS, {})
     described = []
-    for setting in settings_of(type(config.topic)).values():
-        name = setting.synonyms[0][0] if setting.synonyms else None
-        if name is not None and name in changed:
+    own = settings_of(type(config))
+    changeable = {
+        setting.synonyms[0][0]: setting
+        for setting in settings_of(type(config.topic)).values()
+        if setting.synonyms
+    } | {name: own[name] for name in THROTTLES}
+    for name, setting in changeable.items():
+        if name in changed:
             value = setting.text(setting.parse(changed[name]))
             synonyms = (Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER),)
             described.append(_described(setting, name, value, synonyms, is_read_only=False))
@@ -111,8 +117,9 @@ def _broker_synonyms(
     """What was given for the broker, the strongest first, then the default."""
     names = [synonym for synonym, _ in setting.synonyms] or [name]
     found = _changes(config, setting, names[0])
-    if found and config.started_topic is not None:
-        value = setting.text(getattr(config.started_topic, attribute_of(setting.name)))
+    if found:
+        started = config.started_topic if setting.synonyms else config
+        value = setting.text(getattr(started, attribute_of(setting.name)))
     for synonym in names:
         if synonym in config.origins:
             found.append(Synonym(name=synonym, value=value, source=Source.STATIC_BROKER))

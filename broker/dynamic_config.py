@@ -2,8 +2,9 @@
 
 Rules of this file:
 - Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
-  them at once. All others are read once, at the start, and are refused by name: an answer that says "changed" while
-  nothing changes would be a lie.
+  them at once; and the rates that replication is throttled to, which are looked up where they hold
+  (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
+  "changed" while nothing changes would be a lie.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from broker.broker_config import ALL_BROKERS, THROTTLES
 from broker.config import broker_settings, known_names, topic_config, topic_settings
 from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
 from broker.topic_config import TopicConfig
@@ -21,16 +23,14 @@ from broker.topic_config import TopicConfig
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
-# The name of the resource that stands for all brokers.
-ALL_BROKERS = ""
-
 
 @cache
 def changeable() -> Mapping[str, Setting]:
-    """The settings of topics that a running broker lets one change, by the broker-wide name."""
-    return {
+    """What a running broker lets one change, by the broker-wide name; all but `THROTTLES` are a topic's settings."""
+    of_topics = {
         setting.synonyms[0][0]: setting for setting in topic_settings().values() if setting.synonyms
     }
+    return of_topics | {name: broker_settings()[name] for name in THROTTLES}
 
 
 def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
@@ -41,14 +41,16 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
     started = (
         config if config.started_topic is None else replace(config, topic=config.started_topic)
     )
-    in_force: dict[str, str] = {}
+    given: dict[str, str] = {}
     for name in (ALL_BROKERS, str(config.node_id)):
         own = changes.get(name, {})
         for key, text in own.items():
             _parse(key, text)
-            in_force[key] = text
+            given[key] = text
     typed: dict[str, Any] = {
-        attribute_of(changeable()[key].name): _parse(key, text) for key, text in in_force.items()
+        attribute_of(changeable()[key].name): _parse(key, text)
+        for key, text in given.items()
+        if key not in THROTTLES
     }
     changed = replace(
         started,
@@ -65,4 +67,6 @@ def _parse(key: str, text: str) -> Any:
         if key in known_names() or key in broker_settings():
             raise ConfigError(f"{key} cannot be changed while the broker runs")
         raise ConfigError(f"{key} is no setting of this broker")
+    if key in THROTTLES:
+        return broker_settings()[key].parse(text)
     return broker_synonyms(TopicConfig)[key][0].parse(text)

@@ -55,7 +55,6 @@ delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000
 follower.fetch.last.tiered.offset.enable B false
-follower.replication.throttled.rate L 9223372036854775807
 group.consumer.assignment.interval.ms I 1000
 group.consumer.assignors A uniform,range
 group.consumer.heartbeat.interval.ms I 5000
@@ -109,7 +108,6 @@ group.streams.num.standby.replicas I 0
 group.streams.session.timeout.ms I 45000
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
-leader.replication.throttled.rate L 9223372036854775807
 log.cleaner.backoff.ms L 15000
 log.cleaner.dedupe.buffer.size L 134217728
 log.cleaner.enable B true
@@ -120,7 +118,6 @@ log.cleaner.threads I 1
 log.dir.failure.timeout.ms L 30000
 max.connection.creation.rate I 2147483647
 max.connections.per.ip.overrides S
-max.incremental.fetch.session.cache.slots I 1000
 max.request.partition.size.limit I 2000
 metadata.log.dir S
 metadata.log.max.record.bytes.between.snapshots L 20971520
@@ -174,12 +171,8 @@ replica.fetch.max.bytes I 1048576
 replica.fetch.min.bytes I 1
 replica.fetch.response.max.bytes I 10485760
 replica.fetch.wait.max.ms I 500
-replica.lag.time.max.ms L 30000
-replica.selector.class S
 replica.socket.receive.buffer.bytes I 65536
 replica.socket.timeout.ms I 30000
-replication.quota.window.num I 11
-replication.quota.window.size.seconds I 1
 sasl.client.callback.handler.class C
 sasl.enabled.mechanisms A GSSAPI
 sasl.jaas.config P

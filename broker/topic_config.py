@@ -85,7 +85,7 @@ class TopicConfig:
         synonyms=_of("log.flush.interval.ms", ("log.flush.scheduler.interval.ms", 1)),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = strings(
-        (), "Replicas whose fetching is throttled at the follower.", honours=("",)
+        (), "Followers that are throttled: partition:broker with commas, or * for all."
     )
     index_interval_bytes: int = i32(
         4096,
@@ -94,7 +94,7 @@ class TopicConfig:
         synonyms=_of("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(
-        (), "Replicas whose fetching is throttled at the leader.", honours=("",)
+        (), "Leaders that throttle: partition:broker with commas, or * for all."
     )
     local_retention_bytes: int = i64(
         -2,

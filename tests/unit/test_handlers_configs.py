@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AlterConfigsRequest,
@@ -161,6 +162,14 @@ async def test_alter_configs_replaces_everything(memory_path: Path, version: int
         (BROKER, "1", [("log.roll.hours", SET, "5")], ErrorCode.INVALID_CONFIG, "log.roll.hours"),
         (BROKER, "1", [("nonsense", SET, "5")], ErrorCode.INVALID_CONFIG, "nonsense"),
         (BROKER, "", [("message.max.bytes", SET, "-1")], ErrorCode.INVALID_CONFIG, "message.max"),
+        (
+            BROKER, "1", [("leader.replication.throttled.rate", SET, "fast")],
+            ErrorCode.INVALID_CONFIG, "leader.replication.throttled.rate",
+        ),
+        (
+            TOPIC, "t", [("leader.replication.throttled.replicas", SET, "0:1,all")],
+            ErrorCode.INVALID_CONFIG, "leader.replication.throttled.replicas=0:1,all",
+        ),
         (8, "1", [("root", SET, "DEBUG")], ErrorCode.INVALID_REQUEST, "8"),
     ],
 )  # fmt: skip
@@ -237,6 +246,38 @@ async def test_a_brokers_own_change_wins_over_that_for_all(memory_path: Path) ->
         await change(broker, BROKER, "", (key, DELETE, None))
         assert log_of(broker, "t").config.segment_bytes == 3 << 20
         assert (await described(broker, BROKER, "1", key)).config_source == STATIC
+
+
+@in_loop
+async def test_throttles_are_set_while_it_runs(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        key = "leader.replication.throttled.rate"
+        assert (await described(broker, BROKER, "1", key)).value == str(MAX_LONG)
+        for name, rate in (("", "2000000"), ("1", "1000000")):
+            assert not (await change(broker, BROKER, name, (key, SET, rate))).error_code
+            assert broker.node.config.in_force(key) == int(rate)
+        told = await described(broker, BROKER, "1", key)
+        assert (told.value, told.config_source, told.read_only) == (
+            "1000000",
+            DYNAMIC_BROKER,
+            False,
+        )
+        assert [(s.source, s.value) for s in told.synonyms] == [
+            (DYNAMIC_BROKER, "1000000"),
+            (DYNAMIC_DEFAULT, "2000000"),
+            (DEFAULT, str(MAX_LONG)),
+        ]
+        assert (await described(broker, BROKER, "", key)).value == "2000000"
+        for side in ("leader", "follower"):
+            name = f"{side}.replication.throttled.replicas"
+            for replicas in ("0:1,12:3", "*", ""):
+                assert not (await change(broker, TOPIC, "t", (name, SET, replicas))).error_code
+    async with in_process(memory_path) as broker:
+        assert broker.node.config.in_force(key) == 1_000_000
+        await change(broker, BROKER, "1", (key, DELETE, None))
+        await change(broker, BROKER, "", (key, DELETE, None))
+        assert broker.node.config.in_force(key) == MAX_LONG
 
 
 @in_loop

@@ -1,0 +1,348 @@
+"""Pure: incremental fetch sessions: what a reader wants is told once, and what has not changed is not told (KIP-227).
+
+Rules of this file:
+- A full fetch (epoch 0) is answered with the number of a new session, where there is room for one; with epoch -1 it is
+  answered by itself. Either closes the session that it names.
+- An incremental fetch names what is new, what has changed and what is to be forgotten; all else is wanted as before.
+  Its epoch must be the one that is expected, 1 and then one more each time, and 1 again after 2^31 - 1. A session
+  whose last partition is forgotten is closed.
+- The answer tells of a partition only what is news: records, an error, another high watermark or log start, a
+  divergence, a replica to read from. After an error the reader is told anew. Who has got records goes to the end of
+  the line, so that the others are not left out for ever where the response has no room for all.
+- Room is divided among 8 shards, as in Kafka: a session's number tells its shard. A shard that is full makes room for
+  a new session by closing one that nobody has used for two minutes; else one that is worth less than the new one,
+  and not younger than two minutes where followers are not asked for. Worth more is a follower's, then a larger one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import FetchRequest, FetchResponse
+from kafka_ds.wire.messages.data import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchPartitionData,
+    FetchTopic,
+    ForgottenTopic,
+)
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+SHARDS = 8
+SHARD_IDS = EPOCH_MAX // SHARDS
+EVICTION_MS = 120_000
+UNKNOWN_OFFSET = -1
+
+# A topic by name, or by id from version 13 on; with the partition's number.
+Topic = str | bytes
+Key = tuple[Topic, int]
+# A number in [low, high), drawn by lot.
+Draw = Callable[[int, int], int]
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch that the next request of a session must have."""
+    return 1 if epoch == EPOCH_MAX else epoch + 1
+
+
+class CachedPartition:
+    """A partition of a session: what is wanted of it, and what its reader was told last."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: FetchPartition, told: FetchPartitionData | None = None) -> None:
+        self.wanted = wanted
+        self.high_watermark = UNKNOWN_OFFSET if told is None else told.high_watermark
+        self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
+
+    def is_news(self, data: FetchPartitionData) -> bool:
+        """Whether the reader has to be told this; remembers what it is told."""
+        is_news = (
+            bool(data.records)
+            or data.high_watermark != self.high_watermark
+            or data.log_start_offset != self.log_start_offset
+            or data.error_code != ErrorCode.NONE
+            or data.diverging_epoch is not None
+            or data.preferred_read_replica >= 0
+        )
+        self.log_start_offset = data.log_start_offset
+        failed = data.error_code != ErrorCode.NONE
+        self.high_watermark = UNKNOWN_OFFSET if failed else data.high_watermark
+        return is_news
+
+
+class _Group(NamedTuple):
+    """Partitions of one topic that stand side by side in a session, as a request and as they are remembered."""
+
+    topic: FetchTopic
+    cached: list[CachedPartition]
+
+
+class FetchSession:
+    """What one reader wants."""
+
+    __slots__ = (
+        "_groups",
+        "created_ms",
+        "epoch",
+        "has_topic_ids",
+        "is_privileged",
+        "last_used_ms",
+        "partitions",
+        "session_id",
+    )
+
+    def __init__(
+        self, session_id: int, *, is_privileged: bool, has_topic_ids: bool, now_ms: int
+    ) -> None:
+        """`is_privileged`: a follower's."""
+        self.session_id = session_id
+        self.is_privileged = is_privileged
+        self.has_topic_ids = has_topic_ids
+        self.created_ms = self.last_used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.partitions: OrderedDict[Key, CachedPartition] = OrderedDict()
+        self._groups: list[_Group] | None = None
+
+    def update(self, wanted: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
+        """Take in what a request says."""
+        for topic in wanted:
+            name = self._name(topic)
+            for partition in topic.partitions:
+                self._want((name, partition.partition), partition)
+        for gone in forgotten:
+            name = self._name(gone)
+            for index in gone.partitions:
+                if self.partitions.pop((name, index), None) is not None:
+                    self._groups = None
+
+    def _want(self, key: Key, wanted: FetchPartition) -> None:
+        cached = self.partitions.get(key)
+        if cached is None:
+            self.partitions[key] = CachedPartition(wanted)
+        else:
+            cached.wanted = wanted
+        self._groups = None
+
+    def remember(
+        self, wanted: Sequence[FetchTopic], told: Sequence[FetchableTopicResponse]
+    ) -> None:
+        """What the full request wanted and was told, which begins the session."""
+        for topic, answer in zip(wanted, told, strict=True):
+            name = self._name(topic)
+            for partition, data in zip(topic.partitions, answer.partitions, strict=True):
+                self.partitions[name, partition.partition] = CachedPartition(partition, data)
+
+    def groups(self) -> list[_Group]:
+        """All that is wanted, in the order of the line."""
+        if self._groups is None:
+            self._groups = []
+            last: Topic | None = None
+            for (topic, _), cached in self.partitions.items():
+                if topic != last:
+                    self._groups.append(_Group(self._topic(topic), []))
+                    last = topic
+                group = self._groups[-1]
+                group.topic.partitions.append(cached.wanted)
+                group.cached.append(cached)
+        return self._groups
+
+    def to_the_end(self, served: Iterable[Key]) -> None:
+        """Let the others come first the next time."""
+        if len(self.partitions) > 1:
+            for key in served:
+                self.partitions.move_to_end(key)
+                self._groups = None
+
+    def _name(self, topic: FetchTopic | ForgottenTopic) -> Topic:
+        return topic.topic_id if self.has_topic_ids else topic.topic
+
+    def _topic(self, topic: Topic) -> FetchTopic:
+        if isinstance(topic, bytes):
+            return FetchTopic(topic_id=topic, partitions=[])
+        return FetchTopic(topic=topic, partitions=[])
+
+    @property
+    def worth(self) -> tuple[bool, int, int]:
+        """Who is closed for whom: the least worth first."""
+        return (self.is_privileged, len(self.partitions), self.session_id)
+
+    def gives_way(self, to_privileged: bool) -> bool:
+        """Whether it may be closed for one that is worth more: young ones only for followers, and if they are none."""
+        is_old = self.last_used_ms - self.created_ms > EVICTION_MS
+        return is_old or (to_privileged and not self.is_privileged)
+
+
+class _Shard:
+    """The sessions of one range of numbers, the one that was used longest ago first."""
+
+    __slots__ = ("sessions", "slots")
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def evictable(self, worth: tuple[bool, int, int], now_ms: int) -> FetchSession | None:
+        """The session to be closed for a new one of this worth."""
+        if not self.sessions:
+            return None
+        oldest = next(iter(self.sessions.values()))
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            return oldest
+        is_privileged = worth[0]
+        given = [each for each in self.sessions.values() if each.gives_way(is_privileged)]
+        least = min(given, key=lambda each: each.worth, default=None)
+        return least if least is not None and least.worth <= worth else None
+
+
+class FetchSessionCache:
+    """All sessions of a broker."""
+
+    def __init__(self, slots: int, draw: Draw) -> None:
+        """`slots` is max.incremental.fetch.session.cache.slots."""
+        self._shards = [_Shard(slots // SHARDS + (i < slots % SHARDS)) for i in range(SHARDS)]
+        self._draw = draw
+        self._next_shard = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return sum(len(shard.sessions) for shard in self._shards)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions all sessions have together."""
+        return sum(
+            len(session.partitions) for shard in self._shards for session in shard.sessions.values()
+        )
+
+    def begin(
+        self, request: FetchRequest, *, has_topic_ids: bool, is_follower: bool, now_ms: int
+    ) -> FetchContext:
+        """What a request stands for: by itself, as a session's first, or within its session."""
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id != NO_SESSION:
+                self._close(session_id)
+            opens = epoch == INITIAL_EPOCH and bool(request.topics)
+            opening = _Opening(self, has_topic_ids, is_follower) if opens else None
+            return FetchContext(topics=request.topics, opening=opening)
+        session = self._get(session_id)
+        if session is None:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.has_topic_ids != has_topic_ids:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(request.topics, request.forgotten_topics_data)
+        if not session.partitions:
+            self._close(session_id)
+            return FetchContext(topics=request.topics)
+        session.last_used_ms = now_ms
+        self._shard(session_id).sessions.move_to_end(session_id)
+        session.epoch = next_epoch(epoch)
+        groups = session.groups()
+        return FetchContext(
+            topics=[group.topic for group in groups],
+            session=session,
+            epoch=session.epoch,
+            groups=groups,
+        )
+
+    def open(
+        self, size: int, *, is_privileged: bool, has_topic_ids: bool, now_ms: int
+    ) -> FetchSession | None:
+        """A new session for this many partitions; None where there is no room for it."""
+        number = self._next_shard
+        self._next_shard = (number + 1) % SHARDS
+        shard = self._shards[number]
+        if len(shard.sessions) >= shard.slots:
+            evicted = shard.evictable((is_privileged, size, 0), now_ms)
+            if evicted is None:
+                return None
+            del shard.sessions[evicted.session_id]
+            self.evictions += 1
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in shard.sessions:
+            session_id = self._draw(max(number * SHARD_IDS, 1), (number + 1) * SHARD_IDS)
+        session = FetchSession(
+            session_id, is_privileged=is_privileged, has_topic_ids=has_topic_ids, now_ms=now_ms
+        )
+        shard.sessions[session_id] = session
+        return session
+
+    def _shard(self, session_id: int) -> _Shard:
+        return self._shards[min(session_id // SHARD_IDS, SHARDS - 1)]
+
+    def _get(self, session_id: int) -> FetchSession | None:
+        return self._shard(session_id).sessions.get(session_id) if session_id > 0 else None
+
+    def _close(self, session_id: int) -> None:
+        if session_id > 0:
+            self._shard(session_id).sessions.pop(session_id, None)
+
+
+class _Opening(NamedTuple):
+    """A session that is opened with the answer."""
+
+    cache: FetchSessionCache
+    has_topic_ids: bool
+    is_follower: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchContext:
+    """One request: what it wants altogether, and what becomes of its answer."""
+
+    topics: Sequence[FetchTopic] = ()
+    error: ErrorCode = ErrorCode.NONE
+    opening: _Opening | None = None
+    session: FetchSession | None = None
+    epoch: int = FINAL_EPOCH
+    groups: Sequence[_Group] = ()
+
+    def finish(self, response: FetchResponse, now_ms: int) -> FetchResponse:
+        """The answer as its reader gets it; `response` tells of all `topics`, in their order."""
+        if self.opening is not None:
+            self._open(self.opening, response, now_ms)
+        elif self.session is not None:
+            if self.session.epoch != self.epoch:
+                # Another request has been made in the session before this one was answered.
+                return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
+            response.session_id = self.session.session_id
+            self._leave_out(self.session, response)
+        return response
+
+    def _open(self, opening: _Opening, response: FetchResponse, now_ms: int) -> None:
+        session = opening.cache.open(
+            sum(len(topic.partitions) for topic in self.topics),
+            is_privileged=opening.is_follower,
+            has_topic_ids=opening.has_topic_ids,
+            now_ms=now_ms,
+        )
+        if session is not None:
+            session.remember(self.topics, response.responses)
+            response.session_id = session.session_id
+
+    def _leave_out(self, session: FetchSession, response: FetchResponse) -> None:
+        """Drop what is no news."""
+        responses, served = [], []
+        for group, answer in zip(self.groups, response.responses, strict=True):
+            name = answer.topic_id if session.has_topic_ids else answer.topic
+            kept = []
+            for cached, data in zip(group.cached, answer.partitions, strict=True):
+                if cached.is_news(data):
+                    kept.append(data)
+                    if data.records:
+                        served.append((name, data.partition_index))
+            if kept:
+                answer.partitions = kept
+                responses.append(answer)
+        response.responses = responses
+        session.to_the_end(served)
