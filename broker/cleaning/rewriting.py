@@ -22,6 +22,7 @@ from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.transactions import CleanedTransactions
 from broker.cleaning.writing import CleanedSegment
 from broker.log import names
+from broker.log.files import unlink_if_there
 from broker.log.index import CorruptIndex, OffsetIndex
 from broker.seams import Disk, ReadableBuffer
 from kafka_ds.wire import compacting, decoding
@@ -64,6 +65,10 @@ class Cleaning:
             end_offset=job.first_uncleanable_offset,
             now_ms=job.now_ms,
         )
+        # What an earlier job left behind would keep a swap from being finished after a crash.
+        for name in disk.list_names(job.directory):
+            if name.endswith(names.CLEANED):
+                unlink_if_there(disk, f"{job.directory}/{name}")
         self._places = np.empty((0, compacting.PLACE_FIELDS), np.int64)
         self._out = np.empty(0, np.uint8)
 

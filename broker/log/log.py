@@ -386,13 +386,13 @@ class Log:
         self._high_watermark = high_watermark
 
     @property
-    def _committed_offset(self) -> int:
+    def committed_offset(self) -> int:
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows; returns the base offsets that went."""
         tiered = self.highest_offset_in_remote_storage
-        limits = Limits(self.log_start_offset, self._committed_offset, tiered)
+        limits = Limits(self.log_start_offset, self.committed_offset, tiered)
         count = self._segments.count_deletable(self.config, limits, now_ms)
         if not count:
             return []
@@ -408,7 +408,7 @@ class Log:
 
         Segments below it go with the next retention run.
         """
-        if offset > self._committed_offset:
+        if offset > self.committed_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {offset} is not reached")
         self._move_start(offset)
 

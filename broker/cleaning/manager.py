@@ -1,0 +1,275 @@
+"""Shell: the log cleaner: looks for dirty logs, has them cleaned, and keeps account.
+
+Rules of this file:
+- log.cleaner.threads tasks, each with one log at a time; all share one child process, which is started when there is
+  something to clean and ended when there was nothing for a while.
+- A log whose cleaning fails is uncleanable until the broker starts again, as in Kafka: its records cannot be read, or
+  the child dies of it. It is told in the log and in the metrics, and does not stop the others. A disk that refuses is
+  asked again later.
+- Retention of a compacted log (`compact,delete`, or a log start that was moved) is looked after here, too, before
+  it is cleaned: once an old segment has become one with younger ones, it stays for as long as they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from broker.cleaning.messages import DISK
+from broker.cleaning.metrics import CleanerMetrics
+from broker.cleaning.policy import Candidate, Cleanable, LogState, cleanable
+from broker.cleaning.run import Ask, CleaningAborted, Outcome, Run
+from broker.cleaning.settings import CleanerSettings
+from broker.log.log import Log
+from broker.net.metrics_names import Sample
+from broker.seams import Clock, Disk
+from broker.tier.child import Worker, WorkerDied, WorkerFailed, WorkerLost
+from kafka_ds.wire.batch import CorruptRecord
+from kafka_ds.wire.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+# A child that nobody asks anything ends after so long.
+IDLE_MS = 60_000
+
+Header = dict[str, Any]
+
+
+class Logs(Protocol):
+    """Where the logs are: `broker.log.manager`."""
+
+    def logs(self) -> Iterable[Log]: ...
+    def checkpoint_cleaned(self) -> None:
+        """Make durable up to where each log is clean."""
+        ...
+
+
+class LogCleaner:
+    """Compacts the logs of a broker."""
+
+    def __init__(
+        self,
+        settings: CleanerSettings,
+        logs: Logs,
+        *,
+        clock: Clock,
+        disk: Disk,
+        ask: Ask | None = None,
+    ) -> None:
+        """`ask` stands for the child process, where there shall be none."""
+        self._settings = settings
+        self._logs = logs
+        self._clock = clock
+        self._disk = disk
+        self._worker: Worker | None = None
+        if ask is None:
+            self._worker = Worker(
+                [settings.child_argument()],
+                clock,
+                idle_ms=IDLE_MS,
+                module="broker.cleaning.worker",
+                name="log cleaner",
+            )
+            ask = partial(_ask, self._worker)
+        self._ask = ask
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._last_number = 0
+        self._uncleanable: dict[Log, str] = {}
+        # Until the child has answered, even if the log has no use for the answer.
+        self._busy: set[Log] = set()
+        self.metrics = CleanerMetrics(last_look_ms=clock.now_ms())
+
+    def start(self) -> None:
+        """Begin to look for dirty logs, unless log.cleaner.enable=false."""
+        if self._settings.log_cleaner_enable:
+            for index in range(self._settings.log_cleaner_threads):
+                task = asyncio.get_running_loop().create_task(self._work(index))
+                self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """End what is under way, and the child."""
+        for task in (*self._tasks, *self._sending):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._sending, return_exceptions=True)
+        if self._worker is not None:
+            await self._worker.stop()
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process id while a child runs."""
+        return self._worker.pid if self._worker is not None else None
+
+    def uncleanable(self) -> dict[str, str]:
+        """Why a log is not cleaned any more, by the log's name."""
+        return {each.name: why for each, why in self._uncleanable.items()}
+
+    def samples(self) -> Iterator[Sample]:
+        """What is to be seen."""
+        by_directory: dict[str, tuple[int, int]] = {}
+        for each in list(self._logs.logs()):
+            directory = each.directory.rpartition("/")[0]
+            count, size = by_directory.get(directory, (0, 0))
+            if each in self._uncleanable:
+                count, size = count + 1, size + self._dirty_bytes(each)
+            by_directory[directory] = count, size
+        yield from self.metrics.samples(self._clock.now_ms(), by_directory)
+
+    def _dirty_bytes(self, dirty: Log) -> int:
+        with suppress(OSError, CorruptRecord):
+            return self._state_of(dirty, self._clock.now_ms()).cleanable_bytes
+        return 0
+
+    # -- work -------------------------------------------------------------------------------------
+
+    async def _work(self, index: int) -> None:
+        while True:
+            try:
+                has_cleaned = await self.clean_dirtiest(index)
+            except Exception:  # the root of a task: nobody else would hear of it
+                log.exception("a log cleaner has ended")
+                self.metrics.dead_threads += 1
+                return
+            if not has_cleaned:
+                await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
+
+    async def clean_dirtiest(self, index: int = 0) -> bool:
+        """Clean the log that needs it most; whether that went well."""
+        chosen = self._choose()
+        if chosen is None:
+            return False
+        dirty, plan = chosen
+        began_ms = self._clock.monotonic_ms()
+        run = self._run(dirty, plan)
+        self._busy.add(dirty)
+        try:
+            outcome = await run.clean(self._clock.now_ms())
+        except CleaningAborted:
+            log.info("%s: cut or deleted while it was cleaned", dirty.name)
+            return True
+        except (WorkerLost, WorkerFailed, OSError) as error:
+            return self._failed(dirty, error)
+        finally:
+            self._busy.discard(dirty)
+        outcome.counters.seconds = (self._clock.monotonic_ms() - began_ms) / 1000
+        self.metrics.runs[index] = outcome.counters
+        _tell(dirty, plan, outcome)
+        self._logs.checkpoint_cleaned()
+        return True
+
+    def _failed(self, dirty: Log, error: Exception) -> bool:
+        """Note that a log could not be cleaned; whether to go on at once."""
+        if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
+            log.warning("no log is cleaned: %s", error)
+            return False
+        if isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK):
+            log.error("%s is not cleaned now: %s", dirty.name, error)
+            return False
+        log.error("%s is not cleaned any more until the broker restarts: %s", dirty.name, error)
+        self._uncleanable[dirty] = str(error)
+        return True
+
+    def _run(self, dirty: Log, plan: Cleanable) -> Run:
+        self._last_number += 1
+        return Run(
+            self._last_number,
+            dirty,
+            plan,
+            ask=self._ask,
+            disk=self._disk,
+            in_thread=_in_thread,
+            abort=self._send,
+            clock=self._clock,
+        )
+
+    def _send(self, request: Header) -> None:
+        """Ask something whose answer changes nothing."""
+        if self._worker is not None and self._worker.pid is None:
+            return  # Nobody knows of the job any more.
+        task = asyncio.get_running_loop().create_task(self._sent(request))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _sent(self, request: Header) -> None:
+        with suppress(WorkerLost, WorkerFailed):
+            await self._ask(request)
+
+    # -- what is dirty ----------------------------------------------------------------------------
+
+    def _choose(self) -> tuple[Log, Cleanable] | None:
+        now_ms = self._clock.now_ms()
+        logs = list(self._logs.logs())
+        self._uncleanable = {each: why for each, why in self._uncleanable.items() if each in logs}
+        due: list[tuple[Log, Cleanable]] = []
+        self.metrics.last_look_ms = now_ms
+        self.metrics.dirtiest_ratio, self.metrics.overdue_ms = 0.0, 0
+        for each in logs:
+            if not each.config.is_compacted or each in self._busy:
+                continue
+            if each in self._uncleanable or each.storage_error is not None:
+                continue
+            try:
+                each.delete_local_segments(now_ms)
+                plan = self._state_of(each, now_ms)
+            except (OSError, KafkaError, CorruptRecord) as error:
+                self._failed(each, error)
+                continue
+            self.metrics.dirtiest_ratio = max(self.metrics.dirtiest_ratio, plan.ratio)
+            self.metrics.overdue_ms = max(self.metrics.overdue_ms, plan.overdue_ms)
+            if plan.is_due(each.config):
+                due.append((each, plan))
+        return max(due, key=lambda pair: pair[1].ratio, default=None)
+
+    def _state_of(self, each: Log, now_ms: int) -> Cleanable:
+        state = LogState(
+            segments=[
+                Candidate(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
+                for s in each.segments.all
+            ],
+            cleaned_offset=each.compaction.cleaned_offset,
+            log_start_offset=each.log_start_offset,
+            log_end_offset=each.log_end_offset,
+            last_stable_offset=each.last_stable_offset(each.committed_offset),
+        )
+        plan = cleanable(state, each.config, now_ms)
+        if plan.not_believed is not None:
+            if not each.config.deletes_old:
+                log.warning(
+                    "%s: clean up to %d, which is not in [%d, %d]: all of it counts as dirty",
+                    each.name,
+                    plan.not_believed,
+                    each.log_start_offset,
+                    each.log_end_offset,
+                )
+            each.compaction.cleaned_offset = plan.first_dirty_offset
+        return plan
+
+
+async def _ask(worker: Worker, request: Header) -> Header:
+    answer, _ = await worker.ask(request)
+    return answer
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def _tell(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
+    counters = outcome.counters
+    log.info(
+        "%s is clean up to %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",
+        dirty.name,
+        outcome.end_offset,
+        outcome.records_kept,
+        outcome.records_read,
+        counters.bytes_written,
+        counters.bytes_read,
+        plan.cleanable_bytes,
+        counters.seconds,
+    )
+    if outcome.without_key:
+        log.warning("%s: %d records without a key were dropped", dirty.name, outcome.without_key)
