@@ -15,6 +15,7 @@ from broker.settings import (
     Value,
     attribute_of,
     boolean,
+    double,
     i16,
     i32,
     i64,
@@ -145,6 +146,23 @@ class BrokerConfig:
     num_partitions: int = i32(1, "The number of partitions of a topic that does not say.", low=1)
 
     # -- log ----------------------------------------------------------------------------------------
+    log_cleaner_backoff_ms: int = i64(
+        15_000, "How long a log cleaner waits when there is nothing to compact.", low=0
+    )
+    log_cleaner_dedupe_buffer_size: int = i64(
+        128 * _MIB, "The memory for the keys of logs that are compacted, of all cleaners together."
+    )
+    log_cleaner_enable: bool = boolean(True, "Whether compacted topics are compacted.")
+    log_cleaner_io_buffer_load_factor: float = double(
+        0.9, "How full the memory for keys may get: the fuller, the more keys a run and the slower."
+    )
+    log_cleaner_io_buffer_size: int = i32(
+        512 << 10, "The memory for reading and writing, of all cleaners together.", low=0
+    )
+    log_cleaner_io_max_bytes_per_second: float = double(
+        1.7976931348623157e308, "How many bytes all cleaners together read and write in a second."
+    )
+    log_cleaner_threads: int = i32(1, "How many logs are compacted at once.", low=1)
     log_dir: str | None = string(None, "The directory of the logs, where log.dirs is not given.")
     log_dirs: tuple[str, ...] = strings(
         ("data/log",), "The directories of the logs, with commas.", ours=True
@@ -166,6 +184,34 @@ class BrokerConfig:
     )
     fetch_max_bytes: int = i32(
         55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
+    )
+
+    # -- following ----------------------------------------------------------------------------------
+    num_replica_fetchers: int = i32(
+        1,
+        "How many fetches of this broker are under way at each broker that leads what it follows.",
+        low=1,
+    )
+    replica_fetch_backoff_ms: int = i32(
+        1_000, "How long a partition is not fetched after an error.", low=0
+    )
+    replica_fetch_max_bytes: int = i32(
+        _MIB, "How many bytes of a partition are fetched at once; one batch always.", low=0
+    )
+    replica_fetch_min_bytes: int = i32(
+        1, "How many bytes a leader waits for before it answers a follower."
+    )
+    replica_fetch_response_max_bytes: int = i32(
+        10 * _MIB, "How many bytes are fetched at once in all; one batch always.", low=0
+    )
+    replica_fetch_wait_max_ms: int = i32(
+        500, "How long a leader waits for more before it answers a follower."
+    )
+    replica_socket_receive_buffer_bytes: int = i32(
+        64 << 10, "The receive buffer of a follower's connection; -1 leaves it to the system."
+    )
+    replica_socket_timeout_ms: int = i32(
+        30_000, "How long a follower waits for an answer before it connects anew."
     )
     max_incremental_fetch_session_cache_slots: int = i32(
         1_000, "How many incremental fetch sessions are kept; 0 keeps none.", low=0
@@ -213,6 +259,11 @@ class BrokerConfig:
         "How long a group's records may take to be replicated before the client is told.",
         low=1,
     )
+    offsets_load_buffer_size: int = i32(
+        5 * _MIB,
+        "How many bytes of __consumer_offsets are read at once when a coordinator begins.",
+        low=1,
+    )
     offsets_retention_check_interval_ms: int = i64(
         600_000, "How often old offsets are looked for.", low=1
     )
@@ -248,6 +299,11 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int = i16(
         3, "The most replicas of __transaction_state when it is created.", low=1
     )
+    transaction_state_log_load_buffer_size: int = i32(
+        5 * _MIB,
+        "How many bytes of __transaction_state are read at once when a coordinator begins.",
+        low=1,
+    )
     transaction_state_log_min_isr: int = i32(
         2, "The min.insync.replicas of __transaction_state when it is created.", low=1
     )
@@ -256,7 +312,7 @@ class BrokerConfig:
     )
 
     # -- lake ---------------------------------------------------------------------------------------
-    lake_uri: str = string("data/lake", "Where the Delta tables are: a folder.", ours=True)
+    lake_uri: str = string("data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True)
     lake_max_lag_ms: int = i64(
         -1,
         "How long a record may wait for its way into the table, even if its segment is not closed; -1 means until "

@@ -79,6 +79,10 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
+    # A real S3 server in one JVM, for tests: of racing conditional writes one wins.
+    "s3proxy": (
+        Artifact(organisation="org.gaul", name="s3proxy", revision="4.1.0", transitive=True),
+    ),
     # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
     "spark-kafka": (
         Artifact(

@@ -78,7 +78,7 @@ def _write_where_one_may_be_torn(log: DeltaLog) -> int:
 
 def write_checkpoint(log: DeltaLog) -> int:
     """Write a checkpoint of the newest version, make it durable, and prove it; gives its version."""
-    table = DeltaTable(log.store.uri(log.table))
+    table = DeltaTable(log.store.uri(log.table), storage_options=log.store.delta_options)
     version = table.version()
     expected = TableSnapshot(log)
     expected.read(version)

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from kafka_ds.lake.actions import Action, add_action
 from kafka_ds.lake.index import UNKNOWN, FileEntry
 from kafka_ds.lake.names import encode_path
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store import Store, bucket_and_path, open_store
 from kafka_ds.lake.tables import BATCH_TYPE, STATISTICS_COLUMNS, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20
@@ -324,8 +324,7 @@ class FileReader:
         try:
             if local is not None:
                 return pq.ParquetFile(local, metadata=metadata)
-            source = pa.PythonFile(_StoredFile(self._store, path), mode="r")
-            return pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
+            return _stored(self._store, path, metadata)
         except (OSError, pa.ArrowInvalid) as error:
             raise UnreadableFile(f"{path}: {error}") from error
 
@@ -417,6 +416,24 @@ def _footer_of(metadata: pq.FileMetaData) -> Footer:
         metadata=metadata,
         groups=tuple(groups),
         has_statistics=all(each.min_offset != UNKNOWN for each in groups),
+    )
+
+
+def open_at(address: str) -> pq.ParquetFile:
+    """The Parquet file at an address that a plan names: a path, or one of an object store.
+
+    Raises FileNotFoundError where it is not there any more.
+    """
+    if "://" not in address:
+        return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit="us")
+    root, path = bucket_and_path(address)
+    return _stored(open_store(root), path, None)
+
+
+def _stored(store: Store, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
+    source = pa.PythonFile(_StoredFile(store, path), mode="r")
+    return pq.ParquetFile(
+        source, metadata=metadata, pre_buffer=True, coerce_int96_timestamp_unit="us"
     )
 
 

@@ -25,6 +25,8 @@ from urllib.parse import unquote, urlsplit
 TEMPORARY_SUFFIX = ".tmp"
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
+# `s3a` is Hadoop's word for the same.
+OBJECT_SCHEMES = ("s3", "s3a")
 
 
 class UnsupportedStore(Exception):
@@ -86,6 +88,10 @@ class Store(Protocol):
 
     def uri(self, path: str) -> str:
         """The address of `path` for other libraries."""
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """What `deltalake` must be told beside the address (`storage_options`)."""
 
 
 class LocalStore:
@@ -200,6 +206,10 @@ class LocalStore:
     def uri(self, path: str) -> str:
         return self._full(path)
 
+    @property
+    def delta_options(self) -> dict[str, str]:
+        return {}
+
     def _full(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
 
@@ -254,15 +264,28 @@ def _sync_folder(folder: str) -> None:
 
 
 def open_store(uri: str) -> Store:
-    """The store behind `lake.uri`: a path or a `file:` address."""
+    """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`."""
     parts = urlsplit(uri)
+    if parts.scheme in OBJECT_SCHEMES:
+        # Only who has such a lake pays for the library.
+        from kafka_ds.lake.store_s3 import ObjectStore
+
+        return ObjectStore(parts.netloc, parts.path.strip("/"))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return LocalStore(unquote(parts.path))
     if "://" in uri or parts.scheme == "file":
-        raise UnsupportedStore(f"lake.uri={uri}: only folders are served, not {parts.scheme}://")
+        raise UnsupportedStore(
+            f"lake.uri={uri}: folders and s3:// are served, not {parts.scheme}://"
+        )
     if not uri:
-        raise UnsupportedStore("lake.uri is empty: name a folder")
+        raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
     return LocalStore(uri)
+
+
+def bucket_and_path(address: str) -> tuple[str, str]:
+    """The lake at the root of an object's bucket, and the object's path in it."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
 
 
 def probe(store: Store, *, rounds: int = PROBE_ROUNDS, writers: int = PROBE_WRITERS) -> None:

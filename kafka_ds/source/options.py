@@ -61,7 +61,7 @@ OPTIONS: Final = {
     "kafkaConsumer.pollTimeoutMs": "the longest that a task waits for a leader without a byte of progress",
     "fetchOffset.numRetries": "how often asking for offsets is tried again",
     "fetchOffset.retryIntervalMs": "the pause between such tries",
-    "lake": "the folder of the tables; asked of the broker (lake.uri) when not given",
+    "lake": "the folder or `s3://` address of the tables; asked of the broker (lake.uri) when not given",
     "tiers": "remote (the table alone), local (the brokers' logs alone) or both",
     "columns": "the columns to read, separated by commas; leader_epoch is one",
     "where": "a predicate on partition, offset, timestamp, leader_epoch and topic, pushed down in streams too",

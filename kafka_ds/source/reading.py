@@ -221,13 +221,11 @@ def _fetch(
 def _read_cold(
     piece: ColdPiece, wanted: frozenset[str], times: Intervals | None
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
+    from kafka_ds.lake.parquet import open_at
 
     for file_slice in piece.files:
         try:
-            file = pq.ParquetFile(
-                file_slice.path, memory_map=True, coerce_int96_timestamp_unit="us"
-            )
+            file = open_at(file_slice.path)
         except FileNotFoundError:
             raise PlanGone(
                 f"{file_slice.path} is gone, which version {piece.version} of the table holds: it was "

@@ -181,8 +181,12 @@ def test_nothing_is_written_outside(store, path):
 def test_addresses(tmp_path):
     assert open_store(str(tmp_path)).uri("a") == f"{tmp_path}/a"
     assert open_store(f"file://{tmp_path}").uri("a") == f"{tmp_path}/a"
-    with pytest.raises(UnsupportedStore, match="lake.uri=s3://bucket/x: only folders"):
-        open_store("s3://bucket/x")
+    assert open_store("s3://bucket/x/y/").uri("a") == "s3://bucket/x/y/a"
+    assert open_store("s3a://bucket").uri("a") == "s3://bucket/a"
+    with pytest.raises(UnsupportedStore, match="names no bucket"):
+        open_store("s3://")
+    with pytest.raises(UnsupportedStore, match="lake.uri=gs://bucket/x: folders and s3://"):
+        open_store("gs://bucket/x")
     with pytest.raises(UnsupportedStore, match="lake.uri is empty"):
         open_store("")
 

@@ -1,0 +1,99 @@
+"""A real S3 server as a process: S3Proxy over a folder. Objects survive its death, as the folder does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_conf.jars import fetch, java_command
+
+READY_TIMEOUT_S = 60.0
+IDENTITY = "kafka-ds"
+CREDENTIAL = "kafka-ds-secret"
+BUCKET = "lake"
+
+
+class S3Server:
+    """One S3Proxy with its objects below `folder`; its log goes to `folder/s3.log`."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What AWS's clients read where the server is, and who asks."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": IDENTITY,
+            "AWS_SECRET_ACCESS_KEY": CREDENTIAL,
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def start(self) -> S3Server:
+        """Start it, and wait until it accepts; the bucket is a folder of that name."""
+        objects = self.folder / "objects"
+        (objects / BUCKET).mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "s3proxy.properties"
+        properties.write_text(
+            f"s3proxy.endpoint={self.endpoint}\n"
+            "s3proxy.authorization=aws-v2-or-v4\n"
+            f"s3proxy.identity={IDENTITY}\n"
+            f"s3proxy.credential={CREDENTIAL}\n"
+            "jclouds.provider=filesystem-nio2\n"
+            "jclouds.identity=local\n"
+            "jclouds.credential=local\n"
+            f"jclouds.filesystem.basedir={objects}\n"
+        )
+        with (self.folder / "s3.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    java_command(),
+                    "-Xmx256m",
+                    "-XX:+UseSerialGC",
+                    "-XX:TieredStopAtLevel=1",
+                    "-cp",
+                    f"{fetch('s3proxy')}/*",
+                    "org.gaul.s3proxy.Main",
+                    "--properties",
+                    str(properties),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return self
+            tail = (self.folder / "s3.log").read_text(errors="replace")[-2000:]
+            assert self.process.poll() is None, tail
+            assert time.monotonic() < deadline, tail
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextlib.contextmanager
+def running_s3(folder: Path, port: int) -> Iterator[S3Server]:
+    """A server for the time of a test."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = S3Server(folder, port)
+    try:
+        yield server.start()
+    finally:
+        server.kill()
