@@ -44,6 +44,8 @@ from broker.net.registry import REGISTRY
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
 from broker.replica.manager import ReplicaManager
+from broker.replica.settings import replication_settings
+from broker.replica.surroundings import Surroundings
 from broker.seams import Clock, Disk, Network
 from broker.settings import ConfigError
 from broker.system import ThreadBackground, new_uuid
@@ -221,6 +223,16 @@ class Node:
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         )
         self.replica_manager.decide_recovered = self.controller.recovered
+        self.replica_manager.follow_others(
+            Surroundings(
+                network=self.network,
+                clock=self.clock,
+                image=self.metadata,
+                node_id=config.node_id,
+                listener=config.inter_broker_listener,
+                settings=replication_settings(config),
+            )
+        )
         self.controller.apply = self._apply
         # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
         self.controller.on_resigned = self.replica_manager.stop

@@ -135,7 +135,6 @@ num.io.threads I 8
 num.network.threads I 3
 num.recovery.threads.per.data.dir I 2
 num.replica.alter.log.dirs.threads I
-num.replica.fetchers I 1
 offsets.load.buffer.size I 5242880
 offsets.topic.compression.codec I 0
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
@@ -166,13 +165,6 @@ remote.log.storage.manager.class.name S
 remote.log.storage.manager.class.path S
 remote.log.storage.manager.impl.prefix S rsm.config.
 replica.alter.log.dirs.io.max.bytes.per.second L 9223372036854775807
-replica.fetch.backoff.ms I 1000
-replica.fetch.max.bytes I 1048576
-replica.fetch.min.bytes I 1
-replica.fetch.response.max.bytes I 10485760
-replica.fetch.wait.max.ms I 500
-replica.socket.receive.buffer.bytes I 65536
-replica.socket.timeout.ms I 30000
 sasl.client.callback.handler.class C
 sasl.enabled.mechanisms A GSSAPI
 sasl.jaas.config P

@@ -248,18 +248,20 @@ class LogManager:
         """Write replication-offset-checkpoint."""
         self._checkpoint(names.HIGH_WATERMARK_CHECKPOINT, high_watermarks, wait=False)
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write recovery-point-offset-checkpoint now: a log that was cut must not be appended to
+    async def checkpoint_recovery_points(self) -> None:
+        """Write up to where logs are durable, as `checkpoint_log_starts`: a log that was cut must not be appended to
         while its old recovery point would be believed."""
-        self._checkpoint_logs(wait=True)
+        await self._checkpoint_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points())
 
     async def checkpoint_log_starts(self) -> None:
         """Write where logs begin, in Background, also what another write may have under way; raises OSError."""
+        await self._checkpoint_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts())
+
+    async def _checkpoint_now(self, name: str, offsets: Offsets) -> None:
         loop = asyncio.get_running_loop()
         waiting = []
         for directory in self._directories:
-            own = self._of_directory(directory, self._log_starts())
-            work = directory.checkpoint(names.LOG_START_OFFSET_CHECKPOINT, own)
+            work = directory.checkpoint(name, self._of_directory(directory, offsets))
             written: asyncio.Future[None] = loop.create_future()
             self._background.submit(work, partial(_settle, written))
             waiting.append(written)
@@ -288,6 +290,9 @@ class LogManager:
     def _of_directory(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
         return {key: offset for key, offset in offsets.items() if self._homes.get(key) is directory}
 
+    def _recovery_points(self) -> Offsets:
+        return {key: log.recovery_point for key, log in self._logs.items()}
+
     def _log_starts(self) -> Offsets:
         return {
             key: log.log_start_offset
@@ -296,8 +301,7 @@ class LogManager:
         }
 
     def _checkpoint_logs(self, *, wait: bool) -> None:
-        points = {key: log.recovery_point for key, log in self._logs.items()}
-        self._checkpoint(names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
+        self._checkpoint(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points(), wait=wait)
         self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts(), wait=wait)
 
     # -- upkeep ---------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class Fetcher:
 
     def _due(self) -> list[FollowedPartition]:
         now_ms = self._around.clock.monotonic_ms()
-        return [p for p in self._partitions.values() if p.follower.is_due(now_ms)]
+        return [p for p in self._partitions.values() if p.follower.is_due(now_ms) and not p.is_lost]
 
     async def _wait(self) -> None:
         """Wait until something has changed, or the first back-off is over."""
@@ -213,7 +213,7 @@ class Fetcher:
         wanted: dict[Key, FetchPartition] = {}
         names: dict[bytes, str] = {}
         for partition in self._partitions.values():
-            if partition.follower.is_ready(now_ms):
+            if partition.follower.is_ready(now_ms) and not partition.is_lost:
                 key = partition.topic_id, partition.index
                 wanted[key] = partition.wanted(max_bytes)
                 asked[key] = partition, partition.follower.question
@@ -378,6 +378,8 @@ class Fetcher:
         """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
         asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
         for partition in partitions:
+            if partition.is_lost:
+                continue
             if partition.follower.last_fetched_epoch != NO_EPOCH:
                 asked[partition.key] = partition, partition.follower.question
                 continue

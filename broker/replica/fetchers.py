@@ -32,6 +32,7 @@ class Fetchers:
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
+        around.failed = self.failed
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowedPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()

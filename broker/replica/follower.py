@@ -102,6 +102,16 @@ class FollowerPartition:
         self.lag = None
         self.due_ms = 0
 
+    def must_begin(self, leader: int, leader_epoch: int) -> bool:
+        """Whether metadata with this leader are a reason to begin anew: they tell of another, or it had failed."""
+        is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
+        return self.state is State.FAILED or not is_same
+
+    def orphaned(self, leader_epoch: int) -> None:
+        """Nobody leads the partition."""
+        self.leader, self.leader_epoch = -1, leader_epoch
+        self.state = State.FAILED
+
     def compare_first(self) -> None:
         """The leader does not look at epochs in a fetch: they are compared, and the log cut, before the first one."""
         if self.state is State.FETCHING:

@@ -1,7 +1,12 @@
-"""Shell: the partitions of this broker: finds them, begins and ends leading them, keeps their checkpoint.
+"""Shell: the partitions of this broker: finds them, begins and ends leading and following them, keeps their checkpoint.
 
 Rules of this file:
-- What this broker leads follows from durable events alone (`apply`), at a start and at run time alike.
+- What this broker leads and follows comes from durable events alone (`apply`), at a start and at run time alike, and
+  by partition epochs: what is older than what is known changes nothing.
+- Deletions come first, so that a topic may be created again under its name. Of several changes of a partition the last
+  one counts. Fetchers hear of all changes of a commit at once; until then what is no more followed is `lost`, and
+  nothing is appended to it.
+- A log that this broker is no more to have is deleted; at a start it is set aside, as nobody saw it go.
 - A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
   lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
 - So does one whose log went back under a clean stop (a lost folder, an older one restored).
@@ -12,24 +17,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.cluster.events import (
+    NO_LEADER,
     TOPIC_RESOURCE,
     ConfigChanged,
     Event,
     PartitionChanged,
     PartitionRegistration,
+    RegisterBroker,
     TopicDeleted,
 )
 from broker.cluster.image import MetadataImage
 from broker.log.config import LogConfig
-from broker.log.ending import UNKNOWN
 from broker.log.log import Log
 from broker.log.manager import LogManager
+from broker.replica.fetchers import Fetchers
+from broker.replica.followed import FollowedPartition
+from broker.replica.follower import FollowerPartition
 from broker.replica.hosted import HostedPartition, Proposer
+from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.surroundings import Surroundings
 from broker.replica.topic_metrics import topic_metrics
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -41,10 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # How many logs are opened before others get their turn in the event loop.
 LOGS_OPENED_AT_ONCE = 8
-RECOVERY_RETRY_SECONDS = 1.0
 CHECKPOINT_INTERVAL_MS = 5_000
-
-DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
 
 NO_PARTITIONS: Mapping[int, HostedPartition] = {}
 
@@ -53,8 +61,16 @@ async def _undecided(_: Sequence[tuple[bytes, int]]) -> None:
     raise AssertionError("nobody decides for the cluster yet")
 
 
+class FetcherChanges:
+    """What fetchers have to be told after a commit."""
+
+    def __init__(self) -> None:
+        self.remove: list[FollowedPartition] = []
+        self.add: dict[tuple[str, int], FollowedPartition] = {}
+
+
 class ReplicaManager:
-    """All partitions that this broker leads."""
+    """All partitions of which this broker has a replica. Iterating gives those that it leads."""
 
     def __init__(
         self,
@@ -81,7 +97,7 @@ class ReplicaManager:
         self._lag_due_ms = 0
         self._checkpointed: dict[tuple[str, int], int] = {}
         self._by_topic: dict[str, dict[int, HostedPartition]] = {}
-        self._recovering: asyncio.Task[None] | None = None
+        self._followed: dict[tuple[str, int], FollowedPartition] = {}
         self._stopped = False
         # At the end: whether a log that had lost something has not met the lake yet.
         self.has_lost = False
@@ -89,6 +105,19 @@ class ReplicaManager:
         self.proposer: Proposer | None = None
         # Set by whoever decides for the cluster: makes it durable that these have met the lake.
         self.decide_recovered: DecideRecovered = _undecided
+        self.fetchers: Fetchers | None = None
+        self._recovery = LakeRecovery(
+            self,
+            tier=lambda: self.tier,
+            decide_recovered=lambda known: self.decide_recovered(known),
+            elected=self._elected,
+        )
+
+    def follow_others(self, around: Surroundings) -> None:
+        """Other brokers may lead: fetch from them. To be called before `start`."""
+        around.write_recovery_points = self._log_manager.checkpoint_recovery_points
+        around.end_of_lake = self._recovery.end_of_lake
+        self.fetchers = Fetchers(around)
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -115,106 +144,145 @@ class ReplicaManager:
         for partitions in self._by_topic.values():
             yield from partitions.values()
 
+    def replica(self, topic: str, index: int) -> HostedPartition | FollowedPartition | None:
+        """The partition, led or followed here: what a consumer may read from (KIP-392)."""
+        return self.find(topic, index) or self._followed.get((topic, index))
+
+    def followed(self) -> Iterator[FollowedPartition]:
+        """All partitions that another broker leads."""
+        return iter(self._followed.values())
+
     # -- beginning and ending -----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Lead what the image says, drop the logs of topics that are gone, begin to recover."""
+        """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._checkpointed = self._log_manager.high_watermark_checkpoints()
         self._set_strays_aside()
-        opened = 0
-        for topic in tuple(self._image.topics.values()):
-            for index, registration in topic.partitions.items():
-                self._take(topic.name, topic.topic_id, index, registration)
-                opened += 1
-                if opened % LOGS_OPENED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+        await self._take_all(
+            PartitionChanged(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=index,
+                registration=registration,
+            )
+            for topic in tuple(self._image.topics.values())
+            for index, registration in tuple(topic.partitions.items())
+        )
 
     def _set_strays_aside(self) -> None:
-        """A log whose topic the metadata do not know is nobody's; it is kept, out of the way, as Kafka does."""
+        """A log that the metadata do not give to this broker is nobody's; it is kept, out of the way, as Kafka does."""
         for log in tuple(self._log_manager.logs()):
             topic = self._image.topics.get(log.topic)
-            if topic is None or topic.topic_id != log.topic_id:
-                name = self._log_manager.set_aside(log.topic, log.partition)
-                _LOGGER.error(
-                    "%s-%d is a log of no topic of this cluster; its folder is now %s",
-                    log.topic,
-                    log.partition,
-                    name,
-                )
+            known = topic is not None and topic.topic_id == log.topic_id
+            registration = self._image.partition(log.topic, log.partition)
+            if known and registration is not None and self._node_id in registration.replicas:
+                continue
+            name = self._log_manager.set_aside(log.topic, log.partition)
+            _LOGGER.error(
+                "%s-%d is a log of no topic of this cluster, or of no replica here; its folder is now %s",
+                log.topic, log.partition, name,
+            )  # fmt: skip
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
-        opened = 0
+        changed: dict[tuple[bytes, int], PartitionChanged] = {}
         for event in events:
-            match event:
-                case PartitionChanged():
-                    self._take(event.topic, event.topic_id, event.partition, event.registration)
-                    opened += 1
-                    if opened % LOGS_OPENED_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                case TopicDeleted():
-                    self._delete(event.topic, event.topic_id)
-                case ConfigChanged(resource_type=resource, resource_name=topic):
-                    if resource == TOPIC_RESOURCE:
-                        self._configure(topic)
-                case _:
-                    pass
+            if isinstance(event, TopicDeleted):
+                self._delete(event.topic, event.topic_id)
+            elif isinstance(event, PartitionChanged):
+                changed[event.topic_id, event.partition] = event
+        await self._take_all(changed.values())
+        for event in events:
+            if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
+                self._configure(event.resource_name)
+            elif isinstance(event, RegisterBroker) and self.fetchers is not None:
+                self.fetchers.wake(event.broker_id)
 
-    def _take(
-        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
-    ) -> None:
-        image = self._image.topics_by_id.get(topic_id)
-        if image is None or self._stopped:
+    async def _take_all(self, changed: Iterable[PartitionChanged]) -> None:
+        changes = FetcherChanges()
+        try:
+            for number, event in enumerate(changed, 1):
+                self._take(event, changes)
+                if number % LOGS_OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if self.fetchers is not None and not self._stopped:
+                self.fetchers.update(remove=changes.remove, add=changes.add.values())
+
+    def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        if event.topic_id not in self._image.topics_by_id or self._stopped:
             return  # Deleted by a later event of the same commit.
+        registration = event.registration
+        try:
+            if registration.leader == self._node_id:
+                self._lead(event, changes)
+            elif self._node_id in registration.replicas:
+                self._follow(event, changes)
+            else:
+                self._leave(event, changes)
+        except (OSError, KafkaError) as error:
+            # The others go on; clients of this one are told to look for its leader again.
+            _LOGGER.error("%s-%d cannot be opened: %s", event.topic, event.partition, error)
+
+    # -- leading ------------------------------------------------------------------------------
+
+    def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._followed.get((topic, index))
+        if followed is not None:
+            if registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            self._unfollow(followed, changes)
         partition = self.find(topic, index)
-        if registration.leader != self._node_id:
-            if partition is not None:
-                self._end(partition)
-            return
         if partition is None:
-            try:
-                self._begin(topic, topic_id, index, registration)
-            except (OSError, KafkaError) as error:
-                # The others go on; clients of this one are told to look for its leader again.
-                _LOGGER.error("%s-%d cannot be opened: %s", topic, index, error)
+            self._begin(event, followed)
             return
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
         partition.changed(registration)
         if leader.is_recovering:
-            self._recover_soon()
+            self._recovery.soon()
         elif leader.leader_epoch != epoch or was_recovering:
             self._elected(partition)
 
-    def _begin(
-        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
-    ) -> None:
-        config = self._log_config(self._image.topics[topic].configs)
-        existed = self._log_manager.get(topic, index) is not None
-        log = self._log_manager.create(topic, index, topic_id, config)
-        checkpoint = self._checkpointed.get((topic, index), 0)
+    def _begin(self, event: PartitionChanged, followed: FollowedPartition | None) -> None:
+        """Lead from now on, what was followed until now or what lies on the disk."""
+        if followed is not None:
+            log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
+        else:
+            log, watermark, has_lost = self._open(event)
         leader = LeaderPartition(
-            registration,
+            event.registration,
             node_id=self._node_id,
             log_end_offset=log.log_end_offset,
-            high_watermark=min(max(checkpoint, log.log_start_offset), log.log_end_offset),
-            min_insync_replicas=config.min_insync_replicas,
+            high_watermark=watermark,
+            min_insync_replicas=log.config.min_insync_replicas,
             brokers=self._image.brokers,
             lag_ms_max=self._lag_ms_max,
-            has_lost=self._has_lost(log, existed, checkpoint, registration),
+            has_lost=has_lost,
         )
         partition = HostedPartition(
             log,
             leader,
-            self.topic_metrics.of(topic),
+            self.topic_metrics.of(event.topic),
             clock=self._clock,
             proposer=self.proposer,
         )
-        self._by_topic.setdefault(topic, {})[index] = partition
+        self._by_topic.setdefault(event.topic, {})[event.partition] = partition
         if leader.is_recovering:
-            self._recover_soon()
+            self._recovery.soon()
         else:
             self._elected(partition)
+
+    def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
+        """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
+        topic, index = event.topic, event.partition
+        config = self._log_config(self._image.topics[topic].configs)
+        existed = self._log_manager.get(topic, index) is not None
+        log = self._log_manager.create(topic, index, event.topic_id, config)
+        checkpoint = self._checkpointed.get((topic, index), 0)
+        watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
+        return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
 
     def _has_lost(
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
@@ -259,6 +327,63 @@ class ReplicaManager:
         partition.log.on_roll = None
         partition.lose()
 
+    # -- following ----------------------------------------------------------------------------
+
+    def _follow(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._followed.get((topic, index))
+        partition = self.find(topic, index)
+        if partition is not None:
+            if registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            watermark, has_lost = partition.high_watermark, partition.leader.has_lost
+            self._end(partition)
+            followed = self._begin_following(partition.log, watermark, has_lost=has_lost)
+        elif followed is None:
+            log, watermark, has_lost = self._open(event)
+            followed = self._begin_following(log, watermark, has_lost=has_lost)
+        follower = followed.follower
+        if registration.partition_epoch <= follower.partition_epoch:
+            return
+        follower.partition_epoch = registration.partition_epoch
+        if registration.leader == NO_LEADER:
+            follower.orphaned(registration.leader_epoch)
+            changes.remove.append(followed)
+            changes.add.pop(followed.key, None)
+        elif follower.must_begin(registration.leader, registration.leader_epoch):
+            followed.follow(registration.leader, registration.leader_epoch)
+            changes.add[followed.key] = followed
+
+    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowedPartition:
+        followed = FollowedPartition(
+            log, FollowerPartition(high_watermark=watermark), has_lost=has_lost
+        )
+        self._followed[followed.key] = followed
+        return followed
+
+    def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
+        del self._followed[followed.key]
+        changes.add.pop(followed.key, None)
+        changes.remove.append(followed)
+        followed.lose()
+
+    def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        """The partition lives on other brokers alone."""
+        topic, index = event.topic, event.partition
+        partition, followed = self.find(topic, index), self._followed.get((topic, index))
+        if partition is not None:
+            if event.registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            self._end(partition)
+        elif followed is not None:
+            if event.registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            self._unfollow(followed, changes)
+        else:
+            return
+        _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
+        self._log_manager.delete(topic, index)
+
     def _delete(self, topic: str, topic_id: bytes) -> None:
         has_table = False
         for partition in tuple(self._by_topic.get(topic, NO_PARTITIONS).values()):
@@ -266,12 +391,21 @@ class ReplicaManager:
                 has_table = has_table or partition.log.config.remote_storage_enable
                 self._end(partition)
                 self._log_manager.delete(topic, partition.index)
+        changes = FetcherChanges()
+        for followed in tuple(self._followed.values()):
+            if followed.topic_id == topic_id:
+                self._unfollow(followed, changes)
+                self._log_manager.delete(topic, followed.index)
+        if self.fetchers is not None and changes.remove:
+            self.fetchers.update(remove=changes.remove)
         if self.tier is not None and has_table:
             self.tier.topic_deleted(topic, topic_id)
 
+    # -- settings -----------------------------------------------------------------------------
+
     def configure_all(self) -> None:
         """What topics inherit has changed."""
-        for topic in tuple(self._by_topic):
+        for topic in {*self._by_topic, *(topic for topic, _ in self._followed)}:
             self._configure(topic)
 
     def _configure(self, topic: str) -> None:
@@ -287,6 +421,9 @@ class ReplicaManager:
             partition.configured(config.min_insync_replicas)
             if not before.remote_storage_enable and not partition.leader.is_recovering:
                 self._tell_tier(partition)
+        for followed in self._followed.values():
+            if followed.topic == topic and followed.log.config != config:
+                followed.log.update_config(config)
 
     # -- after an unclean stop ----------------------------------------------------------------
 
@@ -294,57 +431,6 @@ class ReplicaManager:
     def is_recovering(self) -> bool:
         """Whether partitions still have to hear of the lake's end."""
         return any(partition.leader.is_recovering for partition in self)
-
-    def _recover_soon(self) -> None:
-        if self._recovering is None and not self._stopped:
-            self._recovering = asyncio.get_running_loop().create_task(self._recover())
-
-    async def _recover(self) -> None:
-        """Compare each recovering partition's end with the lake's, until none is left."""
-        try:
-            while waiting := [p for p in self if p.leader.is_recovering]:
-                known = [partition for partition in waiting if await self._meet_lake(partition)]
-                for partition in known:
-                    if partition.leader.found_what_was_lost() and not partition.is_lost:
-                        self._elected(partition)
-                try:
-                    await self.decide_recovered([(p.topic_id, p.index) for p in known])
-                except KafkaError as error:
-                    _LOGGER.warning("cannot end the recovery yet: %s", error)
-                    known = []
-                if len(known) < len(waiting):
-                    await asyncio.sleep(RECOVERY_RETRY_SECONDS)
-        finally:
-            self._recovering = None
-
-    async def _meet_lake(self, partition: HostedPartition) -> bool:
-        """Let the log go on behind the lake's end; False while the lake cannot say where that is."""
-        log = partition.log
-        if self.tier is None or not log.config.remote_storage_enable:
-            return True
-        try:
-            where = (partition.topic, partition.topic_id, partition.index)
-            end, ended = await self.tier.known_tiered_end(*where), UNKNOWN
-            if end >= log.log_end_offset:
-                ended = await self.tier.ending(*where, end)
-        except KafkaError as error:
-            _LOGGER.warning("%s-%d waits for the lake: %s", log.topic, log.partition, error)
-            return False
-        except Exception:
-            # A mistake of ours over there must not leave partitions without a leader here.
-            _LOGGER.exception("%s-%d waits for the lake", log.topic, log.partition)
-            return False
-        if partition.is_lost:
-            return False
-        if end >= log.log_end_offset:
-            _LOGGER.warning(
-                "%s-%d ends at %d, the lake at %d: going on behind the lake",
-                log.topic, log.partition, log.log_end_offset, end,
-            )  # fmt: skip
-            log.restart_at(end + 1, ended)
-            partition.leader.restarted(end + 1)
-            log.update_high_watermark(end + 1)
-        return True
 
     # -- all along ----------------------------------------------------------------------------
 
@@ -365,6 +451,7 @@ class ReplicaManager:
 
     def _checkpoint(self) -> None:
         current = {(p.topic, p.index): p.high_watermark for p in self}
+        current |= {key: p.high_watermark for key, p in self._followed.items()}
         if current != self._checkpointed:
             self._log_manager.checkpoint_high_watermarks(current)
             self._checkpointed = current
@@ -374,9 +461,20 @@ class ReplicaManager:
         if self._stopped:
             return
         self._stopped = True
-        self.has_lost = any(partition.leader.has_lost for partition in self)
-        if self._recovering is not None:
-            self._recovering.cancel()
+        self.has_lost = any(partition.leader.has_lost for partition in self) or any(
+            followed.has_lost and self._is_in_sync(followed) for followed in self.followed()
+        )
+        self._recovery.stop()
+        if self.fetchers is not None:
+            self.fetchers.stop()
         self._checkpoint()
         for partition in tuple(self):
             self._end(partition)
+        for followed in self._followed.values():
+            followed.lose()
+        self._followed.clear()
+
+    def _is_in_sync(self, followed: FollowedPartition) -> bool:
+        """Whether the cluster counts on what this broker has of the partition."""
+        registration = self._image.partition(*followed.key)
+        return registration is not None and self._node_id in registration.isr
