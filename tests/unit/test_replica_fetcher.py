@@ -1,0 +1,382 @@
+"""Fetchers on real sockets: what a leader says is taken once and whole, whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from broker.log.config import LogConfig
+from broker.log.ending import Ending
+from broker.log.log import Log
+from broker.replica.followed import FollowedPartition
+from kafka_ds.wire.errors import ErrorCode
+from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.loops import in_loop
+from tests.unit.fake_leader import SETTINGS, FakeLeader, following, until
+from tests.unit.followed_logs import SMALL, append, content, open_log
+
+KEY = ("t", 0)
+
+
+def log_of(topic: str, index: int, config: LogConfig = SMALL) -> Log:
+    log = Log.open(
+        f"/d/{topic}-{index}",
+        config,
+        MemoryDisk(),
+        ManualClock(),
+        topic=topic,
+        partition=index,
+        topic_id=topic.encode() * 16,
+    )
+    log.update_high_watermark(0)
+    return log
+
+
+def has_all(partition: FollowedPartition, leader: Log) -> bool:
+    return partition.log.log_end_offset == leader.log_end_offset
+
+
+@in_loop
+async def test_it_fetches_what_is_there_and_what_comes() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "before", 1)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: has_all(partition, log))
+        for number in range(20):
+            append(log, f"later {number}", 1)
+        leader.watermarks[KEY] = 15
+        await until(lambda: has_all(partition, log))
+        append(log, "last", 1)
+        await until(lambda: has_all(partition, log))
+        assert content(partition.log) == content(log)
+        assert partition.high_watermark == 15
+        assert partition.follower.lag == 0
+        fetch = leader.fetches[0]
+        assert fetch.replica_state is not None
+        assert (fetch.replica_state.replica_id, fetch.max_bytes) == (1, 10 << 20)
+        assert fetch.topics[0].partitions[0].current_leader_epoch == 1
+
+
+@in_loop
+async def test_only_what_has_changed_is_asked_for_in_a_session() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(8)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x", 1)
+    async with following(leader) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(8)]
+        await until(lambda: all(map(has_all, partitions, logs)))
+        seen = len(leader.fetches)
+        append(logs[3], "more", 1)
+        await until(lambda: has_all(partitions[3], logs[3]))
+        await until(lambda: len(leader.fetches) > seen + 3)
+        later = leader.fetches[seen + 3 :]
+        assert all(fetch.session_epoch > 0 for fetch in later)
+        assert not any(fetch.topics for fetch in later[1:])
+        broker.fetchers.update(remove=[partitions[0]])
+        await until(lambda: any(fetch.forgotten_topics_data for fetch in leader.fetches))
+        assert len(leader.session) == 7
+
+
+@in_loop
+async def test_a_leader_without_sessions_is_followed_as_well() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.keeps_sessions = False
+    leader.lead(log, 1)
+    for number in range(10):
+        append(log, f"{number}", 1)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: has_all(partition, log))
+        assert {fetch.session_epoch for fetch in leader.fetches} == {0}
+
+
+FAULTS = ["gone", "half", "twice", "damaged", "cut", "forgotten", ""]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS[:-1], "late"])
+def test_a_faulty_answer_costs_nothing_but_time(fault: str) -> None:
+    @in_loop
+    async def run() -> None:
+        leader, log = FakeLeader(), open_log(MemoryDisk())
+        leader.lead(log, 1)
+        for number in range(12):
+            append(log, f"{number}", 1)
+        leader.faults = ["", fault, fault, "", fault]
+        timeout_ms = 50 if fault == "late" else 30_000
+        async with following(leader, replace(SETTINGS, replica_socket_timeout_ms=timeout_ms)) as b:
+            partition = b.follow(open_log(MemoryDisk()), 1)
+            await until(lambda: has_all(partition, log) and not leader.faults)
+            assert content(partition.log) == content(log)
+
+    run()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_mixture_of_faults_and_elections_ends_in_the_leaders_log(seed: int) -> None:
+    @in_loop
+    async def run() -> None:
+        chance = random.Random(seed)
+        leader = FakeLeader(fetch_version=11 if seed % 3 == 2 else 18)
+        leader.keeps_sessions = seed % 2 == 0
+        logs = [open_log(MemoryDisk()), open_log(MemoryDisk())]
+        epoch = 1
+        leader.lead(logs[0], epoch)
+        async with following(leader) as broker:
+            partition = broker.follow(logs[1], epoch)
+            for number in range(120):
+                append(leader.logs[KEY], f"{number} in {epoch}", epoch, count=chance.randint(1, 3))
+                if chance.random() < 0.3:
+                    leader.faults.append(chance.choice(FAULTS))
+                if chance.random() < 0.1:
+                    leader.errors.setdefault(KEY, []).append(
+                        chance.choice(
+                            [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID]
+                        )
+                    )
+                if chance.random() < 0.1:
+                    count = len(leader.requests)
+                    await until(lambda count=count: len(leader.requests) > count + 2)
+                if chance.random() < 0.08:
+                    # The other one leads, with what it has; what it lacks was not committed.
+                    broker.fetchers.update(remove=[partition])
+                    partition.lose()
+                    epoch += 1
+                    logs.reverse()
+                    leader.lead(logs[0], epoch)
+                    partition = broker.follow(logs[1], epoch)
+            leader.faults, leader.errors = [], {}
+            await until(lambda: content(logs[0]) == content(logs[1]))
+
+    run()
+
+
+@in_loop
+async def test_an_old_leader_is_asked_where_epochs_end_before_the_first_fetch() -> None:
+    leader, log = FakeLeader(fetch_version=11), open_log(MemoryDisk())
+    leader.lead(log, 3)
+    append(log, "theirs", 3)
+    other = open_log(MemoryDisk())
+    append(other, "mine", 1)
+    append(other, "mine", 1)
+    async with following(leader) as broker:
+        partition = broker.follow(other, 3)
+        await until(lambda: content(partition.log) == content(log))
+        kinds = [type(each).__name__ for each in leader.requests]
+        assert kinds.index("OffsetForLeaderEpochRequest") < kinds.index("FetchRequest")
+
+
+@in_loop
+async def test_what_diverges_is_cut_and_its_recovery_point_written_before_more_is_appended() -> (
+    None
+):
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    append(log, "both", 1)
+    other = open_log(MemoryDisk())
+    append(other, "both", 1)
+    for _ in range(5):
+        append(other, "never committed", 1)
+    other.flush(wait=True)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+    async with following(leader) as broker:
+        partition = broker.follow(other, 2)
+        await until(lambda: has_all(partition, log) and partition.follower.lag is not None)
+        assert content(other) == content(log)
+        assert broker.written == 1
+
+
+@in_loop
+async def test_a_follower_that_is_behind_the_metadata_waits_for_them() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 5)
+    append(log, "x", 5)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 4)
+        await until(lambda: broker.fetchers.failed_partitions == 1)
+        asked = len(leader.fetches)
+        assert partition.log.log_end_offset == 0
+        broker.again(partition, 5)
+        await until(lambda: has_all(partition, log))
+        assert broker.fetchers.failed_partitions == 0
+        assert len(leader.fetches) > asked
+
+
+@in_loop
+async def test_a_leader_that_is_behind_is_asked_again() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 4)
+    append(log, "x", 4)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 5)
+        await until(lambda: len(leader.fetches) > 3)
+        assert partition.log.log_end_offset == 0
+        leader.epochs[KEY] = 5
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_one_partitions_trouble_is_not_anothers() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(3)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x", 1)
+    leader.errors["t", 1] = [ErrorCode.KAFKA_STORAGE_ERROR] * 20
+    leader.errors["t", 2] = [ErrorCode.FENCED_LEADER_EPOCH]
+    async with following(leader) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(3)]
+        for number in range(10):
+            append(logs[0], f"{number}", 1)
+        await until(lambda: has_all(partitions[0], logs[0]) and has_all(partitions[1], logs[1]))
+        assert broker.fetchers.failed_partitions == 1
+        assert partitions[2].log.log_end_offset == 0
+
+
+@in_loop
+async def test_a_full_disk_fails_the_partition_alone() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x" * 100, 1)
+    disk = MemoryDisk()
+    mine = Log.open(
+        "/d/t-1", SMALL, disk, ManualClock(), topic="t", partition=1, topic_id=b"t" * 16
+    )
+    disk.capacity_bytes = 10
+    async with following(leader) as broker:
+        good = broker.follow(log_of("t", 0), 1)
+        bad = broker.follow(mine, 1)
+        await until(lambda: has_all(good, logs[0]) and broker.fetchers.failed_partitions == 1)
+        assert bad.log.log_end_offset == 0
+        disk.capacity_bytes = None
+        broker.again(bad, 1)  # as new metadata do
+        await until(lambda: has_all(bad, logs[1]))
+
+
+@in_loop
+async def test_a_follower_beyond_the_leaders_end_is_cut_to_it() -> None:
+    """A fetch without an epoch to compare, as of a log from before there were epochs."""
+    leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "x", 1)
+    for _ in range(4):
+        append(other, "x", 1)
+    other.leader_epochs.clear()
+    async with following(leader) as broker:
+        partition = broker.follow(other, 1, watermark=4)
+        await until(lambda: other.log_end_offset == 1)
+        append(log, "y", 1)
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_a_follower_below_the_leaders_start_begins_there() -> None:
+    leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(60):
+        append(log, f"{number}" * 10, 1)
+    append(other, "0" * 10, 1)
+    log.update_high_watermark(60)
+    log.advance_log_start_offset(40)
+    leader.watermarks[KEY] = 60
+    async with following(leader) as broker:
+        partition = broker.follow(other, 1)
+        await until(lambda: has_all(partition, log))
+        assert other.log_start_offset == 40
+        assert content(other) == content(log)
+        assert other.leader_epochs.entries == log.leader_epochs.entries
+
+
+@in_loop
+async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(60):
+        append(log, f"{number}" * 10, 1)
+    leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
+    asked: list[FollowedPartition] = []
+
+    async def end_of_lake(partition: FollowedPartition) -> tuple[int, Ending]:
+        asked.append(partition)
+        return 30, Ending(leader_epochs=((1, 0),))
+
+    async with following(leader) as broker:
+        broker.around.end_of_lake = end_of_lake
+        partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
+        await until(lambda: has_all(partition, log))
+        assert asked == [partition]
+        assert partition.log.log_start_offset == 0
+        assert partition.log.local_log_start_offset == 30
+        assert partition.log.leader_epochs.entries == ((1, 0),)
+        assert content(partition.log) == content(log)[-len(content(partition.log)) :]
+
+
+def replace_tiered() -> LogConfig:
+    return replace(SMALL, remote_storage_enable=True)
+
+
+@in_loop
+async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(5):
+        append(log, f"{number}", 1)
+    other = open_log(MemoryDisk(), config=replace(SMALL, flush_messages=1))
+    async with following(leader) as broker:
+        partition = broker.follow(other, 1)
+        await until(lambda: has_all(partition, log) and other.recovery_point == 5)
+        offsets = [
+            wanted.fetch_offset
+            for fetch in leader.fetches
+            for topic in fetch.topics
+            for wanted in topic.partitions
+        ]
+        assert offsets == [0, 1, 2, 3, 4, 5]
+
+
+@in_loop
+async def test_a_source_that_moves_is_found_again() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "x", 1)
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=5)) as broker:
+        good = broker.image.brokers.pop(2)
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        broker.register(("127.0.0.1", 1))  # nobody is there
+        await until(lambda: partition.follower.due_ms > 0)
+        broker.image.brokers[2] = good
+        broker.fetchers.wake(2)
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_a_fetcher_without_partitions_ends() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        assert len(list(broker.fetchers)) == 1
+        broker.fetchers.update(remove=[partition])
+        assert not list(broker.fetchers)
+
+
+@in_loop
+async def test_partitions_are_spread_over_num_replica_fetchers() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(8)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x", 1)
+    leader.keeps_sessions = False
+    async with following(leader, replace(SETTINGS, num_replica_fetchers=4)) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(8)]
+        await until(lambda: all(map(has_all, partitions, logs)))
+        assert sorted(len(fetcher) for fetcher in broker.fetchers) == [2, 2, 2, 2]
+        assert leader.connections == 4
