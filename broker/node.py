@@ -17,6 +17,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.cleaning.manager import LogCleaner
+from broker.cleaning.run import Ask
+from broker.cleaning.settings import CleanerSettings
 from broker.cluster.controller import Defaults
 from broker.cluster.driver import ClusterDriver
 from broker.cluster.event_lines import lines_of
@@ -78,6 +81,7 @@ class Node:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    cleaner: LogCleaner
     tier: TierManager | None
 
     def __init__(
@@ -90,11 +94,16 @@ class Node:
         open_lake: Callable[[str], Store] | None = None,
         lake_clock: LogClock | None = None,
         threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
+        ask_cleaner: Ask | None = None,
     ) -> None:
-        """What stands behind the keywords is the machine's own, unless a simulation brings another lake and threads."""
+        """What stands behind the keywords is the machine's own, unless a simulation brings another lake and threads.
+
+        `ask_cleaner` stands for the process that compacts logs.
+        """
         self.config = config
         self._open_lake = open_lake or _open_exclusive
         self._lake_clock = lake_clock
+        self._ask_cleaner = ask_cleaner
         self.clock = clock
         self.disk = disk
         self.network = network
@@ -141,6 +150,7 @@ class Node:
         await self.replica_manager.start()
         self.groups.start()
         self.transactions.start()
+        self.cleaner.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self._metrics_server.serve()
         await self.server.serve()
@@ -253,6 +263,14 @@ class Node:
             producer_ids=self.producer_ids,
             offsets_marked=self._offsets_marked,
         )
+        self.cleaner = LogCleaner(
+            CleanerSettings.of(config.values()),
+            self.log_manager,
+            clock=self.clock,
+            disk=self.disk,
+            executor=self._executor,
+            ask=self._ask_cleaner,
+        )
         if config.remote_log_storage_system_enable:
             self.tier = TierManager(TierSettings.of(config.values()), self.clock)
             self.replica_manager.tier = self.tier
@@ -327,6 +345,7 @@ class Node:
             self._ticking.cancel()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
+        await self.cleaner.stop()
         self.groups.stop()
         self.transactions.stop()
         self.replica_manager.stop()

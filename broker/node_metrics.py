@@ -148,6 +148,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
     yield BROKER_STATE, (), _state(node)
     yield from _replica_samples(node, partitions)
     yield from node.replica_manager.topic_metrics.samples()
+    yield from node.cleaner.samples()
     yield ACTIVE_CONTROLLER, (), int(node.controller.is_active)
     for metric, count in _OF_CLUSTER.items():
         yield metric, (), count(node.metadata)

@@ -108,13 +108,6 @@ group.streams.num.standby.replicas I 0
 group.streams.session.timeout.ms I 45000
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
-log.cleaner.backoff.ms L 15000
-log.cleaner.dedupe.buffer.size L 134217728
-log.cleaner.enable B true
-log.cleaner.io.buffer.load.factor D 0.9
-log.cleaner.io.buffer.size I 524288
-log.cleaner.io.max.bytes.per.second D 1.7976931348623157E308
-log.cleaner.threads I 1
 log.dir.failure.timeout.ms L 30000
 max.connection.creation.rate I 2147483647
 max.connections.per.ip.overrides S
