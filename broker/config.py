@@ -199,6 +199,11 @@ def _check_topic(topic: TopicConfig) -> None:
             raise ConfigError(
                 f"{name}={','.join(replicas)} is neither * nor partition:broker with commas"
             )
+    if topic.min_compaction_lag_ms > topic.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={topic.min_compaction_lag_ms} is more than "
+            f"max.compaction.lag.ms={topic.max_compaction_lag_ms}"
+        )
     if not topic.remote_storage_enable:
         return
     for local, total in (
@@ -224,6 +229,11 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
             raise ConfigError(f"{name} is no setting of a topic{_nearest(name, topic_settings())}")
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
+    if topic.remote_storage_enable and "compact" in topic.cleanup_policy:
+        if "remote_storage_enable" in parsed:
+            # As in Kafka (KIP-405): what is in the table would have to be compacted, too.
+            raise ConfigError("remote.storage.enable=true: a compacted topic is no table")
+        topic = replace(topic, remote_storage_enable=False)
     if topic.remote_storage_enable and not config.remote_log_storage_system_enable:
         raise ConfigError(
             "remote.storage.enable=true: this broker has remote.log.storage.system.enable=false"

@@ -96,8 +96,11 @@ def describe_all_brokers(config: BrokerConfig) -> list[Described]:
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
     """All settings of a topic with these of its own."""
     described = []
+    policy = overrides.get("cleanup.policy", ",".join(config.topic.cleanup_policy))
     for name, setting in settings_of(type(config.topic)).items():
         inherited = setting.text(getattr(config.topic, attribute_of(name)))
+        if name == "remote.storage.enable" and "compact" in policy:
+            inherited = "false"  # Compacted topics are no tables.
         synonyms: tuple[Synonym, ...] = ()
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)

@@ -1,8 +1,7 @@
 """Pure: the settings of a topic, with the broker-wide settings that give them their defaults.
 
 Rules of this file: declarations only, in the order of Kafka's documentation; names, types, defaults and bounds
-are Kafka's unless the sentence says otherwise. What belongs to log compaction and throttling is
-declared so that its default is accepted and shown, and honoured with the feature.
+are Kafka's unless the sentence says otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class TopicConfig:
         ("delete",),
         "What happens to old segments: delete, or compact by key.",
         choices=("compact", "delete"),
-        honours=("delete",),
         synonyms=_of("log.cleanup.policy"),
     )
     compression_gzip_level: int = i32(
@@ -63,7 +61,6 @@ class TopicConfig:
         DAY_MS,
         "How long compaction keeps the marks of deleted keys.",
         low=0,
-        honours=(str(DAY_MS),),
         synonyms=_of("log.cleaner.delete.retention.ms"),
     )
     file_delete_delay_ms: int = i64(
@@ -112,7 +109,6 @@ class TopicConfig:
         MAX_LONG,
         "The longest time that a record may escape compaction.",
         low=1,
-        honours=(str(MAX_LONG),),
         synonyms=_of("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = i32(
@@ -144,14 +140,12 @@ class TopicConfig:
         "The share of a log that must be uncompacted before compaction runs.",
         low=0,
         high=1,
-        honours=("0.5",),
         synonyms=_of("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = i64(
         0,
         "The shortest time that a record escapes compaction.",
         low=0,
-        honours=("0",),
         synonyms=_of("log.cleaner.min.compaction.lag.ms"),
     )
     min_insync_replicas: int = i32(
@@ -174,7 +168,7 @@ class TopicConfig:
     remote_storage_enable: bool = boolean(
         True,
         "Whether the topic is a Delta table. Kafka's default is false; here it is the value of "
-        "remote.log.storage.system.enable.",
+        "remote.log.storage.system.enable, and false for compacted topics, which are none.",
         ours=True,
     )
     retention_bytes: int = i64(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -58,13 +59,15 @@ class LogCleaner:
         *,
         clock: Clock,
         disk: Disk,
+        executor: Executor | None = None,
         ask: Ask | None = None,
     ) -> None:
-        """`ask` stands for the child process, where there shall be none."""
+        """`executor` has the threads that wait for disks; `ask` stands for the child process, where there is none."""
         self._settings = settings
         self._logs = logs
         self._clock = clock
         self._disk = disk
+        self._executor = executor
         self._worker: Worker | None = None
         if ask is None:
             self._worker = Worker(
@@ -181,10 +184,13 @@ class LogCleaner:
             plan,
             ask=self._ask,
             disk=self._disk,
-            in_thread=_in_thread,
+            in_thread=self._in_thread,
             abort=self._send,
             clock=self._clock,
         )
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _send(self, request: Header) -> None:
         """Ask something whose answer changes nothing."""
@@ -252,10 +258,6 @@ class LogCleaner:
 async def _ask(worker: Worker, request: Header) -> Header:
     answer, _ = await worker.ask(request)
     return answer
-
-
-async def _in_thread(work: Callable[[], None]) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def _tell(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:

@@ -85,8 +85,9 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
     if wanted.remote_storage_enable or not config.remote_log_storage_system_enable:
         return
     if topic_config(config, before).remote_storage_enable:
+        name = "cleanup.policy" if "compact" in wanted.cleanup_policy else "remote.storage.enable"
         message = (
-            "remote.storage.enable=false: a topic stays a Delta table once it is one, "
+            f"{name}={after.get(name, '')}: a topic stays a Delta table once it is one, "
             "for what is in the table may be nowhere else"
         )
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)

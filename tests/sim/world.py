@@ -178,6 +178,7 @@ class Host:
             "log.dirs": "/data",
             "lake.uri": "/lake",
             "broker.rack": f"rack-{self.node_id % 2}",
+            "log.cleaner.enable": "false",  # Its work is done by another process.
             **self._world.settings,
         }
         return {name: (value, "sim") for name, value in given.items()}

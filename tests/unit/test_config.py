@@ -77,7 +77,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ),
         ("segment.bytes=2097152", "for all topics it is called log.segment.bytes"),
         ("num.io.threads=9", "num.io.threads=9 is not honoured by this broker yet: leave it at 8"),
-        ("log.cleanup.policy=compact", "is not honoured by this broker yet: leave it at delete"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
+        ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
         ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not honoured"),
         ("log.dirs=", "log.dirs= does not name a directory"),
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
@@ -179,7 +180,6 @@ def test_a_topic_may_differ_from_its_broker() -> None:
     [
         ("segment.bytes", "1048575", "segment.bytes=1048575 is below the least value allowed"),
         ("segment.byte", "1", "segment.byte is no setting of a topic: did you mean segment.bytes"),
-        ("cleanup.policy", "compact", "cleanup.policy=compact is not honoured by this broker yet"),
         ("cleanup.policy", "shred", "cleanup.policy=shred is none of: compact, delete"),
         ("compression.type", "br", "compression.type=br is none of: uncompressed, zstd"),
         ("compression.gzip.level", "0", "compression.gzip.level=0 is neither -1 nor one of 1 to 9"),
@@ -195,6 +195,24 @@ def test_a_mistake_in_a_topic_is_named(name: str, text: str, words: str) -> None
     with pytest.raises(ConfigError) as raised:
         topic_config(load(None), {name: text})
     assert words in str(raised.value)
+
+
+def test_a_compacted_topic_is_no_table() -> None:
+    config = load(None)
+    assert topic_config(config, {}).remote_storage_enable
+    assert not topic_config(config, {"cleanup.policy": "compact,delete"}).remote_storage_enable
+    with pytest.raises(ConfigError, match="remote.storage.enable=true: a compacted topic"):
+        topic_config(config, {"cleanup.policy": "compact", "remote.storage.enable": "true"})
+    all_compacted = load(None, ["log.cleanup.policy=compact"])
+    assert not topic_config(all_compacted, {}).remote_storage_enable
+    described = {each.name: each for each in describe_topic(config, {"cleanup.policy": "compact"})}
+    assert described["remote.storage.enable"].value == "false"
+
+
+def test_compaction_may_not_be_due_before_it_is_allowed() -> None:
+    lags = {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms=6 is more than max"):
+        topic_config(load(None), lags)
 
 
 def test_local_retention_is_within_the_total() -> None:
