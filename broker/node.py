@@ -285,6 +285,7 @@ class Node:
             self.replica_manager.configure_all()
         await self.replica_manager.apply(events)
         self.groups.apply(events)
+        self.transactions.apply(events)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:

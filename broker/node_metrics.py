@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
 from broker.tier.metrics import tier_samples
+from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
+from broker.transactions.metrics import late_samples, transaction_samples
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -156,6 +159,17 @@ def node_samples(node: Node) -> Iterator[Sample]:
         for partition in partitions:
             yield metric, (partition.topic, str(partition.index)), read(partition)
     yield from group_samples(list(node.groups.shards()))
+    yield from transaction_samples(node.transactions.topic.begun())
+    now_ms = node.clock.monotonic_ms()
+    yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)
+    yield from TRANSACTION_LOADS.samples(
+        node.transactions.loads, node.transactions.states(), now_ms
+    )
+    yield from late_samples(
+        partitions,
+        now_ms=node.clock.now_ms(),
+        max_timeout_ms=node.config.transaction_max_timeout_ms,
+    )
     if node.tier is not None:
         yield from tier_samples(node.tier.metrics, node.tier.lags())
 

@@ -128,7 +128,6 @@ num.io.threads I 8
 num.network.threads I 3
 num.recovery.threads.per.data.dir I 2
 num.replica.alter.log.dirs.threads I
-offsets.load.buffer.size I 5242880
 offsets.topic.compression.codec I 0
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
 producer.purgatory.purge.interval.requests I 1000
@@ -248,7 +247,6 @@ ssl.truststore.password P
 ssl.truststore.type S JKS
 telemetry.max.bytes I 1048576
 transaction.partition.verification.enable B true
-transaction.state.log.load.buffer.size I 5242880
 transaction.two.phase.commit.enable B false
 """
 

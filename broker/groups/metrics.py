@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from broker.coordinating.loads import LoadMetrics
 from broker.groups.shard import GroupShard
 from broker.groups.state import Count
 from broker.groups.states import GroupState
@@ -16,6 +17,7 @@ from broker.net.metrics_names import Sample, attribute, gauge
 _OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
 _COUNTERS = "kafka.server:type=group-coordinator-metrics"
 
+LOADS = LoadMetrics(_COUNTERS, "groups", states_are_ours=False)
 OFFSETS = gauge(f"{_OF_GROUPS}NumOffsets", "Committed offsets of all groups.")
 GROUPS = gauge(f"{_OF_GROUPS}NumGroups", "Groups that this broker coordinates.")
 _BY_STATE = {

@@ -5,8 +5,7 @@ Rules of this file:
   say so. What a failed append means is the machine's to say; to clients it is one of Kafka's coordinator errors.
 - No answer goes out before everything that was appended up to its event is below the high watermark. One that waits
   longer than offsets.commit.timeout.ms is COORDINATOR_NOT_AVAILABLE: the client asks again.
-- While the log is read the answer is COORDINATOR_LOAD_IN_PROGRESS; when this broker does not lead the partition any
-  more, NOT_COORDINATOR, also for all who wait.
+- Why requests are refused, while the log is read and after the lead, is `broker.coordinating.lead`'s to say.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from broker.coordinating.lead import Lead
+from broker.coordinating.loads import Loads, State
 from broker.groups.loading import replay_batch
 from broker.groups.records import encode_record
 from broker.groups.shard import GroupShard, Request, TopicsDeleted
@@ -35,8 +36,6 @@ from broker.groups.values import (
     StoringAssignment,
     Ticket,
 )
-from broker.log.replay import LoadFailed, replay_log
-from broker.log.values import AppendOrigin
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, Record, build_batch
@@ -46,21 +45,11 @@ _LOGGER = logging.getLogger(__name__)
 
 # How many deadlines are dealt with before others get their turn.
 TICKS_AT_ONCE = 20
-RECOVERY_POLL_SECONDS = 0.05
 # Room for what stands around a record's key and value in a batch.
 RECORD_OVERHEAD_BYTES = 40
 
 _NOBODY: Ticket = -1
 _OURSELVES = Client("", "", 0)
-COORDINATOR_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 class Uncommitted(NamedTuple):
@@ -80,70 +69,48 @@ class ShardRunner:
         settings: GroupSettings,
         *,
         clock: Clock,
+        loads: Loads,
         new_id: Callable[[], str],
     ) -> None:
         self.partition = partition
+        self.lead = Lead(
+            partition,
+            clock=clock,
+            loads=loads,
+            load_bytes=settings.offsets_load_buffer_size,
+        )
         self.shard = GroupShard(settings, new_id)
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Why no request is taken; None: they are.
-        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._loading: asyncio.Task[None] | None = None
         # Topics that went while the log was being read.
         self._deleted: list[tuple[str, bytes]] = []
         self._next_ticket = 0
         # Who waits; None while the request is still being handled.
         self._open: dict[Ticket, asyncio.Future[Any] | None] = {}
         self._at_once: Any = _NOT_YET
-        self._written = -1
         self._uncommitted: deque[Uncommitted] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     @property
-    def is_loading(self) -> bool:
-        """Whether the log is still being read."""
-        return self._refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    @property
     def is_active(self) -> bool:
         """Whether requests are taken."""
-        return self._refusal is None
+        return self.lead.state is State.ACTIVE
 
     @property
     def is_closed(self) -> bool:
         """Whether this coordinator will never take a request again."""
-        return self._refusal is ErrorCode.NOT_COORDINATOR
+        return self.lead.state is State.CLOSED
 
     # -- beginning and ending -----------------------------------------------------------------------
 
     def start(self) -> None:
         """Read the log; one without records is read at once."""
         self.partition.watch(self)
-        log = self.partition.log
-        if log.log_end_offset == log.log_start_offset and not self.partition.leader.is_recovering:
-            self._loaded()
-        else:
-            self._loading = self._loop.create_task(self._load(), name=f"load {log.name}")
-
-    async def _load(self) -> None:
-        partition = self.partition
-        try:
-            while partition.leader.is_recovering:
-                await asyncio.sleep(RECOVERY_POLL_SECONDS)
-            await replay_log(partition.log, partial(replay_batch, self.shard))
-        except (LoadFailed, KafkaError, OSError) as error:
-            _LOGGER.error("the groups of %s cannot be coordinated: %s", partition.log.name, error)
-            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        else:
-            self._loaded()
-        finally:
-            self._loading = None
+        self.lead.begin(partial(replay_batch, self.shard), self._loaded)
 
     def _loaded(self) -> None:
-        self._written = self.partition.log.log_end_offset - 1
-        self._refusal = None
         self._perform(self.shard.loaded(self._now()), None)
         if self._deleted:
             self.topics_deleted(self._deleted)
@@ -151,10 +118,8 @@ class ShardRunner:
 
     def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Take nothing more, and tell all who wait."""
-        self._refusal = ErrorCode.NOT_COORDINATOR
+        self.lead.end()
         self.partition.unwatch(self)
-        if self._loading is not None:
-            self._loading.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -166,8 +131,7 @@ class ShardRunner:
 
     def submit(self, request: Request, client: Client) -> Any:
         """The response, or a future that will have it; raises KafkaError."""
-        if self._refusal is not None:
-            raise KafkaError(self._refusal)
+        self.lead.check()
         ticket = self._next_ticket
         self._next_ticket += 1
         self._open[ticket] = None
@@ -188,16 +152,16 @@ class ShardRunner:
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Forget the offsets of topics that are gone."""
-        if self.is_loading:
+        if self.lead.state is State.LOADING:
             self._deleted.extend(topics)
-        elif self._refusal is None:
+        elif self.is_active:
             request = TopicsDeleted(topics=tuple(topics))
             self._perform(self.shard.handle(request, _OURSELVES, _NOBODY, self._now()), None)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """A marker was appended to the partition's log; while that is being read, reading will find it."""
-        if self._refusal is None:
-            self._written = self.partition.log.log_end_offset - 1
+        if self.is_active:
+            self.lead.written = self.partition.log.log_end_offset - 1
             self.shard.replay_end_of_transaction(producer_id, committed=committed)
 
     def _tick(self) -> None:
@@ -217,7 +181,7 @@ class ShardRunner:
 
     def _arm(self) -> None:
         """Wake up when something is due; a timer that is too early does no harm."""
-        due = [] if self._refusal is not None else [self.shard.next_due_ms()]
+        due = [self.shard.next_due_ms()] if self.is_active else []
         if self._uncommitted:
             due.append(self._uncommitted[0].deadline_ms)
         next_ms = min((each for each in due if each is not None), default=None)
@@ -260,7 +224,7 @@ class ShardRunner:
                 self._append_batch(records, result.producer)
         except KafkaError as error:
             _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
-            return COORDINATOR_ERRORS.get(error.code, error.code)
+            return error.code
         return None
 
     def _batches(
@@ -294,15 +258,12 @@ class ShardRunner:
             producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
             is_transactional=producer is not None,
         )
-        info = self.partition.append(
-            memoryview(bytearray(batch)), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
-        )
-        self._written = info.last_offset
+        first_offset = self.lead.append(batch)
         for i, (record, _, _) in enumerate(records):
             self.shard.replay(
                 record.key,
                 record.value,
-                record_offset=info.first_offset + i,
+                record_offset=first_offset + i,
                 producer_id=producer_id,
             )
 
@@ -311,12 +272,12 @@ class ShardRunner:
     def _give(self, replies: Sequence[Reply]) -> None:
         if not replies:
             return
-        if self._written < self.partition.high_watermark:
+        if self.lead.written < self.partition.high_watermark:
             for reply in replies:
                 self._answer(reply)
             return
         deadline_ms = self._clock.monotonic_ms() + self._settings.offsets_commit_timeout_ms
-        self._uncommitted.extend(Uncommitted(self._written, deadline_ms, r) for r in replies)
+        self._uncommitted.extend(Uncommitted(self.lead.written, deadline_ms, r) for r in replies)
 
     def _answer(self, reply: Reply) -> None:
         future = self._open.pop(reply.ticket, _NOT_YET)

@@ -152,6 +152,7 @@ class GroupSettings:
     group_min_session_timeout_ms: int = 6_000
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5_000
+    offsets_load_buffer_size: int = 5 * 1024 * 1024
     offsets_retention_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 7 * 24 * 60
     offsets_topic_num_partitions: int = 50

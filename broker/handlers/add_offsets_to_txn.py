@@ -30,7 +30,7 @@ def add_offsets_to_txn(
 
     if not request.group_id:
         return _refuse(ErrorCode.INVALID_GROUP_ID, context)
-    if not context.node.groups.has_topic:
+    if not context.node.groups.topic.is_there:
         return _add_when_there_is_a_topic(request, context)
     return _add(request, context)
 
@@ -39,7 +39,7 @@ async def _add_when_there_is_a_topic(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
     try:
-        await context.node.groups.ensure_topic()
+        await context.node.groups.topic.ensure()
     except KafkaError as error:
         return _refuse(error.code, context)
     answer = _add(request, context)
@@ -49,7 +49,7 @@ async def _add_when_there_is_a_topic(
 def _add(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
-    index = context.node.groups.partition_of(request.group_id)
+    index = context.node.groups.topic.partition_of(request.group_id)
     if index is None:
         return _refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, context)
     return answered(

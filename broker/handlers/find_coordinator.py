@@ -13,11 +13,11 @@ Versions: 1 key types and error messages; 3 flexible; 4 several keys in one requ
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Any
 
-from broker.groups.coordinator import GroupCoordinator
+from broker.coordinating.topic import CoordinatedTopic
 from broker.handlers.common import brokers_of
 from broker.net.registry import RequestContext, serves
-from broker.transactions.coordinator import TransactionCoordinator
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka_ds.wire.messages.cluster import Coordinator
@@ -33,21 +33,24 @@ def find_coordinator(
     request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Name the coordinator of each key."""
-    node = context.node
-    if request.key_type == TRANSACTION and not node.transactions.has_topic:
-        return _find_when_there_is_a_topic(request, context, node.transactions)
-    if request.key_type == GROUP and not node.groups.has_topic:
-        return _find_when_there_is_a_topic(request, context, node.groups)
+    topic = _topic_of(request.key_type, context)
+    if topic is not None and not topic.is_there:
+        return _find_when_there_is(topic, request, context)
     return _answer(request, context)
 
 
-async def _find_when_there_is_a_topic(
-    request: FindCoordinatorRequest,
-    context: RequestContext,
-    coordinator: GroupCoordinator | TransactionCoordinator,
+def _topic_of(key_type: int, context: RequestContext) -> CoordinatedTopic[Any] | None:
+    """The topic that keeps keys of this type."""
+    if key_type == GROUP:
+        return context.node.groups.topic
+    return context.node.transactions.topic if key_type == TRANSACTION else None
+
+
+async def _find_when_there_is(
+    topic: CoordinatedTopic[Any], request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     try:
-        await coordinator.ensure_topic()
+        await topic.ensure()
     except KafkaError as error:
         return _answer(request, context, error)
     return _answer(request, context)
@@ -74,12 +77,15 @@ def _answer(
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> Coordinator:
-    if key_type not in (GROUP, TRANSACTION):
+    topic = _topic_of(key_type, context)
+    if topic is None:
         message = f"Unknown or unserved coordinator type {key_type}"
         return _none(key, ErrorCode.INVALID_REQUEST, message)
     image = context.node.metadata
+    index = topic.partition_of(key)
+    kept = None if index is None else image.partition(topic.name, index)
     for broker, host, port in brokers_of(image, context.listener):
-        if broker.broker_id == image.controller_id:
+        if kept is not None and broker.broker_id == kept.leader:
             return Coordinator(
                 key=key, node_id=broker.broker_id, host=host, port=port, error_message=""
             )

@@ -74,7 +74,7 @@ def txn_offset_commit(
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> None:
     """Refuse offsets that do not belong to the open transaction; raises KafkaError."""
     node = context.node
-    index = node.groups.partition_of(request.group_id)
+    index = node.groups.topic.partition_of(request.group_id)
     if index is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     join_transaction(

@@ -18,7 +18,6 @@ from broker.log.values import FileSlice
 from kafka_ds.wire.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
 from kafka_ds.wire.errors import MalformedFrame
 
-# Kafka's offsets.load.buffer.size and transaction.state.log.load.buffer.size.
 LOAD_BYTES = 5 * 1024 * 1024
 RECORDS_AT_ONCE = 500
 
@@ -30,15 +29,24 @@ class LoadFailed(Exception):
     """The log holds something that must not be passed over."""
 
 
-async def replay_log(log: Log, replay: ReplayBatch) -> None:
-    """Give each batch to `replay`; raises LoadFailed, KafkaError or OSError."""
+async def replay_log(
+    log: Log,
+    replay: ReplayBatch,
+    *,
+    load_bytes: int = LOAD_BYTES,
+    on_progress: Callable[[int], None] = lambda offset: None,
+) -> None:
+    """Give each batch to `replay`; raises LoadFailed, KafkaError or OSError.
+
+    `load_bytes` are read at once (a batch that is larger is read whole); `on_progress` hears how far it has come.
+    """
     offset = log.local_log_start_offset
     while offset < log.log_end_offset:
         end_offset = log.log_end_offset
         read = await asyncio.to_thread(
             log.read,
             offset,
-            max_bytes=LOAD_BYTES,
+            max_bytes=load_bytes,
             upper_bound_offset=end_offset,
             min_one_batch=True,
         )
@@ -46,6 +54,7 @@ async def replay_log(log: Log, replay: ReplayBatch) -> None:
             offset = end_offset  # compaction has left nothing up to there
         for part in read.slices:
             offset = await _replay_slice(log, replay, await _read(log, part), offset)
+        on_progress(offset)
 
 
 async def _replay_slice(log: Log, replay: ReplayBatch, data: bytes | bytearray, offset: int) -> int:

@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
+from broker.coordinating.topic import Partitions
 from broker.groups.placement import TOPIC as OFFSETS_TOPIC
 from broker.log.values import AppendOrigin
-from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from broker.transactions.values import TopicPartition, Transaction
 from kafka_ds.wire.batch import ControlType, end_transaction_marker
@@ -32,12 +31,6 @@ FENCED = frozenset(
 )
 
 OffsetsMarked = Callable[[int, int, bool], None]
-
-
-class Partitions(Protocol):
-    """Where to find the partitions that this broker leads; `get` raises KafkaError."""
-
-    def get(self, topic: str, index: int) -> HostedPartition: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ Rules of this file:
   its leader must not be seen in any partition.
 - Markers that can be written at once are, before the answer goes out: the next transaction of the same producer then
   finds this one complete and need not ask twice. The rest is tried until it is done.
-- While the log is read the answer is COORDINATOR_LOAD_IN_PROGRESS; when this broker does not lead the partition any
-  more, NOT_COORDINATOR, also for all who wait.
+- Why requests are refused, while the log is read and after the lead, is `broker.coordinating.lead`'s to say.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from broker.groups.runner import COORDINATOR_ERRORS
-from broker.log.replay import LoadFailed, replay_log
-from broker.log.values import AppendOrigin
+from broker.coordinating.lead import Lead
+from broker.coordinating.loads import Loads, State
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from broker.tier.crash_points import CrashPoints
@@ -33,7 +31,6 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
-RECOVERY_POLL_SECONDS = 0.05
 MARKER_RETRY_SECONDS = 0.1
 # How many markers are written before others get their turn.
 MARKERS_AT_ONCE = 100
@@ -51,23 +48,30 @@ class TransactionRunner:
         markers: MarkerWriter,
         *,
         clock: Clock,
+        loads: Loads,
         crash_points: CrashPoints,
     ) -> None:
         self.partition = partition
+        self.lead = Lead(
+            partition,
+            clock=clock,
+            loads=loads,
+            load_bytes=settings.transaction_state_log_load_buffer_size,
+        )
         self.shard = TransactionShard(settings)
         self._markers = markers
         self._clock = clock
         self._crash_points = crash_points
         self._loop = asyncio.get_running_loop()
-        # Why no request is taken; None: they are.
-        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._written = -1
         self._tasks: set[asyncio.Task[None]] = set()
+        # What decided transactions still want, for the metrics.
+        self.markers_left = 0
+        self.ends_left = 0
 
     @property
     def is_closed(self) -> bool:
         """Whether this coordinator will never take a request again."""
-        return self._refusal is ErrorCode.NOT_COORDINATOR
+        return self.lead.state is State.CLOSED
 
     @property
     def coordinator_epoch(self) -> int:
@@ -79,25 +83,9 @@ class TransactionRunner:
     def start(self) -> None:
         """Read the log; one without records is read at once."""
         self.partition.watch(self)
-        log = self.partition.log
-        if log.log_end_offset == log.log_start_offset and not self.partition.leader.is_recovering:
-            self._refusal = None
-        else:
-            self._begin(self._load())
+        self.lead.begin(self._replay_batch, self._loaded)
 
-    async def _load(self) -> None:
-        partition = self.partition
-        try:
-            while partition.leader.is_recovering:
-                await asyncio.sleep(RECOVERY_POLL_SECONDS)
-            await replay_log(partition.log, self._replay_batch)
-        except (LoadFailed, KafkaError, OSError) as error:
-            name = partition.log.name
-            _LOGGER.error("the transactions of %s cannot be coordinated: %s", name, error)
-            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return
-        self._written = partition.log.log_end_offset - 1
-        self._refusal = None
+    def _loaded(self) -> None:
         for effect in self.shard.loaded():
             self._after_commit(partial(self._write_markers, effect.transaction))
 
@@ -111,7 +99,7 @@ class TransactionRunner:
 
     def close(self) -> None:
         """Take nothing more; who waits is told by the partition."""
-        self._refusal = ErrorCode.NOT_COORDINATOR
+        self.lead.end()
         self.partition.unwatch(self)
         for task in tuple(self._tasks):
             task.cancel()
@@ -139,8 +127,7 @@ class TransactionRunner:
 
     def look(self) -> TransactionShard:
         """The machine, for questions that change nothing; raises KafkaError."""
-        if self._refusal is not None:
-            raise KafkaError(self._refusal)
+        self.lead.check()
         return self.shard
 
     def submit(self, event: Event) -> Any:
@@ -149,7 +136,7 @@ class TransactionRunner:
 
     def tick(self, now_ms: int, *, expire: bool) -> None:
         """Abort what is open for too long and, when asked, forget what nobody uses."""
-        if self._refusal is not None:
+        if self.lead.refusal is not None:
             return
         try:
             for result in self.shard.timed_out(now_ms):
@@ -179,27 +166,16 @@ class TransactionRunner:
 
     def _append(self, transactional_id: str, transaction: Transaction | None) -> None:
         now_ms = self._clock.now_ms()
-        batch = build_batch([Record(0, now_ms, *encode_record(transactional_id, transaction))])
-        try:
-            info = self.partition.append(
-                memoryview(bytearray(batch)),
-                acks=-1,
-                now_ms=now_ms,
-                origin=AppendOrigin.COORDINATOR,
-            )
-        except KafkaError as error:
-            code = COORDINATOR_ERRORS.get(error.code, error.code)
-            raise KafkaError(code, error.message) from error
-        except OSError as error:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
-        self._written = info.last_offset
+        self.lead.append(
+            build_batch([Record(0, now_ms, *encode_record(transactional_id, transaction))])
+        )
 
     def _after_commit(self, follow: Callable[[], Any]) -> Any:
         """What `follow` gives when all that was appended is committed: at once if it is, else by a future."""
-        if self.partition.is_acknowledged(self._written, -1):
+        if self.partition.is_acknowledged(self.lead.written, -1):
             return follow()
         answer: asyncio.Future[Any] = self._loop.create_future()
-        waiting = self.partition.acknowledgement(self._written, -1)
+        waiting = self.partition.acknowledgement(self.lead.written, -1)
         waiting.add_done_callback(partial(_settle, answer, follow))
         return answer
 
@@ -240,8 +216,15 @@ class TransactionRunner:
             if not is_settled(code):
                 left.append(where)
         if left:
-            await asyncio.sleep(MARKER_RETRY_SECONDS)
+            await self._wait_with(left)
         await self._write_all(decided, marker, left)
+
+    async def _wait_with(self, left: list[TopicPartition]) -> None:
+        self.markers_left += len(left)
+        try:
+            await asyncio.sleep(MARKER_RETRY_SECONDS)
+        finally:
+            self.markers_left -= len(left)
 
     async def _write_all(
         self, decided: Transaction, marker: Marker, left: list[TopicPartition]
@@ -261,7 +244,7 @@ class TransactionRunner:
                     await asyncio.sleep(0)
             left = again
             if left:
-                await asyncio.sleep(MARKER_RETRY_SECONDS)
+                await self._wait_with(left)
         self._complete(decided)
 
     def _fenced(self, decided: Transaction, where: TopicPartition, code: ErrorCode) -> None:
@@ -270,7 +253,7 @@ class TransactionRunner:
 
     def _complete(self, decided: Transaction) -> None:
         self._crash_points.at("after_markers")
-        if self._refusal is not None:
+        if self.lead.refusal is not None:
             return
         try:
             self._perform(self.shard.markers_written(decided, self._clock.now_ms()))
@@ -279,7 +262,11 @@ class TransactionRunner:
             self._begin(self._complete_later(decided))
 
     async def _complete_later(self, decided: Transaction) -> None:
-        await asyncio.sleep(MARKER_RETRY_SECONDS)
+        self.ends_left += 1
+        try:
+            await asyncio.sleep(MARKER_RETRY_SECONDS)
+        finally:
+            self.ends_left -= 1
         self._complete(decided)
 
 

@@ -46,6 +46,11 @@ class TransactionState(Enum):
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
+    def is_in_log(self) -> bool:
+        """Whether records say this; the others are passed through in memory only."""
+        return self not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+
+    @property
     def may_expire(self) -> bool:
         """Whether a transactional id that is not used may be forgotten."""
         return self in (

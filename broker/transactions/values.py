@@ -118,6 +118,7 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_state_log_load_buffer_size: int = 5 * 1024 * 1024
     transaction_state_log_min_isr: int = 2
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 3

@@ -213,11 +213,11 @@ async def test_while_the_log_is_read_members_are_put_off_and_kept(
         await commit(broker, 5, member_id=member_id, generation_id_or_member_epoch=1)
     may_read = asyncio.Event()
 
-    async def read_later(*args: Any) -> None:
+    async def read_later(*args: Any, **more: Any) -> None:
         await may_read.wait()
-        await replay_log(*args)
+        await replay_log(*args, **more)
 
-    monkeypatch.setattr("broker.groups.runner.replay_log", read_later)
+    monkeypatch.setattr("broker.coordinating.lead.replay_log", read_later)
     async with begun(memory_path) as broker:
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.cluster.events import PartitionRegistration
+from broker.coordinating.loads import Loads, State
 from broker.groups.placement import TOPIC
 from broker.groups.records import encode_record
 from broker.groups.runner import ShardRunner
@@ -73,10 +74,13 @@ class Bench:
         )
         self.partition = HostedPartition(self.log, leader, clock=self.clock)
         self.partition.elected()
+        self.loads = Loads()
 
     def runner(self, **settings: int) -> ShardRunner:
         given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
-        runner = ShardRunner(self.partition, given, clock=self.clock, new_id=lambda: "id")
+        runner = ShardRunner(
+            self.partition, given, clock=self.clock, loads=self.loads, new_id=lambda: "id"
+        )
         runner.start()
         return runner
 
@@ -243,7 +247,7 @@ async def test_very_many_records_go_into_several_batches(tmp_path: Path) -> None
 
 async def until_loaded(runner: ShardRunner) -> None:
     for _ in range(1_000):
-        if not runner.is_loading:
+        if runner.lead.state is not State.LOADING:
             return
         await asyncio.sleep(0.005)
     raise TimeoutError("the log is not read yet")
@@ -257,7 +261,7 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> No
         runner.submit(commit(offset, group=f"g{offset % 7}"), CLIENT)
     runner.close()
     again = bench.runner()
-    assert again.is_loading
+    assert again.lead.state is State.LOADING
     assert code_of(lambda: again.submit(fetch(), CLIENT)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await until_loaded(again)
     assert offsets_of(again.submit(fetch("g3"), CLIENT)) == {("t", 0): 1998}

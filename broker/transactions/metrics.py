@@ -1,0 +1,72 @@
+"""Pure: what is to be seen of transactions, under Kafka's names.
+
+Rules of this file: it reads state and changes none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.coordinating.loads import LoadMetrics
+from broker.net.metrics_names import Sample, gauge
+from broker.transactions.states import TransactionState
+
+if TYPE_CHECKING:
+    from broker.replica.hosted import HostedPartition
+    from broker.transactions.runner import TransactionRunner
+
+LOADS = LoadMetrics(
+    "kafka.server:type=transaction-coordinator-metrics", "transactions", states_are_ours=True
+)
+_MARKERS = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
+MARKERS_LEFT = gauge(
+    f"{_MARKERS}UnknownDestinationQueueSize",
+    "Markers of decided transactions that their partitions could not take yet.",
+)
+ENDS_LEFT = gauge(
+    f"{_MARKERS}LogAppendRetryQueueSize",
+    "Transactions with all their markers whose end could not be written yet.",
+)
+TRANSACTIONS = gauge(
+    "kafka.coordinator.transaction:type=TransactionMetadataManager,name=NumTransactions",
+    "Transactional ids that this broker coordinates, by state.",
+    "state",
+    ours=True,
+)
+LATE = gauge(
+    "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
+    "Led partitions with a transaction that nobody has written to for transaction.max.timeout.ms and five minutes.",
+)
+LATE_AFTER_MS = 5 * 60_000
+
+
+def transaction_samples(runners: Iterable[TransactionRunner]) -> Iterator[Sample]:
+    """Transactional ids by state, and what is left to do for decided transactions."""
+    states: Counter[TransactionState] = Counter()
+    markers_left = ends_left = 0
+    for runner in runners:
+        markers_left += runner.markers_left
+        ends_left += runner.ends_left
+        states.update(each.state for each in runner.shard)
+    yield MARKERS_LEFT, (), markers_left
+    yield ENDS_LEFT, (), ends_left
+    for state in TransactionState:
+        if state.is_in_log:
+            yield TRANSACTIONS, (state.shown,), states[state]
+
+
+def late_samples(
+    partitions: Iterable[HostedPartition], *, now_ms: int, max_timeout_ms: int
+) -> Iterator[Sample]:
+    """Partitions whose last stable offset hangs (KIP-664)."""
+    since_ms = now_ms - max_timeout_ms - LATE_AFTER_MS
+    late = sum(
+        any(
+            producer.transaction_start >= 0 and producer.last_timestamp_ms < since_ms
+            for _, producer in partition.log.producers
+        )
+        for partition in partitions
+    )
+    yield LATE, (), late
