@@ -279,13 +279,15 @@ def _arrive(draft: Draft, broker_id: int) -> None:
 def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) -> None:
     """These directories of the broker failed, as far as that is news."""
     present = draft.brokers[broker_id].log_dirs
-    lost = set(offline) & set(present)
+    lost = set(offline) & set(present) - {LOST_DIRECTORY}
     if not lost:
         return
-    remaining = tuple(each for each in present if each not in lost)
+    remaining = tuple(each for each in present if each not in lost) or (LOST_DIRECTORY,)
     draft.change_broker(broker_id, log_dirs=remaining)
+    broker = draft.brokers[broker_id]
     for _, key, registration in draft.partitions():
-        if directory_of(registration, broker_id) in lost:
+        is_lost = not broker.has_directory(directory_of(registration, broker_id))
+        if is_lost and broker_id in registration.isr:
             _go_offline(draft, key, broker_id)
 
 
@@ -320,10 +322,15 @@ def _assign_directory(
     if broker_id not in registration.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    begins_anew = not broker.has_directory(directory_of(registration, broker_id))
+
     def move(change: PartitionChange) -> None:
         change.directories = {broker_id: wanted.directory}
-        if not broker.has_directory(wanted.directory):
+        if begins_anew or not broker.has_directory(wanted.directory):
             change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+        if begins_anew:
+            # What it held is where its old directory is.
+            change.unclean_shutdown_replicas = (broker_id,)
 
     draft.change(key, move)
     return ErrorCode.NONE

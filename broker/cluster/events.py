@@ -102,7 +102,7 @@ class RegisterBroker(Event):
     """A broker's process has started; `previous_broker_epoch` tells whether it had stopped cleanly.
 
     A `broker_epoch` of -1, as earlier releases wrote it, is that of the event's own place. `log_dirs` are the ids of
-    the directories that work; none: the broker does not tell them.
+    the directories that work; none: the broker does not tell them; LOST_DIRECTORY alone: all have failed.
     """
 
     broker_id: int

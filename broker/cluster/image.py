@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from broker.cluster.events import (
     BROKER_RESOURCE,
+    LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     NO_BROKER_EPOCH,
     TOPIC_RESOURCE,
@@ -78,14 +79,20 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """Whether it may lead and be in sync: neither fenced nor about to stop."""
-        return not self.fenced and not self.in_controlled_shutdown
+        """Whether it may lead and be in sync: neither fenced nor about to stop nor without any disk."""
+        return not self.fenced and not self.in_controlled_shutdown and not self._lost_all
+
+    @property
+    def _lost_all(self) -> bool:
+        return self.log_dirs == (LOST_DIRECTORY,)
 
     def has_directory(self, directory: bytes) -> bool:
         """Whether a replica there is online, as far as is known (KIP-858)."""
-        if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) or not self.log_dirs:
+        if not self.log_dirs:
             return True
-        return directory in self.log_dirs
+        if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return not self._lost_all
+        return directory != LOST_DIRECTORY and directory in self.log_dirs
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where clients of this listener reach the broker."""

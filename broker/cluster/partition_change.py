@@ -2,7 +2,7 @@
 
 Rules of this file (those of Kafka's PartitionChangeBuilder):
 - A change is complete or none: what is asked for, then all that follows from it, in this order: a reassignment that is
-  done is finished, the ELR is drawn up, a leader is elected.
+  done is finished, the ELR is drawn up, a leader is elected; where that made an ISR, the first two once more.
 - The leader stays while it may lead. Else the first of `replicas` that is in the ISR and acceptable leads; where the
   ISR is empty, the first that is in the ELR, which then is the whole ISR: these elections are clean.
 - ELR (KIP-966): who leaves an ISR that has fewer members than the effective min.insync.replicas holds all that is
@@ -88,6 +88,8 @@ class PartitionChange:
         self._draw_up_elr()
         leader = self._elect()
         self._settle_isr(leader)
+        self._finish_reassignment()
+        self._draw_up_elr()
         changed = replace(
             old,
             replicas=self.replicas,
@@ -126,9 +128,11 @@ class PartitionChange:
     # -- eligible leader replicas (KIP-966) ---------------------------------------------------
 
     def _keep_isr(self) -> None:
-        """Without ELR nobody else would tell who was in sync last."""
-        self.isr = self._old.isr
-        if set(self.isr) <= set(self.unclean_shutdown_replicas):
+        """Without ELR nobody else would tell who was in sync last, also where ELR was turned off meanwhile."""
+        old = self._old
+        self.isr = old.isr or old.elr or old.last_known_elr
+        is_lost = not old.isr and not old.elr
+        if is_lost or set(self.isr) <= set(self.unclean_shutdown_replicas):
             self.leader_recovery_state = RECOVERING
 
     def _draw_up_elr(self) -> None:
@@ -136,7 +140,8 @@ class PartitionChange:
             self._elr = ()
             return
         barred = {*self.isr, *self.unclean_shutdown_replicas}
-        candidates = dict.fromkeys([*self._elr, *self._old.isr])
+        # An unclean election begins a new history: who was in sync with the old one is not with this.
+        candidates = dict.fromkeys([*self._elr, *(() if self._is_unclean else self._old.isr)])
         self._elr = tuple(
             replica for replica in candidates if replica not in barred and replica in self.replicas
         )
@@ -198,8 +203,6 @@ class PartitionChange:
             self.leader_recovery_state = RECOVERING
         elif not self.isr:
             self.isr = (leader,)
-            eligible = () if self._has_min_isr() else self._elr
-            self._elr = tuple(replica for replica in eligible if replica != leader)
 
     # -- directories (KIP-858) ----------------------------------------------------------------
 
