@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker import log_lines
 from broker.config import BrokerConfig, load
 from broker.settings import ConfigError
 from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
+
+if TYPE_CHECKING:
+    from broker.node import Node
 
 log = logging.getLogger("broker")
 
@@ -87,9 +91,10 @@ async def _serve(config: BrokerConfig) -> None:
             loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
 
-    await node.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    if not await _started(node, stopping):
+        return
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -97,9 +102,35 @@ async def _serve(config: BrokerConfig) -> None:
     log.info("broker %d serves %s:%d", config.node_id, host, port)
     sys.stdout.write(f"ready {host}:{port}\n")
     sys.stdout.flush()
-    await stopping.wait()
+    why = await _ended(node, stopping)
     await node.stop()
     log.info("stopped")
+    if why is not None:
+        raise why
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> bool:
+    """Start a node, which may have to wait for its cluster; False where it was told to stop meanwhile."""
+    starting = asyncio.ensure_future(node.start())
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    return False
+
+
+async def _ended(node: Node, stopping: asyncio.Event) -> BaseException | None:
+    """Wait until the node is told to stop, or cannot go on; why it cannot."""
+    assert node.failed is not None
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((told, node.failed), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    return node.failed.result() if node.failed.done() else None
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cleaning.manager import LogCleaner
 from broker.cleaning.run import Ask
 from broker.cleaning.settings import CleanerSettings
-from broker.cluster.controller import Defaults
+from broker.cluster.controller import Controller, Defaults
 from broker.cluster.driver import ClusterDriver
 from broker.cluster.event_lines import lines_of
 from broker.cluster.events import (
@@ -29,8 +29,12 @@ from broker.cluster.events import (
     ConfigChanged,
     Endpoint,
     Event,
+    SupportedFeature,
 )
+from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
+from broker.cluster.lifecycle import BrokerIdentity
+from broker.cluster.member import ClusterMember
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.config import BrokerConfig, log_config
@@ -40,10 +44,11 @@ from broker.groups.settings import group_settings
 from broker.handlers.preparing import BatchPreparer
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
+from broker.net.answering import answer_here
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics
 from broker.net.metrics_server import MetricsServer
-from broker.net.registry import REGISTRY
+from broker.net.registry import REGISTRY, RequestContext
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
 from broker.replica.manager import ReplicaManager
@@ -60,6 +65,7 @@ from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store import StoreNotExclusive, UnsupportedStore, open_store, probe
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.types import uuid_text
 
 if TYPE_CHECKING:
     from kafka_ds.lake.store import Store
@@ -78,6 +84,7 @@ class Node:
     log_manager: LogManager
     replica_manager: ReplicaManager
     controller: ClusterDriver
+    member: ClusterMember
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -112,7 +119,10 @@ class Node:
         self.server = Server(config, Dispatcher(REGISTRY, self, self.metrics.net), self.metrics.net)
         self._metrics_server = MetricsServer(self.metrics)
         self._executor = threads(DISK_THREADS_MAX, "disk")
+        self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
+        # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
+        self.failed: asyncio.Future[BaseException] | None = None
         self.preparer = BatchPreparer()
 
     # -- beginning ----------------------------------------------------------------------------------
@@ -124,43 +134,62 @@ class Node:
             host = self.config.endpoints[0].host
             self._metrics_server.bind(self.network, host, self.config.metrics_port)
         loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.config = with_changes(self.config, self.metadata.broker_configs)
         self.log_manager = self._open_logs()
         try:
             self._check_lake()
             self._wire(metadata_log)
-            await self._begin()
+            await self._begin_unless(self.failed)
         except BaseException:
+            if hasattr(self, "member"):
+                await self.member.stop()
             # What was clean stays clean: the next start shall not have to recover for this one's failure.
             self.log_manager.close(self.log_manager.previous_broker_epoch)
             raise
         self.metrics.add_source(lambda: node_samples(self))
 
+    async def _begin_unless(self, failed: asyncio.Future[BaseException]) -> None:
+        """Begin, but not for longer than every part of this broker works."""
+        beginning = asyncio.get_running_loop().create_task(self._begin())
+        try:
+            await asyncio.wait((beginning, failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not beginning.done():
+                beginning.cancel()
+                await asyncio.wait((beginning,))
+        if failed.done():
+            raise failed.result()
+        await beginning
+
     async def _begin(self) -> None:
-        await self.controller.start(
-            cluster_id=self.log_manager.cluster_id,
-            incarnation_id=new_uuid(),
-            endpoints=self._endpoints(),
-            rack=self.config.broker_rack,
-            previous_broker_epoch=self.log_manager.previous_broker_epoch,
-        )
+        await self.member.join(self._identity())
         if self.tier is not None:
             await self.tier.start()
-        await self.replica_manager.start()
+        await self.controller.begin_applying(self.replica_manager.start, self._apply)
         self.groups.start()
         self.transactions.start()
         self.cleaner.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
+        await self.member.live()
         await self._metrics_server.serve()
         await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
-        store = self._open_store()
-        log = DeltaLog(store, CLUSTER_METADATA, clock=self._lake_clock)
-        metadata_log = MetadataLog(store, log=log)
+        self._store = self._open_store()
+        log = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
+        metadata_log = MetadataLog(self._store, log=log)
         self.metadata = metadata_log.load()
+        if self.metadata.cluster_id is None and self._has_empty_disks():
+            # Brokers that begin a cluster together agree on its id before their disks bear one.
+            metadata_log.found(uuid_text(new_uuid()))
+            self.metadata = metadata_log.load()
         return metadata_log
+
+    def _has_empty_disks(self) -> bool:
+        disk = self.disk
+        return not any(disk.exists(each) and disk.list_names(each) for each in self.config.log_dirs)
 
     def _open_store(self) -> Store:
         uri = self.config.lake_uri
@@ -215,14 +244,18 @@ class Node:
             metadata_log,
             self.metadata,
             node_id=config.node_id,
-            defaults=Defaults(
-                num_partitions=config.num_partitions,
-                replication_factor=config.default_replication_factor,
-                min_insync_replicas=config.topic.min_insync_replicas,
-                unclean_leader_election_enable=config.topic.unclean_leader_election_enable,
-            ),
-            new_uuid=new_uuid,
-            check_configs=self._check_configs,
+            new_controller=self._new_controller,
+            executor=self._threads(1, "controller"),
+        )
+        self.member = ClusterMember(
+            config,
+            self.controller,
+            self._store,
+            lease_thread=self._threads(1, "lease"),
+            clock=self.clock,
+            network=self.network,
+            answer_here=lambda request: answer_here(self, request),
+            failed=self._fail,
         )
         self.replica_manager = ReplicaManager(
             self.log_manager,
@@ -232,7 +265,7 @@ class Node:
             log_config=lambda overrides: log_config(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         )
-        self.replica_manager.decide_recovered = self.controller.recovered
+        self.replica_manager.decide_recovered = self.member.requests.recovered
         self.replica_manager.follow_others(
             Surroundings(
                 network=self.network,
@@ -243,23 +276,20 @@ class Node:
                 settings=replication_settings(config),
             )
         )
-        self.controller.apply = self._apply
-        # Another incarnation of this broker leads its partitions: what is appended here would be in vain.
-        self.controller.on_resigned = self.replica_manager.stop
-        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.producer_ids = ProducerIds(self.member.requests.allocate_producer_ids)
         self.groups = GroupCoordinator(
             group_settings(config),
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
-            create_topics=self.controller.create_topics,
+            create_topics=self.member.requests.create_topics,
         )
         self.transactions = TransactionCoordinator(
             transaction_settings(config),
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
-            create_topics=self.controller.create_topics,
+            create_topics=self.member.requests.create_topics,
             producer_ids=self.producer_ids,
             offsets_marked=self._offsets_marked,
         )
@@ -276,8 +306,27 @@ class Node:
             self.replica_manager.tier = self.tier
             self.controller.on_commit = self._committed
 
+    def _new_controller(self, image: MetadataImage) -> Controller:
+        config = self.config
+        return Controller(
+            image,
+            defaults=Defaults(
+                num_partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+                min_insync_replicas=config.topic.min_insync_replicas,
+                unclean_leader_election_enable=config.topic.unclean_leader_election_enable,
+            ),
+            new_uuid=new_uuid,
+            check_configs=self._check_configs,
+            session_timeout_ms=config.broker_session_timeout_ms,
+        )
+
     async def _apply(self, events: Sequence[Event]) -> None:
         """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
+        if self.member.has_a_successor:
+            # Another process leads this broker's partitions: what is appended here would be in vain.
+            self.replica_manager.stop()
+            return
         for text, fields in lines_of(events):
             log.info("%s", text, extra=fields)
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
@@ -301,6 +350,10 @@ class Node:
         """A transaction has ended that committed offsets of groups."""
         self.groups.end_transaction(index, producer_id, committed=committed)
 
+    async def forward(self, request: Any, context: RequestContext) -> Any:
+        """The active controller's answer to a client's request that came to this broker."""
+        return await self.member.requests.forward(request, context.header, context.client_host)
+
     # -- where it is --------------------------------------------------------------------------------
 
     @property
@@ -309,6 +362,22 @@ class Node:
         first = self.config.endpoints[0]
         host, port = self.server.addresses[first.name]
         return (host if first.host else own_host(), port)
+
+    def _identity(self) -> BrokerIdentity:
+        """What this process says of itself when it registers."""
+        return BrokerIdentity(
+            node_id=self.config.node_id,
+            cluster_id=self.log_manager.cluster_id,
+            incarnation_id=new_uuid(),
+            endpoints=tuple(self._endpoints()),
+            rack=self.config.broker_rack,
+            log_dirs=tuple(self.log_manager.directory_ids.values()),
+            features=tuple(
+                SupportedFeature(name=name, lowest=feature.lowest, highest=feature.highest)
+                for name, feature in FEATURES.items()
+            ),
+            previous_broker_epoch=self.log_manager.previous_broker_epoch,
+        )
 
     def _endpoints(self) -> list[Endpoint]:
         """What clients are told: what is advertised, with what only the bound sockets know."""
@@ -321,6 +390,12 @@ class Node:
             )
             for endpoint in self.config.advertised_endpoints
         ]
+
+    def _fail(self, error: BaseException) -> None:
+        """A part of this broker has ended that it cannot do without."""
+        log.error("this broker cannot go on: %s", error, exc_info=error)
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
 
     # -- all along ----------------------------------------------------------------------------------
 
@@ -344,6 +419,7 @@ class Node:
         """End cleanly: nothing that was acknowledged needs a recovery at the next start."""
         if self._ticking is not None:
             self._ticking.cancel()
+        await self.member.leave()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
         await self.cleaner.stop()
@@ -354,10 +430,10 @@ class Node:
         await self.server.stop()
         if self.tier is not None:
             await self.tier.stop()
-        await self.controller.stop()
+        await self.member.stop()
         # What still has to ask the lake must ask it at the next start: that was no clean stop.
         unasked = self.replica_manager.has_lost
-        self.log_manager.close(NO_BROKER_EPOCH if unasked else self.controller.broker_epoch)
+        self.log_manager.close(NO_BROKER_EPOCH if unasked else self.member.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -114,6 +115,16 @@ class InProcess:
 @contextlib.asynccontextmanager
 async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProcess]:
     """A node without a tier, unless the settings (underscores for dots) say otherwise."""
+    node = new_node(folder, **settings)
+    await node.start()
+    try:
+        yield InProcess(node)
+    finally:
+        await node.stop()
+
+
+def new_node(folder: Path, **settings: object) -> Node:
+    """The same, not started."""
     given = {
         "listeners": f"{LISTENER}://127.0.0.1:0",
         "log.dirs": folder / "log",
@@ -122,12 +133,72 @@ async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProces
     }
     given |= {name.replace("_", "."): value for name, value in settings.items()}
     config = from_given({name: (str(value), "test") for name, value in given.items()})
-    node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
-    await node.start()
+    return Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+
+
+class Cluster:
+    """Nodes on one lake, in one event loop, that talk over real sockets; small time-outs."""
+
+    SETTINGS: Mapping[str, object] = {
+        "broker_session_timeout_ms": 1_000,
+        "broker_heartbeat_interval_ms": 100,
+        "controller_lease_interval_ms": 200,
+    }
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.settings = {**self.SETTINGS, **settings}
+        self.nodes: dict[int, InProcess] = {}
+
+    async def start(self, node_id: int, **settings: object) -> InProcess:
+        """Start a broker; it is unfenced when this returns."""
+        given = {
+            "node_id": node_id,
+            "log_dirs": self.folder / f"log-{node_id}",
+            **self.settings,
+            **settings,
+        }
+        node = new_node(self.folder, **given)
+        await node.start()
+        self.nodes[node_id] = InProcess(node)
+        return self.nodes[node_id]
+
+    async def stop(self, node_id: int) -> None:
+        """Stop a broker as SIGTERM does."""
+        await self.nodes.pop(node_id).node.stop()
+
+    @property
+    def controller(self) -> InProcess:
+        """The broker that decides now."""
+        (found,) = [each for each in self.nodes.values() if each.node.controller.is_active]
+        return found
+
+    @property
+    def others(self) -> list[InProcess]:
+        """The brokers that do not."""
+        return [each for each in self.nodes.values() if not each.node.controller.is_active]
+
+    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 20) -> None:
+        """Wait for something that brokers come to by themselves."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"waited {timeout_s} s for {what}") from None
+
+
+@contextlib.asynccontextmanager
+async def in_process_cluster(
+    folder: Path, count: int, **settings: object
+) -> AsyncIterator[Cluster]:
+    """So many brokers, numbered from 1, started together."""
+    cluster = Cluster(folder, **settings)
     try:
-        yield InProcess(node)
+        await asyncio.gather(*(cluster.start(node_id) for node_id in range(1, count + 1)))
+        yield cluster
     finally:
-        await node.stop()
+        await asyncio.gather(*(each.node.stop() for each in cluster.nodes.values()))
 
 
 def batch_of(

@@ -177,6 +177,16 @@ class Controller:
         """When `expire_sessions` has something to do next if nobody is heard of; None: there is no session."""
         return self._sessions.next_deadline_ms()
 
+    def fence_broker(self, broker_id: int) -> Decision[None]:
+        """Fence a broker that is known to be gone: the controller whose place was claimed."""
+
+        def fence(draft: Draft) -> None:
+            known = draft.brokers.get(broker_id)
+            if known is not None and not known.fenced:
+                brokers.fence(draft, broker_id)
+
+        return self._decide(fence)
+
     def unregister_broker(self, broker_id: int) -> Decision[None]:
         """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
         return self._decide(lambda d: brokers.unregister(d, self._sessions, broker_id))

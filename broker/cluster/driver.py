@@ -1,33 +1,44 @@
-"""Shell: the active controller at work: decisions in, commits out, consequences applied, answers given.
+"""Shell: the metadata at work: decisions in, commits out, consequences applied, answers given; or another's followed.
 
 Rules of this file:
 - Nothing is answered before it is durable. All decisions that are pending go into one commit (group commit), which
   runs in a thread of its own; those that come meanwhile go into the next.
 - Decisions are taken on an image that runs ahead of the committed one, so that two requests in one commit see each
-  other. A commit that fails takes back everything decided since: the image ahead is copied from the committed one.
+  other. A commit that fails takes back all that was decided since: the image ahead is copied from the committed one.
 - While the fate of a commit is unknown the same bytes are tried again and nothing is answered.
-- A controller that meets another's decisions resigns and decides nothing more (its lake is another's now).
+- A broker becomes the controller by a commit on top of all that the log holds (`claim`). One that meets another's
+  decisions resigns: nothing of what it had pending has happened, and it follows from there on.
+- The image changes at one place, under one lock: by commits of our own, by what the controller sends, by what the
+  table says. Each commit is applied before the next one changes the image.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from broker.cluster.controller import Controller, Decision, Defaults, NewTopic, TopicResult
-from broker.cluster.events import ClusterCreated, Endpoint, Event
+from broker.cluster.controller import Controller, Decision, NewTopic, TopicResult
+from broker.cluster.events import Event, Snapshot
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided, replay_commit
-from broker.settings import ConfigError
+from broker.cluster.metadata_log import (
+    MetadataLog,
+    Superseded,
+    Undecided,
+    VersionsMissing,
+    replay_commit,
+)
+from broker.cluster.tail import Entry, Tail
 from kafka_ds.lake.attempt import Attempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
 GROUP_EVENTS_MAX = 20_000
+# Decisions that wait for the store; more than this are refused.
+PENDING_MAX = 10_000
 FATE_RETRY_SECONDS = 0.5
 # A store that does not answer must not keep a broker from stopping.
 STOP_SECONDS_MAX = 5.0
@@ -43,8 +54,32 @@ class Pending(NamedTuple):
     done: asyncio.Future[None]
 
 
+class Claiming:
+    """The decisions that make up a claim, each on top of those before it."""
+
+    def __init__(self, controller: Controller, folder: str) -> None:
+        self.folder = folder
+        self._controller = controller
+        self.events: list[Event] = []
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it will be."""
+        return self._controller.image
+
+    def take(self, make: Callable[[Controller], Decision[Result]]) -> Result:
+        """Decide one more thing."""
+        decision = make(self._controller)
+        ahead = self._controller.image
+        version = ahead.version + 1 if not self.events else ahead.version
+        for event in decision.events:
+            ahead.replay(event, Position(version, len(self.events)))
+            self.events.append(event)
+        return decision.result
+
+
 class ClusterDriver:
-    """Decides for the cluster, and lets this broker follow."""
+    """The cluster's metadata at this broker, which decides or follows."""
 
     def __init__(
         self,
@@ -52,27 +87,30 @@ class ClusterDriver:
         image: MetadataImage,
         *,
         node_id: int,
-        defaults: Defaults,
-        new_uuid: Callable[[], bytes],
-        check_configs: Callable[[Mapping[str, str]], None],
+        new_controller: Callable[[MetadataImage], Controller],
+        executor: Executor | None = None,
     ) -> None:
-        """`image` is what `log.load()` gave; `check_configs` raises KafkaError for a topic's wrong setting."""
+        """`image` is what `log.load()` gave; `executor` runs one thing at a time."""
         self.image = image
         self.apply: Apply = _nothing_follows
-        # Told of each commit after it was applied: version and events.
+        # Told of each commit of this controller after it was applied: version and events.
         self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
         self.on_resigned: Callable[[], None] | None = None
+        # Counted for the metrics.
+        self.new_active_controllers = 0
+        self.apply_errors = 0
+        self.fates_unknown = 0
         self._log = log
         self._node_id = node_id
-        self._controller = Controller(
-            image.copy(), defaults=defaults, new_uuid=new_uuid, check_configs=check_configs
-        )
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="controller")
+        self._controller = new_controller(image.copy())
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
+        self._tail = Tail(image.version)
+        self._turn = asyncio.Lock()
+        self._waiting: set[asyncio.Future[None]] = set()
         self._queue: list[Pending] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
-
-    # -- beginning and ending -----------------------------------------------------------------
+        self._is_stopped = False
 
     @property
     def is_active(self) -> bool:
@@ -80,81 +118,164 @@ class ClusterDriver:
         return self._is_active
 
     @property
+    def folder(self) -> str:
+        """Where the metadata log lies, for messages."""
+        return self._log.folder
+
+    @property
     def broker_epoch(self) -> int:
         """The epoch of this broker's registration, -1 before there is one."""
         registered = self.image.brokers.get(self._node_id)
         return registered.broker_epoch if registered else -1
 
-    async def start(
-        self,
-        *,
-        cluster_id: str,
-        incarnation_id: bytes,
-        endpoints: Sequence[Endpoint],
-        rack: str | None = None,
-        previous_broker_epoch: int = -1,
-    ) -> bool:
-        """Become the controller and register this broker, in one commit; True after a clean stop.
+    @property
+    def pending(self) -> int:
+        """How many decisions wait for the store."""
+        return len(self._queue)
 
-        `cluster_id` is that of the log directories: another cluster's lake is refused. `apply` is not called for
-        this commit: the broker begins from the image (`ReplicaManager.start`).
+    # -- becoming the controller, and ceasing to be -------------------------------------------
+
+    async def claim(self, decide: Callable[[Claiming], None]) -> bool:
+        """Try to become the controller, with all that `decide` takes, in one commit; False where another was faster.
+
+        Raises OSError where the store does not answer: nothing was tried then.
         """
-        self._check_belongs(cluster_id)
-        controller = self._controller
-        events: list[Event] = []
-        if self.image.cluster_id is None:
-            events.append(ClusterCreated(cluster_id=cluster_id))
-        events.extend(controller.claim(self._node_id).events)
-        registration = controller.register_broker(
-            self._node_id,
-            incarnation_id=incarnation_id,
-            endpoints=endpoints,
-            rack=rack,
-            previous_broker_epoch=previous_broker_epoch,
-            fenced=False,
-        )
-        events.extend(registration.events)
-        version = await self._commit(self._log.begin(events, self.image))
-        replay_commit(self.image, version, events)
-        self._reset()
-        self._is_active = True
-        self._tell(version, events)
-        return registration.result
+        async with self._turn:
+            assert not self._is_active, "the controller claims nothing"
+            await self._read_log()
+            self._reset()
+            claiming = Claiming(self._controller, self.folder)
+            decide(claiming)
+            try:
+                version = await self._commit(self._log.begin(claiming.events, self.image))
+            except (Superseded, Undecided) as error:
+                _LOGGER.info("%s: not the controller: %s", self.folder, error)
+                await self._read_log()
+                return False
+            await self._take(version, claiming.events)
+            self._reset()
+            if self._is_stopped:
+                return False
+            self._is_active = True
+            self.new_active_controllers += 1
+        self._tell(version, claiming.events)
+        return True
 
-    def _check_belongs(self, cluster_id: str) -> None:
-        folder = self._log.folder
-        if self.image.cluster_id not in (None, cluster_id):
-            raise ConfigError(
-                f"lake.uri: {folder} belongs to cluster {self.image.cluster_id}, "
-                f"log.dirs to cluster {cluster_id}"
-            )
-        others = sorted(set(self.image.brokers) - {self._node_id})
-        if others:
-            raise ConfigError(
-                f"node.id={self._node_id}: {folder} is the metadata of broker {others[0]}, "
-                "and one broker a cluster is served yet"
-            )
+    async def confirm(self) -> bool:
+        """See whether nobody else has decided meanwhile; the controller that is not one any more resigns.
 
-    async def stop(self) -> None:
+        Raises OSError where the store does not answer.
+        """
+        if not self._is_active or self._committer is not None:
+            return self._is_active  # A commit on its way finds out by itself.
+        async with self._turn:
+            found = await self._in_thread(lambda: self._log.read_after(self.image.version))
+            if not found or not self._is_active:
+                return self._is_active
+            version = found[-1][0]
+            self._take_back([], Superseded(f"version {version} holds another's decisions"))
+            await self._take_all(found)
+        return False
+
+    async def step_down(self) -> None:
         """Decide nothing more, and end what was decided."""
-        self._is_active = False
+        self._is_active, self._is_stopped = False, True
+        self._wake()
         committer = self._committer
         if committer is not None:
             _, unsettled = await asyncio.wait([committer], timeout=STOP_SECONDS_MAX)
             for task in unsettled:
                 task.cancel()
-        self._executor.shutdown(wait=committer is None)
+
+    async def stop(self) -> None:
+        """The same, for good."""
+        was_idle = self._committer is None
+        await self.step_down()
+        self._executor.shutdown(wait=was_idle)
+
+    # -- following ----------------------------------------------------------------------------
+
+    async def follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        """Take what the controller sent: commits without a gap, from one that is known on."""
+        async with self._turn:
+            if not self._is_active:
+                await self._take_all(entries)
+
+    async def catch_up(self) -> None:
+        """Take what the table holds; raises OSError where the store does not answer."""
+        async with self._turn:
+            if not self._is_active:
+                await self._read_log()
+
+    async def begin_applying(self, start: Callable[[], Awaitable[None]], apply: Apply) -> None:
+        """Let the broker begin with the image as it is, and apply from there on."""
+        async with self._turn:
+            await start()
+            self.apply = apply
+
+    async def changed(self, timeout_seconds: float) -> None:
+        """Wait for the next change of the metadata or of this broker's part in it, not longer than told."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait([waiting], timeout=timeout_seconds)
+        finally:
+            self._waiting.discard(waiting)
+
+    def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
+        """The commits after a version, as the wire has them; None where only the table has them."""
+        return self._tail.after(version, max_bytes)
+
+    async def _read_log(self) -> None:
+        try:
+            found = await self._in_thread(lambda: self._log.read_after(self.image.version))
+        except VersionsMissing as error:
+            raise OSError(f"{error}; this broker has to be started anew") from error
+        await self._take_all(found)
+
+    async def _take_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        for version, events in entries:
+            if version > self.image.version:
+                await self._take(version, events)
+
+    async def _take(self, version: int, events: Sequence[Event]) -> None:
+        """What is durable becomes true at this broker."""
+        replay_commit(self.image, version, events, self.folder)
+        news = events[1:] if events and isinstance(events[0], Snapshot) else events
+        self._tail.add(version, news)
+        try:
+            await self.apply(news)
+        except Exception:
+            # What is decided stays decided; that this broker cannot follow is its own trouble.
+            self.apply_errors += 1
+            _LOGGER.exception("version %d took no effect on this broker", version)
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
 
     # -- deciding -----------------------------------------------------------------------------
 
-    async def decide(self, make: Callable[[Controller], Decision[Result]]) -> Result:
-        """Take a decision, make it durable and let it take effect; then its result."""
+    async def decide(
+        self, make: Callable[[Controller], Decision[Result]], *, at_once: bool = False
+    ) -> Result:
+        """Take a decision, make it durable and let it take effect; then its result.
+
+        `at_once`: a result without events is given before what it may be built on is durable.
+
+        Raises KafkaError: NOT_CONTROLLER, KAFKA_STORAGE_ERROR (retriable: nothing of it has happened).
+        """
         if not self._is_active:
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER, "this broker does not decide for the cluster"
             )
+        if len(self._queue) >= PENDING_MAX:
+            message = f"{PENDING_MAX} decisions wait for {self.folder}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         decision = make(self._controller)
-        if not decision.events and self._committer is None:
+        if not decision.events and (at_once or self._committer is None):
             return decision.result
         # A result without events may still speak of what is only about to be true.
         ahead = self._controller.image
@@ -168,23 +289,19 @@ class ClusterDriver:
         await done
         return decision.result
 
+    def look(self, ask: Callable[[Controller], Result]) -> Result:
+        """Ask the controller for what it knows and nobody has to write down."""
+        return ask(self._controller)
+
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create topics; they are open for appends when this returns."""
+        """Create topics; they are open for appends when this returns, where this broker leads them."""
         return await self.decide(lambda c: c.create_topics(topics, validate_only=validate_only))
 
     async def delete_topics(self, topics: Sequence[tuple[str | None, bytes]]) -> list[TopicResult]:
         """Delete topics by name, or by id where the name is None."""
         return await self.decide(lambda c: c.delete_topics(topics))
-
-    async def allocate_producer_ids(self) -> range:
-        """A block of producer ids for this broker."""
-        return await self.decide(lambda c: c.allocate_producer_ids(self._node_id))
-
-    async def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> None:
-        """These partitions have met the lake after an unclean stop."""
-        await self.decide(lambda c: c.recovered(partitions))
 
     # -- committing ---------------------------------------------------------------------------
 
@@ -218,24 +335,25 @@ class ClusterDriver:
     async def _commit_group(self, events: Sequence[Event]) -> None:
         if not events:
             return
-        version = await self._commit(self._log.begin(events, self.image))
-        replay_commit(self.image, version, events)
-        self._controller.committed(version, events)
-        try:
-            await self.apply(events)
-        except Exception:
-            # What is decided stays decided; that this broker cannot follow is its own trouble.
-            _LOGGER.exception("version %d took no effect on this broker", version)
+        async with self._turn:
+            if not self._is_active and not self._is_stopped:
+                raise Superseded("this broker decides no more")
+            version = await self._commit(self._log.begin(events, self.image))
+            self._controller.committed(version, events)
+            await self._take(version, events)
         self._tell(version, events)
 
     async def _commit(self, attempt: Attempt) -> int:
-        loop = asyncio.get_running_loop()
         while True:
-            version = await loop.run_in_executor(self._executor, self._log.commit, attempt)
+            version = await self._in_thread(lambda: self._log.commit(attempt))
             if version is not None:
                 return version
-            _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self._log.folder)
+            self.fates_unknown += 1
+            _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
             await asyncio.sleep(FATE_RETRY_SECONDS)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _take_back(self, group: Sequence[Pending], error: Exception) -> None:
         """Nothing of this group happened, nor what was decided since on top of it."""
@@ -246,7 +364,7 @@ class ClusterDriver:
             self._resign(error)
             refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
         else:
-            _LOGGER.error("%s: a decision could not be written: %s", self._log.folder, error)
+            _LOGGER.error("%s: a decision could not be written: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         for each in failed:
             if not each.done.done():
@@ -256,8 +374,11 @@ class ClusterDriver:
         self._controller.image = self.image.copy()
 
     def _resign(self, error: Exception) -> None:
-        _LOGGER.error("%s: %s: this broker decides nothing more", self._log.folder, error)
+        if not self._is_active:
+            return
+        _LOGGER.error("%s: %s: this broker decides nothing more", self.folder, error)
         self._is_active = False
+        self._wake()
         if self.on_resigned is not None:
             self.on_resigned()
 

@@ -8,6 +8,7 @@ Rules of this file:
 - A version in between that holds events is another controller's: the commit ends, and who made it resigns.
 - Every SNAPSHOT_INTERVAL versions a commit begins with a snapshot of the state before it, and reading starts at the
   last one. The log's clean-up must therefore keep the versions from there on (`last_snapshot_version`).
+- Who becomes the controller has read all versions first (`read_after`): a claim on an older state is lost.
 - One thread at a time; every method may wait for the disk.
 """
 
@@ -17,12 +18,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.cluster import table
-from broker.cluster.events import ControllerChange, Event, Snapshot, from_json, to_json
+from broker.cluster.events import (
+    ClusterCreated,
+    ControllerChange,
+    Event,
+    Snapshot,
+    from_json,
+    to_json,
+)
 from broker.cluster.image import MetadataImage, Position
 from broker.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.lake.attempt import (
     Attempt,
+    CommitError,
     Conflict,
     Contended,
     FateUnknown,
@@ -45,6 +54,10 @@ class ForeignMetadata(ConfigError):
 
 class Superseded(Exception):
     """Another controller has decided since: this one resigns."""
+
+
+class VersionsMissing(Exception):
+    """Versions after the one that was read were cleaned up: only a start from the last snapshot helps."""
 
 
 class Undecided(Exception):
@@ -90,6 +103,25 @@ class MetadataLog:
         self._version = latest
         return image
 
+    def read_after(self, version: int) -> list[tuple[int, list[Event]]]:
+        """The versions with events after this one, up to the newest; what is committed next follows that.
+
+        Raises VersionsMissing, ForeignMetadata, and OSError where the store does not answer.
+        """
+        latest = self._log.latest_version()
+        found: list[tuple[int, list[Event]]] = []
+        for each in range(version + 1, latest + 1):
+            actions = self._log.read_version(each)
+            if actions is None:
+                raise VersionsMissing(f"{self.folder}: version {each} is gone")
+            events = self._events_of(each, actions)
+            if events:
+                found.append((each, events))
+                if isinstance(events[0], Snapshot):
+                    self.last_snapshot_version = max(self.last_snapshot_version, each)
+        self._version = latest
+        return found
+
     def _back_to_snapshot(self, latest: int) -> list[tuple[int, list[Event]]]:
         """The versions with events from the newest down to the last one that begins with a snapshot."""
         found: list[tuple[int, list[Event]]] = []
@@ -117,6 +149,16 @@ class MetadataLog:
             return [from_json(each) for each in listed]
         except ValueError as error:
             raise ForeignMetadata(f"lake.uri: {self.folder}: version {version}: {error}") from error
+
+    def found(self, cluster_id: str) -> None:
+        """Make a cluster of this id, unless there is one by then; `load` tells which."""
+        attempt = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
+        try:
+            self._log.commit(attempt, read_version=self._version)
+        except Conflict:
+            pass  # Another broker was faster.
+        except CommitError as error:
+            raise OSError(str(error)) from error
 
     # -- writing ------------------------------------------------------------------------------
 

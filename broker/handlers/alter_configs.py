@@ -26,7 +26,7 @@ def refuse(
     return AlterConfigsResponse(responses=refused(resources, code, message))
 
 
-@serves(AlterConfigsRequest, versions="0-2", failure=refuse)
+@serves(AlterConfigsRequest, versions="0-2", failure=refuse, forwarded=True)
 async def alter_configs(
     request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:

@@ -1,6 +1,7 @@
 """Shell: ApiVersions 0-4, the first thing that a client asks.
 
-- The answer is derived from the registry: what has no handler is not advertised, and nobody is asked for it.
+- The answer is derived from the registry: what has no handler is not advertised, and nobody is asked for it; nor is
+  what only brokers ask.
 - Produce is advertised from 0 although it is served from 3: old librdkafka takes the lowest version as a sign of
   what compression it may use (KAFKA-18659).
 - A version that is not served never comes here: the dispatcher answers it in the form of version 0 with error 35
@@ -50,6 +51,7 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
             max_version=served.advertised[1],
         )
         for served in REGISTRY
+        if not served.internal
     ]
     return ApiVersionsResponse(
         api_keys=keys,

@@ -34,7 +34,7 @@ def refuse(
     )
 
 
-@serves(CreatePartitionsRequest, versions="0-3", failure=refuse)
+@serves(CreatePartitionsRequest, versions="0-3", failure=refuse, forwarded=True)
 async def grow(
     request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:

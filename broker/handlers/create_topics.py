@@ -44,7 +44,7 @@ def refuse(
     )
 
 
-@serves(CreateTopicsRequest, versions="2-7", failure=refuse)
+@serves(CreateTopicsRequest, versions="2-7", failure=refuse, forwarded=True)
 async def create_topics(
     request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:

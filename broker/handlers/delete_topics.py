@@ -34,7 +34,7 @@ def refuse(
     return DeleteTopicsResponse(responses=[_result(each) for each in results])
 
 
-@serves(DeleteTopicsRequest, versions="1-6", failure=refuse)
+@serves(DeleteTopicsRequest, versions="1-6", failure=refuse, forwarded=True)
 async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:

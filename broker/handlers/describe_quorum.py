@@ -37,7 +37,7 @@ def refuse(
     return DescribeQuorumResponse(error_code=code, error_message=message, topics=[])
 
 
-@serves(DescribeQuorumRequest, versions="0-2", failure=refuse)
+@serves(DescribeQuorumRequest, versions="0-2", failure=refuse, forwarded=True)
 def describe_quorum(
     request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:

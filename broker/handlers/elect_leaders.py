@@ -43,7 +43,7 @@ def refuse(
     return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
-@serves(ElectLeadersRequest, versions="0-2", failure=refuse)
+@serves(ElectLeadersRequest, versions="0-2", failure=refuse, forwarded=True)
 def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
     """Tell that the leaders lead."""
     if request.election_type not in (PREFERRED, UNCLEAN):

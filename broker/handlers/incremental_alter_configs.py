@@ -32,7 +32,7 @@ def refuse(
     return IncrementalAlterConfigsResponse(responses=refused(resources, code, message))
 
 
-@serves(IncrementalAlterConfigsRequest, versions="0-1", failure=refuse)
+@serves(IncrementalAlterConfigsRequest, versions="0-1", failure=refuse, forwarded=True)
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:

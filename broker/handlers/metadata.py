@@ -84,7 +84,7 @@ async def _create_and_answer(
 ) -> MetadataResponse:
     errors: dict[str, ErrorCode] = {}
     try:
-        results = await context.node.controller.create_topics(
+        results = await context.node.member.requests.create_topics(
             [NewTopic(name=name) for name in missing]
         )
         errors = {result.name or "": result.error for result in results}
@@ -177,7 +177,9 @@ class Answer:
             leader_epoch=registration.leader_epoch,
             replica_nodes=list(registration.replicas),
             isr_nodes=list(registration.isr),
-            offline_replicas=[r for r in registration.replicas if r not in alive],
+            offline_replicas=[
+                r for r in registration.replicas if r not in alive or alive[r].fenced
+            ],
         )
 
 

@@ -34,7 +34,7 @@ def refuse(
     return AlterPartitionReassignmentsResponse(error_code=code, error_message=message, responses=[])
 
 
-@serves(AlterPartitionReassignmentsRequest, versions="0-1", failure=refuse)
+@serves(AlterPartitionReassignmentsRequest, versions="0-1", failure=refuse, forwarded=True)
 def alter(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
@@ -59,7 +59,7 @@ def refuse_list(
     return ListPartitionReassignmentsResponse(error_code=code, error_message=message, topics=[])
 
 
-@serves(ListPartitionReassignmentsRequest, versions="0", failure=refuse_list)
+@serves(ListPartitionReassignmentsRequest, versions="0", failure=refuse_list, forwarded=True)
 def list_moves(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:

@@ -33,7 +33,7 @@ def refuse(
     return UpdateFeaturesResponse(error_code=code, error_message=message, results=[])
 
 
-@serves(UpdateFeaturesRequest, versions="0-2", failure=refuse)
+@serves(UpdateFeaturesRequest, versions="0-2", failure=refuse, forwarded=True)
 async def update_features(
     request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:

@@ -172,13 +172,19 @@ def _failure(
         )
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
     _count_error(counters, code)
-    if served.failure is not None:
-        response = served.failure(request, code, message)
-    else:
-        response = _plain_failure(request, header.api_version, code, message)
+    response = failure_of(served, request, header.api_version, code, message)
     if response is None:
         raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
     return encode_response(response, header.api_version, header.correlation_id)
+
+
+def failure_of(
+    served: Served, request: Any, version: int, code: ErrorCode, message: str | None
+) -> Any:
+    """The response to a request that failed as a whole; None where its API has no words for that."""
+    if served.failure is not None:
+        return served.failure(request, code, message)
+    return _plain_failure(request, version, code, message)
 
 
 def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:

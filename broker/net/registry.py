@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from kafka_ds.wire.types import message_info
@@ -55,6 +56,8 @@ class Served:
     handler: Handler
     failure: Failure | None
     pipelined: bool
+    forwarded: bool = False
+    internal: bool = False
 
     @property
     def name(self) -> str:
@@ -96,6 +99,8 @@ def serves(
     advertised: str | None = None,
     failure: Failure | None = None,
     pipelined: bool = False,
+    forwarded: bool = False,
+    internal: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[HandlerT], HandlerT]:
     """Registers the decorated function as the handler of `request` in `versions` ("4-18" or "3")."""
@@ -109,14 +114,31 @@ def serves(
                 lowest=lowest,
                 highest=highest,
                 advertised=version_range(advertised) if advertised else (lowest, highest),
-                handler=handler,
+                handler=_at_the_controller(handler) if forwarded else handler,
                 failure=failure,
                 pipelined=pipelined,
+                forwarded=forwarded,
+                internal=internal,
             )
         )
         return handler
 
     return register
+
+
+def _at_the_controller(handler: Handler) -> Handler:
+    """The handler where this broker is the active controller, else the way there."""
+
+    @wraps(handler)
+    def handle(request: Any, context: RequestContext) -> Result:
+        node = context.node
+        return (
+            handler(request, context)
+            if node.controller.is_active
+            else node.forward(request, context)
+        )
+
+    return handle
 
 
 def version_range(text: str) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class AlterPartitionRequest:
 @struct
 class AlterPartitionResponsePartition:
     partition_index: i32
-    error_code: i16
+    error_code: i16 = v(default=0)
     leader_id: i32
     leader_epoch: i32
     isr: list[i32]
@@ -76,8 +76,8 @@ class AlterPartitionResponseTopic:
 class AlterPartitionResponse:
     """What is committed now, or why the proposal is not."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     topics: list[AlterPartitionResponseTopic]
 
 
@@ -98,7 +98,7 @@ class EnvelopeResponse:
     """The answer to what was in the envelope, or why it was not opened."""
 
     response_data: bytes_ | None = v(nullable="0+", default=None)
-    error_code: i16
+    error_code: i16 = v(default=0)
 
 
 # -- a broker's life ------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class BrokerRegistrationRequest:
 class BrokerRegistrationResponse:
     """The epoch of this registration."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     broker_epoch: i64 = v(default=-1)
 
 
@@ -160,8 +160,8 @@ class BrokerHeartbeatRequest:
 class BrokerHeartbeatResponse:
     """What the controller makes of this broker."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     is_caught_up: boolean = v(default=False)
     is_fenced: boolean = v(default=True)
     should_shut_down: boolean
@@ -178,8 +178,8 @@ class UnregisterBrokerRequest:
 class UnregisterBrokerResponse:
     """Whether it is forgotten."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+")
 
 
@@ -195,8 +195,8 @@ class AllocateProducerIdsRequest:
 class AllocateProducerIdsResponse:
     """A block of ids that nobody else has."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     producer_id_start: i64
     producer_id_len: i32
 
@@ -233,7 +233,7 @@ class AssignReplicasToDirsRequest:
 @struct
 class AssignReplicasResponsePartition:
     partition_index: i32
-    error_code: i16
+    error_code: i16 = v(default=0)
 
 
 @struct
@@ -252,8 +252,8 @@ class AssignReplicasResponseDirectory:
 class AssignReplicasToDirsResponse:
     """What became of each assignment."""
 
-    throttle_time_ms: i32
-    error_code: i16
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
     directories: list[AssignReplicasResponseDirectory]
 
 

@@ -1,0 +1,299 @@
+"""Shell: standing for controller: the lease read and written, the others asked, the claim made.
+
+Rules of this file:
+- What to do is said by `election`; here it is done, one thing after the other.
+- The lease has a thread of its own: a commit that waits for the store does not make a controller look dead, and whoever
+  reads a lease does not wait behind a commit.
+- With each writing of the lease the controller looks whether the log still ends with its own decisions: one that was
+  paused for long finds out before it is asked for anything.
+- The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.cluster.channel import endpoint_of
+from broker.cluster.election import AskPeers, Claim, Election, Wait
+from broker.cluster.lease import LEASE_PATH, Lease, decode_lease
+from broker.net.peer import PeerConnection, PeerUnreachable
+from broker.settings import ConfigError
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
+
+if TYPE_CHECKING:
+    from broker.cluster.driver import Claiming, ClusterDriver
+    from broker.seams import Clock, Network
+    from kafka_ds.lake.store import Store
+
+_LOGGER = logging.getLogger(__name__)
+
+# How long a peer has to say whether it hears the controller.
+ASK_MS_MAX = 1_000
+STEP_SECONDS_MAX = 0.5
+# A step of this loop that comes so much too late did not come late by chance: the process did not run.
+PAUSE_MS_MIN = 1_500
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSettings:
+    """Who stands, and how patient it is."""
+
+    node_id: int
+    listener: str
+    client_id: str
+    session_timeout_ms: int
+    lease_interval_ms: int
+
+
+class Candidacy:
+    """One broker's part in the choice of a controller."""
+
+    def __init__(
+        self,
+        settings: CandidateSettings,
+        driver: ClusterDriver,
+        store: Store,
+        *,
+        executor: Executor,
+        clock: Clock,
+        network: Network,
+        chance: Callable[[], float],
+        decide_claim: Callable[[Claiming, int | None], None],
+    ) -> None:
+        """`executor`: the lease's thread; `decide_claim(claiming, the broker that is dead)` says what a claim holds."""
+        self._settings = settings
+        self._driver = driver
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._network = network
+        self._chance = chance
+        self._decide_claim = decide_claim
+        self._sequence = 0
+        self._lease: Lease | None = None
+        self._address = ("", 0)
+        self._lease_due_ms = 0
+        self._awake_ms = clock.monotonic_ms()
+        self._was_active = False
+        image = driver.image
+        self.election = Election(
+            settings.node_id,
+            controller_id=image.controller_id,
+            controller_epoch=image.controller_epoch,
+            session_timeout_ms=settings.session_timeout_ms,
+            lease_interval_ms=settings.lease_interval_ms,
+            now_ms=self._awake_ms,
+        )
+
+    # -- beginning and ending -------------------------------------------------------------------
+
+    async def begin(self, host: str, port: int) -> None:
+        """Become the controller now, if nobody has to be waited for; this broker is reached at `host` and `port`.
+
+        Raises ConfigError where a living broker has this one's number.
+        """
+        self._address = (host, port)
+        await self._look()
+        await self._refuse_twin()
+        action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, Claim):
+            await self._claim(action)
+
+    async def run(self) -> None:
+        """Stand, until cancelled."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - self._awake_ms > self._pause_ms:
+                self.election.paused(now_ms)
+            self._awake_ms = now_ms
+            until_ms = await (self._hold() if self._driver.is_active else self._stand())
+            self._awake_ms = self._clock.monotonic_ms()
+            seconds = max(0.001, (until_ms - self._awake_ms) / 1_000)
+            await self._driver.changed(min(seconds, STEP_SECONDS_MAX))
+
+    async def release(self) -> None:
+        """Tell the others that this broker decides no more; called after its last decision."""
+        if self._was_active and self._driver.image.controller_id == self._settings.node_id:
+            self._was_active = False
+            try:
+                await self._write(released=True)
+            except OSError as error:
+                _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, error)
+
+    def heard(self, controller_epoch: int) -> None:
+        """The controller of this epoch has answered this broker."""
+        self.election.hears(controller_epoch, self._clock.monotonic_ms())
+
+    def lost(self) -> None:
+        """The controller does not answer this broker: what its lease says is wanted now."""
+        self._lease_due_ms = min(self._lease_due_ms, self._clock.monotonic_ms())
+
+    def last_heard_ms(self, controller_id: int, controller_epoch: int) -> int:
+        """How long ago that controller answered this broker; 0 where it is this broker, -1 for never."""
+        now_ms = self._clock.monotonic_ms()
+        return self.election.last_heard_ms(controller_id, controller_epoch, now_ms)
+
+    @property
+    def _pause_ms(self) -> int:
+        return max(PAUSE_MS_MIN, self._settings.session_timeout_ms // 2)
+
+    # -- the controller -------------------------------------------------------------------------
+
+    async def _hold(self) -> int:
+        """Show that this controller lives, and see that it is one; until when that is enough."""
+        self._was_active = True
+        if self._clock.monotonic_ms() >= self._lease_due_ms:
+            self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
+            try:
+                if await self._driver.confirm():
+                    await self._write(released=False)
+            except OSError as error:
+                _LOGGER.warning("the controller's lease cannot be written: %s", error)
+        return self._lease_due_ms
+
+    async def _write(self, *, released: bool) -> None:
+        self._sequence += 1
+        host, port = self._address
+        lease = Lease(
+            controller_id=self._settings.node_id,
+            controller_epoch=self._driver.image.controller_epoch,
+            sequence=self._sequence,
+            host=host,
+            port=port,
+            released=released,
+        )
+        await self._in_thread(lambda: self._store.put_durable(LEASE_PATH, lease.encode()))
+
+    # -- everybody else -------------------------------------------------------------------------
+
+    async def _stand(self) -> int:
+        """Watch the controller, and do what has to be done; until when nothing has."""
+        now_ms = self._clock.monotonic_ms()
+        if self._was_active:
+            self._was_active = False
+            self.election.resigned(now_ms)
+        if now_ms >= self._lease_due_ms:
+            self._lease_due_ms = now_ms + self._settings.lease_interval_ms
+            await self._look()
+        image = self._driver.image
+        self.election.knows(image.controller_id, image.controller_epoch, self._clock.monotonic_ms())
+        action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, AskPeers):
+            answers = await self._ask_peers()
+            self.election.peers_answered(answers, self._clock.monotonic_ms(), chance=self._chance())
+            action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, Claim):
+            await self._claim(action)
+            return self._clock.monotonic_ms()
+        assert isinstance(action, Wait), "nothing is asked twice in a row"
+        return min(action.until_ms, self._lease_due_ms)
+
+    async def _look(self) -> None:
+        """Read the lease."""
+        try:
+            data = await self._in_thread(lambda: self._store.read(LEASE_PATH))
+            self._lease = decode_lease(data)
+        except FileNotFoundError:
+            self._lease = None
+        except OSError as error:
+            _LOGGER.warning("%s cannot be read: %s", LEASE_PATH, error)
+            return
+        self.election.sees_lease(self._lease, self._clock.monotonic_ms())
+
+    async def _ask_peers(self) -> list[int]:
+        """How long ago the controller answered each of the others, as far as they can be asked."""
+        image, settings = self._driver.image, self._settings
+        asked = [
+            endpoint
+            for broker_id in image.brokers
+            if broker_id not in (settings.node_id, image.controller_id)
+            and (endpoint := endpoint_of(image, broker_id, settings.listener)) is not None
+        ]
+        controller = (image.controller_id, image.controller_epoch)
+        answers = await asyncio.gather(
+            *(self._ask(host, port, *controller) for host, port in asked)
+        )
+        found = [answer.last_heard_ms for answer in answers if answer is not None]
+        _LOGGER.warning(
+            "controller %d is silent; of %d other brokers %d answer, and heard it %s ms ago",
+            image.controller_id,
+            len(asked),
+            len(found),
+            found,
+        )
+        return found
+
+    async def _ask(
+        self, host: str, port: int, controller_id: int, controller_epoch: int
+    ) -> ControllerLivenessResponse | None:
+        settings = self._settings
+        request = ControllerLivenessRequest(
+            asking_id=settings.node_id,
+            controller_id=controller_id,
+            controller_epoch=controller_epoch,
+        )
+        timeout_ms = min(ASK_MS_MAX, settings.session_timeout_ms // 3)
+        try:
+            connection = await PeerConnection.connect(
+                self._network,
+                host,
+                port,
+                client_id=settings.client_id,
+                clock=self._clock,
+                timeout_ms=timeout_ms,
+            )
+            try:
+                answer: ControllerLivenessResponse = await connection.ask(
+                    request, timeout_ms=timeout_ms
+                )
+            finally:
+                connection.close()
+        except (PeerUnreachable, KafkaError):
+            return None
+        return answer if answer.error_code == ErrorCode.NONE else None
+
+    async def _refuse_twin(self) -> None:
+        """Before this broker takes its own former place: nobody else may be living in it."""
+        lease, node_id = self._lease, self._settings.node_id
+        if lease is None or lease.controller_id != node_id or lease.released:
+            return
+        if (lease.host, lease.port) == self._address:
+            return  # This port is ours, so it is nobody else's.
+        answer = await self._ask(lease.host, lease.port, node_id, lease.controller_epoch)
+        if answer is not None and answer.last_heard_ms == 0:
+            raise ConfigError(
+                f"node.id={node_id}: a broker of this number is the controller at {lease.host}:{lease.port}"
+            )
+
+    async def _claim(self, claim: Claim) -> None:
+        driver, image = self._driver, self._driver.image
+        dead = image.controller_id if claim.is_dead else None
+        _LOGGER.info("claiming to be the controller: %s", claim.reason)
+        won = False
+        try:
+            won = await driver.claim(lambda claiming: self._decide_claim(claiming, dead))
+        except OSError as error:
+            _LOGGER.warning("%s cannot be read: %s", driver.folder, error)
+        now_ms = self._clock.monotonic_ms()
+        if not won:
+            self.election.claim_failed(now_ms)
+            return
+        driver.look(lambda c: c.claimed(now_ms))
+        self.election.claim_won(image.controller_epoch)
+        self._lease_due_ms = now_ms
+        _LOGGER.info(
+            "broker %d is the controller of epoch %d",
+            self._settings.node_id,
+            image.controller_epoch,
+        )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

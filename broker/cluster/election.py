@@ -1,0 +1,213 @@
+"""Pure: when a broker takes the active controller for gone, and claims its place.
+
+Rules of this file:
+- Safety is not here: who claims loses or wins a version of the metadata log by put-if-absent, and whoever claims on too
+  old a state loses. What is decided here is only whether to try, so that a controller that works is left alone.
+- Time is the broker's own monotonic clock. A sign of life is a lease that moves, an answer by wire, or a new epoch in
+  the log; each counts from the moment at which this broker saw it. A broker that was paused itself has seen nothing
+  meanwhile, and so gives the controller a lease interval more before it asks (`paused`).
+- After a session timeout without a sign the other brokers are asked (pre-vote): if the controller has answered one
+  of them lately, it is this broker that is cut off, and it does not claim.
+- A claim comes at once where nobody can be deposed by it: no controller yet, no lease, a lease that was released, or
+  the controller was this broker, whose process is gone (the lock on log.dirs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.cluster.lease import Lease
+
+NO_CONTROLLER = -1
+# The last pause before a claim, so that of several brokers mostly one comes: a part of the session timeout.
+JITTER_SHARE = 20
+JITTER_MS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to do before this moment, unless something is observed."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPeers:
+    """Ask the other brokers whether the controller of this epoch answers them."""
+
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Try to become the controller; `is_dead`: the last one was silent to everybody for a session timeout."""
+
+    is_dead: bool
+    reason: str
+
+
+Action = Wait | AskPeers | Claim
+
+
+class Stance(Enum):
+    """What this broker makes of the controller."""
+
+    FOLLOWING = "following"
+    ASKING = "asking"
+    HESITATING = "hesitating"
+    CLAIMING = "claiming"
+    ACTIVE = "active"
+
+
+class Election:
+    """One broker's view of who decides."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        controller_id: int,
+        controller_epoch: int,
+        session_timeout_ms: int,
+        lease_interval_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Begin with the controller that the log names at the start, `NO_CONTROLLER` and 0 for none."""
+        self.stance = Stance.FOLLOWING
+        self._node_id = node_id
+        self._session_timeout_ms = session_timeout_ms
+        self._lease_interval_ms = lease_interval_ms
+        self._controller_id = controller_id
+        self._controller_epoch = controller_epoch
+        self._lease: Lease | None = None
+        self._has_looked = False
+        self._is_new = True
+        self._sign_ms = now_ms
+        self._heard_ms: int | None = None
+        self._due_ms = now_ms
+
+    # -- what is observed -----------------------------------------------------------------------
+
+    def knows(self, controller_id: int, controller_epoch: int, now_ms: int) -> None:
+        """The metadata log says who decides; one that is new has just written there."""
+        if controller_epoch <= self._controller_epoch:
+            return
+        self._controller_id, self._controller_epoch = controller_id, controller_epoch
+        self._heard_ms = None
+        self._is_new = False
+        self._sign(now_ms)
+
+    def sees_lease(self, lease: Lease | None, now_ms: int) -> None:
+        """The lease was read; None where there is none."""
+        self._has_looked = True
+        if lease is None or lease.controller_epoch < self._controller_epoch:
+            return
+        before = self._lease
+        if before is None or lease.order > before.order:
+            self._lease = lease
+            if before is not None:
+                self._sign(now_ms)
+
+    def hears(self, controller_epoch: int, now_ms: int) -> None:
+        """The controller of this epoch has answered."""
+        if controller_epoch < self._controller_epoch:
+            return
+        self._is_new = False
+        self._heard_ms = now_ms
+        self._sign(now_ms)
+
+    def paused(self, now_ms: int) -> None:
+        """This process did not run for a while: the controller may have lived all the time."""
+        grace_ms = min(2 * self._lease_interval_ms, self._session_timeout_ms)
+        self._sign_ms = max(self._sign_ms, now_ms - self._session_timeout_ms + grace_ms)
+        if self.stance in (Stance.ASKING, Stance.HESITATING):
+            self.stance = Stance.FOLLOWING
+
+    def peers_answered(self, heard_ms: Sequence[int], now_ms: int, *, chance: float) -> None:
+        """How long ago the controller answered each peer that could be asked, in milliseconds; -1 for never.
+
+        `chance` is in [0, 1): how long to hesitate.
+        """
+        if self.stance is not Stance.ASKING:
+            return
+        if any(0 <= each < self._session_timeout_ms for each in heard_ms):
+            self.stance = Stance.FOLLOWING
+            self._due_ms = now_ms + self._lease_interval_ms
+            return
+        self.stance = Stance.HESITATING
+        jitter_ms = min(self._session_timeout_ms // JITTER_SHARE, JITTER_MS_MAX)
+        self._due_ms = now_ms + int(chance * jitter_ms)
+
+    def claim_won(self, controller_epoch: int) -> None:
+        """The log holds the claim: this broker decides."""
+        assert controller_epoch > self._controller_epoch, "a claim raises the epoch"
+        self._controller_id, self._controller_epoch = self._node_id, controller_epoch
+        self._is_new = False
+        self.stance = Stance.ACTIVE
+
+    def claim_failed(self, now_ms: int) -> None:
+        """Somebody else was faster, or the store did not answer: look again before the next claim."""
+        self.stance = Stance.FOLLOWING
+        self._due_ms = now_ms + self._lease_interval_ms
+
+    def resigned(self, now_ms: int) -> None:
+        """This broker decides no more."""
+        self.stance = Stance.FOLLOWING
+        self._heard_ms = None
+        self._sign(now_ms)
+
+    # -- what is known and to be done -------------------------------------------------------------
+
+    def last_heard_ms(self, controller_id: int, controller_epoch: int, now_ms: int) -> int:
+        """How long ago this controller answered; -1 for never, or where another one is known."""
+        if (controller_id, controller_epoch) != (self._controller_id, self._controller_epoch):
+            return -1
+        if self.stance is Stance.ACTIVE:
+            return 0
+        return -1 if self._heard_ms is None else now_ms - self._heard_ms
+
+    def next(self, now_ms: int) -> Action:
+        """What to do now; an action that is not `Wait` is asked for once, and ends with its observation."""
+        if self.stance in (Stance.ACTIVE, Stance.CLAIMING, Stance.ASKING):
+            return Wait(until_ms=now_ms + self._session_timeout_ms)
+        if now_ms < self._due_ms:
+            return Wait(until_ms=self._due_ms)
+        reason = self._why_at_once()
+        if reason is not None:
+            return self._claim(reason, is_dead=False)
+        silent_from_ms = self._sign_ms + self._session_timeout_ms
+        if now_ms < silent_from_ms:
+            self.stance = Stance.FOLLOWING
+            return Wait(until_ms=silent_from_ms)
+        if self.stance is Stance.HESITATING:
+            return self._claim(
+                f"controller {self._controller_id} was silent for {now_ms - self._sign_ms} ms",
+                is_dead=True,
+            )
+        self.stance = Stance.ASKING
+        return AskPeers(controller_epoch=self._controller_epoch)
+
+    def _claim(self, reason: str, *, is_dead: bool) -> Claim:
+        self.stance = Stance.CLAIMING
+        return Claim(is_dead=is_dead, reason=reason)
+
+    def _why_at_once(self) -> str | None:
+        if not self._has_looked:
+            return None
+        if self._controller_id == NO_CONTROLLER:
+            return "the cluster has no controller"
+        if self._controller_id == self._node_id:
+            return "this broker was the controller"
+        lease = self._lease
+        if lease is None:
+            return "the controller left no lease" if self._is_new else None
+        if lease.released and lease.controller_epoch == self._controller_epoch:
+            return f"controller {self._controller_id} has released its lease"
+        return None
+
+    def _sign(self, now_ms: int) -> None:
+        self._sign_ms = max(self._sign_ms, now_ms)
+        if self.stance in (Stance.ASKING, Stance.HESITATING):
+            self.stance = Stance.FOLLOWING

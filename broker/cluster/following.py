@@ -1,0 +1,109 @@
+"""Shell: keeping up with the metadata: a long poll to the controller, the table itself where that does not answer.
+
+Rules of this file:
+- What the controller sends is durable already; what the table holds is the same. So it does not matter which of them a
+  commit came from, and a controller that was deposed can tell nothing wrong.
+- Each answer of the controller is a sign of life (`heard`).
+- A controller that knows of less than this broker is no controller any more: it is told so by the epoch in the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.cluster.channel import endpoint_of
+from broker.cluster.tail import decode_events
+from broker.net.peer import PeerUnreachable
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
+
+if TYPE_CHECKING:
+    from broker.cluster.driver import ClusterDriver
+    from broker.net.peers import Peers
+
+_LOGGER = logging.getLogger(__name__)
+
+POLL_MS = 500
+POLL_BYTES_MAX = 4 << 20
+# Between looks into the table while no controller answers.
+TABLE_SECONDS = 0.25
+IDLE_SECONDS = 1.0
+
+
+class Following:
+    """One broker's view of the metadata, kept current while another one decides."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        peers: Peers,
+        *,
+        node_id: int,
+        listener: str,
+        patience_ms: int,
+        heard: Callable[[int], None],
+        lost: Callable[[], None],
+    ) -> None:
+        """`patience_ms`: how much longer than asked a controller may take; `heard(controller epoch)` or `lost()`."""
+        self._driver = driver
+        self._peers = peers
+        self._node_id = node_id
+        self._listener = listener
+        self._patience_ms = patience_ms
+        self._heard = heard
+        self._lost = lost
+        self._said: str | None = None
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            if self._driver.is_active:
+                await self._driver.changed(IDLE_SECONDS)
+                continue
+            why = await self._poll()
+            if why is None:
+                self._said = None
+                continue
+            self._say(why)
+            self._lost()
+            try:
+                await self._driver.catch_up()
+            except (OSError, ValueError) as error:
+                _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
+            await asyncio.sleep(TABLE_SECONDS)
+
+    async def _poll(self) -> str | None:
+        """Ask once, and take what comes; why the table must be read, if it must."""
+        image = self._driver.image
+        controller_id = image.controller_id
+        endpoint = endpoint_of(image, controller_id, self._listener)
+        if endpoint is None or controller_id == self._node_id:
+            return "there is no other controller"
+        request = ReadMetadataRequest(
+            broker_id=self._node_id,
+            controller_epoch=image.controller_epoch,
+            after_version=image.version,
+            max_wait_ms=POLL_MS,
+            max_bytes=POLL_BYTES_MAX,
+        )
+        try:
+            answer: ReadMetadataResponse = await self._peers.ask(
+                controller_id, *endpoint, request, timeout_ms=POLL_MS + self._patience_ms
+            )
+            if answer.error_code != ErrorCode.NONE:
+                return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
+            self._heard(answer.controller_epoch)
+            entries = [(each.version, decode_events(each.events)) for each in answer.entries]
+            await self._driver.follow(entries)
+        except (PeerUnreachable, KafkaError, ValueError) as error:
+            return f"controller {controller_id}: {error}"
+        return None
+
+    def _say(self, why: str) -> None:
+        """Once for each reason: it is asked again several times a second."""
+        if why != self._said:
+            self._said = why
+            _LOGGER.info("reading %s: %s", self._driver.folder, why)

@@ -1,0 +1,53 @@
+"""Pure: the lease of the active controller: a small object of the lake that it overwrites while it lives.
+
+Rules of this file:
+- Nothing is decided by the lease: it says who is worth waiting for, and where. Who decides is in the metadata log, so
+  a lease that is lost, stale or written by a controller that was deposed meanwhile costs time, never truth.
+- It moves in the order of (controller epoch, sequence). What others see is that it moves, by their own clocks: it holds
+  no time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from kafka_ds.lake.names import CLUSTER_METADATA
+
+# A name with an underscore in front is nobody's data: engines and VACUUM pass it over.
+LEASE_PATH = f"{CLUSTER_METADATA}/_lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One writing of the lease; `released` says that its holder has stopped for good."""
+
+    controller_id: int
+    controller_epoch: int
+    sequence: int
+    host: str
+    port: int
+    released: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Grows with every writing."""
+        return self.controller_epoch, self.sequence
+
+    def encode(self) -> bytes:
+        """As it lies in the lake."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+
+def decode_lease(data: bytes) -> Lease | None:
+    """The lease in these bytes; None where they are none, which counts as no sign of life."""
+    try:
+        found = json.loads(data)
+        values = {field.name: found[field.name] for field in fields(Lease)}
+    except (ValueError, KeyError, TypeError):
+        return None
+    for name, value in values.items():
+        kind = {"host": str, "released": bool}.get(name, int)
+        if type(value) is not kind:
+            return None
+    return Lease(**values)

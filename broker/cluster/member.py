@@ -1,0 +1,242 @@
+"""Shell: one broker's membership of its cluster, put together: candidate, follower, controller, registered broker.
+
+Rules of this file: wiring and order only.
+- Joining: whoever may become the controller at once does, and registers itself in the same commit; everybody else
+  follows, and asks to be taken in.
+- Each part has connections of its own, so that none waits behind another one's requests.
+- Leaving: leaders are handed over while everything still works; then the controller decides no more, and says so.
+- A part that ends by an error takes the broker with it (`failed`): one that does not follow must not go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.candidacy import Candidacy, CandidateSettings
+from broker.cluster.channel import ControllerChannel
+from broker.cluster.draft import Decision
+from broker.cluster.duties import Duties
+from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
+from broker.cluster.following import Following
+from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.requests import ControllerRequests
+from broker.net.peers import Peers
+from broker.settings import ConfigError
+
+if TYPE_CHECKING:
+    from broker.cluster.driver import Claiming, ClusterDriver
+    from broker.config import BrokerConfig
+    from broker.seams import Clock, Network
+    from kafka_ds.lake.store import Store
+
+
+class ClusterMember:
+    """This broker in its cluster."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        driver: ClusterDriver,
+        store: Store,
+        *,
+        lease_thread: Executor,
+        clock: Clock,
+        network: Network,
+        answer_here: Callable[[Any], Awaitable[Any]],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._clock = clock
+        self._network = network
+        self._lease_thread = lease_thread
+        self._answer_here = answer_here
+        self._failed = failed
+        self._peers: list[Peers] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._lifecycle: Lifecycle | None = None
+        self.channel = self._new_channel()
+        self.requests = ControllerRequests(
+            driver,
+            self.channel,
+            node_id=config.node_id,
+            request_timeout_ms=config.request_timeout_ms,
+        )
+        self.candidacy = Candidacy(
+            CandidateSettings(
+                node_id=config.node_id,
+                listener=config.inter_broker_listener,
+                client_id=self._client_id,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                lease_interval_ms=config.controller_lease_interval_ms,
+            ),
+            driver,
+            store,
+            executor=lease_thread,
+            clock=clock,
+            network=network,
+            chance=random.random,
+            decide_claim=lambda claiming, dead: decide_claim(
+                claiming, self.lifecycle.identity, dead
+            ),
+        )
+        self._following = Following(
+            driver,
+            self._new_peers(),
+            node_id=config.node_id,
+            listener=config.inter_broker_listener,
+            patience_ms=config.broker_session_timeout_ms // 3,
+            heard=self.candidacy.heard,
+            lost=self.candidacy.lost,
+        )
+        balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
+        self.duties = Duties(
+            driver,
+            clock,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
+        )
+
+    @property
+    def _client_id(self) -> str:
+        return f"broker-{self._config.node_id}"
+
+    def _new_peers(self) -> Peers:
+        peers = Peers(self._network, self._clock, client_id=self._client_id)
+        self._peers.append(peers)
+        return peers
+
+    def _new_channel(self) -> ControllerChannel:
+        return ControllerChannel(
+            self._driver,
+            self._new_peers(),
+            listener=self._config.inter_broker_listener,
+            answer_here=self._answer_here,
+        )
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The registered broker."""
+        assert self._lifecycle is not None, "the broker has not joined yet"
+        return self._lifecycle
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's registration; -1 before there is one, and where a later process has its place."""
+        identity = self.lifecycle.identity
+        known = self._driver.image.brokers.get(identity.node_id)
+        if known is None or known.incarnation_id != identity.incarnation_id:
+            return NO_BROKER_EPOCH
+        return known.broker_epoch
+
+    @property
+    def has_a_successor(self) -> bool:
+        """Whether a later process has registered under this broker's number."""
+        known = self._driver.image.brokers.get(self.lifecycle.identity.node_id)
+        return known is not None and known.incarnation_id != self.lifecycle.identity.incarnation_id
+
+    # -- joining --------------------------------------------------------------------------------
+
+    async def join(self, identity: BrokerIdentity) -> None:
+        """Be registered; the metadata here are current then. Raises ConfigError where that cannot be."""
+        config = self._config
+        self._lifecycle = Lifecycle(
+            identity,
+            LifecycleSettings(
+                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+            ),
+            self._driver,
+            self._new_channel(),
+        )
+        listener = config.inter_broker_listener
+        mine = next(each for each in identity.endpoints if each.listener == listener)
+        await self.candidacy.begin(mine.host, mine.port)
+        self._start("candidacy", self.candidacy.run())
+        self._start("following", self._following.run())
+        self._start("duties", self.duties.run())
+        await self._lifecycle.register()
+
+    async def live(self) -> None:
+        """Be heard of from now on; returns when this broker may lead."""
+        self._start("heartbeats", self.lifecycle.run())
+        await self.lifecycle.unfenced()
+
+    # -- all along ------------------------------------------------------------------------------
+
+    def _start(self, name: str, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(part, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks[name] = task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Hand over what others can take: what this broker leads, and what it decides."""
+        lifecycle = self._lifecycle
+        if lifecycle is None or "heartbeats" not in self._tasks or not lifecycle.has_others():
+            return
+        await self._end("heartbeats")
+        if self._config.controlled_shutdown_enable:
+            await lifecycle.shut_down()
+        await self._end("candidacy", "duties")
+        await self._driver.step_down()
+        await self.candidacy.release()
+
+    async def stop(self) -> None:
+        """Take part in nothing more."""
+        await self._end(*self._tasks)
+        await self._driver.stop()
+        await self.candidacy.release()
+        self._lease_thread.shutdown(wait=False)
+        for peers in self._peers:
+            peers.close()
+
+    async def _end(self, *names: str) -> None:
+        tasks = [task for name in names if (task := self._tasks.get(name)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def decide_claim(claiming: Claiming, identity: BrokerIdentity, dead: int | None) -> None:
+    """What stands in the commit by which a broker becomes the controller.
+
+    Raises ConfigError where the metadata are another cluster's.
+    """
+    image, node_id = claiming.image, identity.node_id
+    if image.cluster_id is None:
+        event = ClusterCreated(cluster_id=identity.cluster_id)
+        claiming.take(lambda _: Decision(events=(event,), result=None))
+    elif image.cluster_id != identity.cluster_id:
+        raise ConfigError(
+            f"lake.uri: {claiming.folder} belongs to cluster {image.cluster_id}, "
+            f"log.dirs to cluster {identity.cluster_id}"
+        )
+    claiming.take(lambda c: c.claim(node_id))
+    known = image.brokers.get(node_id)
+    if known is None or known.incarnation_id != identity.incarnation_id:
+        claiming.take(
+            lambda c: c.register_broker(
+                node_id,
+                incarnation_id=identity.incarnation_id,
+                endpoints=identity.endpoints,
+                rack=identity.rack,
+                previous_broker_epoch=identity.previous_broker_epoch,
+                log_dirs=identity.log_dirs,
+                features=identity.features,
+                fenced=False,
+            )
+        )
+    if dead is not None and dead != node_id:
+        # It was silent for a session timeout: as a broker, too.
+        claiming.take(lambda c: c.fence_broker(dead))

@@ -1,0 +1,85 @@
+"""Pure: the last commits of the metadata log in memory, for brokers that follow by wire.
+
+Rules of this file:
+- It holds every commit after some version, without a gap, so that whoever is beyond that version needs no table.
+- Bytes are made once, when the first broker asks: a broker that is alone never pays for them. They are what lies in the
+  log, but for snapshots, which say nothing new to who follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+
+from broker.cluster.events import Event, from_json, to_json
+
+COMMITS_MAX = 1_000
+EVENTS_MAX = 50_000
+
+
+class Entry:
+    """One commit, as events and, once asked for, as bytes."""
+
+    __slots__ = ("_encoded", "events", "version")
+
+    def __init__(self, version: int, events: Sequence[Event]) -> None:
+        self.version = version
+        self.events = events
+        self._encoded: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """The events as a JSON array."""
+        if self._encoded is None:
+            self._encoded = encode_events(self.events)
+        return self._encoded
+
+
+class Tail:
+    """The commits after `begins_after`."""
+
+    def __init__(self, version: int) -> None:
+        """Begin with nothing, at this version of the log."""
+        self.begins_after = version
+        self._entries: deque[Entry] = deque()
+        self._events = 0
+
+    def add(self, version: int, events: Sequence[Event]) -> None:
+        """The next commit."""
+        self._entries.append(Entry(version, events))
+        self._events += len(events)
+        while len(self._entries) > COMMITS_MAX or (
+            self._events > EVENTS_MAX and len(self._entries) > 1
+        ):
+            oldest = self._entries.popleft()
+            self._events -= len(oldest.events)
+            self.begins_after = oldest.version
+
+    def after(self, version: int, max_bytes: int) -> list[Entry] | None:
+        """The commits after a version, at least one if there are any; None where some are not here any more."""
+        if version < self.begins_after:
+            return None
+        found: list[Entry] = []
+        size = 0
+        for entry in self._entries:
+            if entry.version <= version:
+                continue
+            size += len(entry.encoded)
+            if found and size > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+
+def encode_events(events: Sequence[Event]) -> bytes:
+    """Events as they go over the wire."""
+    return json.dumps([to_json(event) for event in events], separators=(",", ":")).encode()
+
+
+def decode_events(data: bytes | bytearray | memoryview) -> list[Event]:
+    """Events as they came over the wire; ValueError where they cannot be understood."""
+    listed = json.loads(bytes(data))
+    if not isinstance(listed, list):
+        raise ValueError("a commit is a list of events")
+    return [from_json(each) for each in listed]

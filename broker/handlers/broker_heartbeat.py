@@ -1,0 +1,40 @@
+"""Shell: BrokerHeartbeat 0-2: a broker lives, has caught up, wants to stop (KIP-631).
+
+- Answered by the active controller: NOT_CONTROLLER elsewhere. What a heartbeat changes (fencing, leaders that move) is
+  durable before it is answered; one that changes nothing does not wait for the store.
+- STALE_BROKER_EPOCH: not the broker's last registration.
+
+Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no broker of ours has; others' are
+not acted on.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+
+@serves(BrokerHeartbeatRequest, versions="0-2", internal=True, pipelined=True)
+async def broker_heartbeat(
+    request: BrokerHeartbeatRequest, context: RequestContext
+) -> BrokerHeartbeatResponse:
+    """Hear a broker, and tell it how it stands."""
+    node = context.node
+    now_ms = node.clock.monotonic_ms()
+    reply = await node.controller.decide(
+        lambda c: c.heartbeat(
+            request.broker_id,
+            request.broker_epoch,
+            metadata_version=request.current_metadata_offset,
+            want_fence=request.want_fence,
+            want_shut_down=request.want_shut_down,
+            offline_log_dirs=request.offline_log_dirs,
+            now_ms=now_ms,
+        ),
+        at_once=True,
+    )
+    return BrokerHeartbeatResponse(
+        is_caught_up=reply.is_caught_up,
+        is_fenced=reply.is_fenced,
+        should_shut_down=reply.should_shut_down,
+    )

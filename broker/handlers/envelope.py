@@ -1,0 +1,61 @@
+"""Shell: Envelope 0: a request of a client that another broker sends on to the controller (KIP-590).
+
+- Opened by the active controller alone: NOT_CONTROLLER elsewhere, and the sender looks for the controller.
+- Only what changes or asks the controller's own state may be inside, else INVALID_REQUEST. It is served like a request
+  that came here, in its own version; errors of its own are inside the answer.
+
+Versions: 0.
+Left out: the client's principal, for there is no authentication yet.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from time import perf_counter
+
+from broker.net.dispatch import Unanswerable, Waiting
+from broker.net.registry import REGISTRY, RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.frame import decode_request_header
+from kafka_ds.wire.messages import EnvelopeRequest, EnvelopeResponse
+
+_LENGTH_BYTES = 4
+
+
+@serves(EnvelopeRequest, versions="0", internal=True, pipelined=True)
+async def envelope(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
+    """Serve what is inside."""
+    node = context.node
+    if not node.controller.is_active:
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    # A handler may write into what it was given.
+    frame = memoryview(bytearray(request.request_data))
+    dispatcher = node.server.dispatcher
+    try:
+        header, _ = decode_request_header(frame)
+        served = REGISTRY.get(header.api_key)
+        if served is None or not served.forwarded:
+            message = f"API key {header.api_key} is not sent on"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        host = _host(request.client_host_address)
+        outcome = dispatcher.handle(frame, host, context.listener, perf_counter())
+        if isinstance(outcome, Waiting):
+            result, error = None, None
+            try:
+                result = await outcome.result
+            except Exception as raised:  # noqa: BLE001 - becomes the answer, as for any request
+                error = raised
+            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_CONTROLLER:
+                return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+            outcome = dispatcher.finish(outcome, result, error)
+    except (MalformedFrame, Unanswerable) as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    data = b"".join(outcome)[_LENGTH_BYTES:] if outcome is not None else None
+    return EnvelopeResponse(response_data=data)
+
+
+def _host(address: bytes) -> str:
+    try:
+        return str(ipaddress.ip_address(bytes(address)))
+    except ValueError:
+        return "unknown"

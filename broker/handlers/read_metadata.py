@@ -1,0 +1,73 @@
+"""Shell: ReadMetadata 0 (ours): the commits of the metadata log for brokers that follow, by long poll.
+
+- Answered by the active controller, with commits that are durable, in their order and without a gap; it waits up to
+  max_wait_ms for the next one. NOT_CONTROLLER elsewhere, with the controller that is known here.
+- OFFSET_OUT_OF_RANGE: some of what is asked for is not in memory any more; the table has it.
+- Who asks in a later epoch, or beyond what this controller knows, has heard of another one: this one looks into the
+  log at once, and resigns where that is so.
+
+Versions: 0. Key 20001, which no release of Apache Kafka has, and which clients are not told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
+from kafka_ds.wire.messages.brokers import MetadataEntry
+
+if TYPE_CHECKING:
+    from broker.cluster.driver import ClusterDriver
+
+_LOGGER = logging.getLogger(__name__)
+
+WAIT_MS_MAX = 10_000
+
+
+@serves(ReadMetadataRequest, versions="0", internal=True, pipelined=True)
+async def read_metadata(
+    request: ReadMetadataRequest, context: RequestContext
+) -> ReadMetadataResponse:
+    """Give what follows, or wait for it."""
+    driver = context.node.controller
+    image = driver.image
+    if driver.is_active and (
+        request.controller_epoch > image.controller_epoch or request.after_version > image.version
+    ):
+        await _look_again(driver)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1_000
+    while driver.is_active and request.after_version <= image.version:
+        entries = driver.entries_after(request.after_version, request.max_bytes)
+        if entries is None:
+            return _answer(driver, ErrorCode.OFFSET_OUT_OF_RANGE)
+        left = deadline - loop.time()
+        if entries or left <= 0:
+            found = [MetadataEntry(version=e.version, events=e.encoded) for e in entries]
+            return _answer(driver, ErrorCode.NONE, found)
+        await driver.changed(left)
+    return _answer(driver, ErrorCode.NOT_CONTROLLER)
+
+
+async def _look_again(driver: ClusterDriver) -> None:
+    try:
+        await driver.confirm()
+    except OSError as error:
+        _LOGGER.warning("%s cannot be read: %s", driver.folder, error)
+
+
+def _answer(
+    driver: ClusterDriver, error: ErrorCode, entries: list[MetadataEntry] | None = None
+) -> ReadMetadataResponse:
+    image = driver.image
+    return ReadMetadataResponse(
+        error_code=error,
+        controller_id=image.controller_id,
+        controller_epoch=image.controller_epoch,
+        last_version=image.version,
+        entries=entries or [],
+    )

@@ -1,0 +1,80 @@
+"""Shell: connections to other brokers by their number: one each, made when needed, kept while it works.
+
+Rules of this file: who asks for the same broker at once waits for the same connection. One that is lost, or leads to
+where the broker is not any more, is made anew at the next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.net.peer import PeerConnection
+
+if TYPE_CHECKING:
+    from broker.seams import Clock, Network
+
+
+class _Kept(NamedTuple):
+    host: str
+    port: int
+    connecting: asyncio.Task[PeerConnection]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it may be used, or waited for."""
+        if not self.connecting.done():
+            return True
+        if self.connecting.cancelled() or self.connecting.exception() is not None:
+            return False
+        return self.connecting.result().is_open
+
+
+class Peers:
+    """The connections of one part of this broker, so that no part waits behind another one's requests."""
+
+    def __init__(self, network: Network, clock: Clock, *, client_id: str) -> None:
+        self._network = network
+        self._clock = clock
+        self._client_id = client_id
+        self._kept: dict[int, _Kept] = {}
+
+    async def ask(
+        self, broker_id: int, host: str, port: int, request: Any, *, timeout_ms: int
+    ) -> Any:
+        """The answer of a broker; connecting and answering each take at most `timeout_ms`.
+
+        Raises PeerUnreachable, and KafkaError UNSUPPORTED_VERSION, as `PeerConnection.ask`.
+        """
+        kept = self._kept.get(broker_id)
+        if kept is None or not kept.is_good or (kept.host, kept.port) != (host, port):
+            self.drop(broker_id)
+            connecting = asyncio.get_running_loop().create_task(
+                PeerConnection.connect(
+                    self._network,
+                    host,
+                    port,
+                    client_id=self._client_id,
+                    clock=self._clock,
+                    timeout_ms=timeout_ms,
+                )
+            )
+            kept = self._kept[broker_id] = _Kept(host, port, connecting)
+        # Who is cancelled must not take the connection from those who wait for it, too.
+        connection = await asyncio.shield(kept.connecting)
+        return await connection.ask(request, timeout_ms=timeout_ms)
+
+    def drop(self, broker_id: int) -> None:
+        """Close the connection to a broker, if there is one."""
+        kept = self._kept.pop(broker_id, None)
+        if kept is None:
+            return
+        if not kept.connecting.done():
+            kept.connecting.cancel()
+        elif not kept.connecting.cancelled() and kept.connecting.exception() is None:
+            kept.connecting.result().close()
+
+    def close(self) -> None:
+        """Close them all."""
+        for broker_id in tuple(self._kept):
+            self.drop(broker_id)
