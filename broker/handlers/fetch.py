@@ -11,15 +11,22 @@
 - OFFSET_OUT_OF_RANGE outside of log start and log end. FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the
   reader's current epoch is not this leader's (v9+, KIP-320); a diverging epoch where the epoch of its last batch
   ended earlier here (v12+, KIP-595).
-- Sessions (v7+, KIP-227): a full fetch is answered with session id 0, "no session", which KIP-227 allows; an
-  incremental one can only be of a session that nobody has: FETCH_SESSION_ID_NOT_FOUND.
+- Sessions (v7+, KIP-227): `broker.replica.fetch_sessions`. FETCH_SESSION_ID_NOT_FOUND for one that was closed,
+  INVALID_FETCH_SESSION_EPOCH for a request that is not the next one, FETCH_SESSION_TOPIC_ID_ERROR where names and ids
+  are mixed.
+- Followers say who they are (replica_id, from v15 on replica_state with their broker epoch). They read up to the log's
+  end, uncommitted records as well; the offset that they ask for is what they have (`LeaderPartition.fetched`). They
+  are woken by appends, and answered at once when they can move their high watermark (v18 says where it is).
+  UNKNOWN_LEADER_EPOCH for who is no replica, NOT_LEADER_OR_FOLLOWER for a broker epoch that is over, and
+  OFFSET_MOVED_TO_TIERED_STORAGE for offsets that are in the lake alone. Throttled (KIP-73) they get nothing.
+- Consumers of v11+ may read from followers too, below the follower's own high watermark (KIP-392). The leader names a
+  replica in the consumer's rack, and gives no records, where replica.selector.class says so.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID.
 
 Versions: 5 log_start_offset; 7 sessions; 9 current_leader_epoch; 10 zstd; 11 rack_id (KIP-392); 12 flexible,
 last_fetched_epoch; 13 topic ids (KIP-516); 14 tiered storage (KIP-405); 15 replica_state (KIP-903); 16 endpoints with
 NOT_LEADER_OR_FOLLOWER (KIP-951); 17 directory ids (KIP-853); 18 the follower's high watermark (KIP-1166).
-Left out: followers. A fetch in the name of a replica is UNKNOWN_LEADER_EPOCH, as it is of one that Kafka does not
-know; preferred read replicas are never named. Batches older than zstd's version are not converted.
+Left out: batches older than zstd's version are not converted.
 """
 
 from __future__ import annotations
@@ -27,16 +34,20 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.parking import ParkedFetch
-from broker.handlers.reading import Reading
+from broker.handlers.reading import (
+    CONSUMER,
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    Reading,
+    replica_of,
+)
 from broker.net.registry import RequestContext, serves
+from broker.replica.fetch_sessions import FINAL_EPOCH, FetchContext
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-# Session epochs of a request that stands for itself: the first of a session, and the last.
-FULL_FETCH_EPOCHS = (0, -1)
 
 
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:
@@ -67,13 +78,29 @@ def fetch(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Read from each partition, or wait until there is something to read."""
-    if request.session_epoch not in FULL_FETCH_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
+    wants = _wants(request, context)
+    if wants.error is not ErrorCode.NONE:
+        return FetchResponse(error_code=wants.error, responses=[])
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return refuse(request, ErrorCode.INVALID_REQUEST, None)
-    reading = Reading(request, context)
+    reading = Reading(request, context, wants)
     reading.find()
-    may_wait = request.max_wait_ms > 0 and request.topics
+    may_wait = request.max_wait_ms > 0 and wants.topics
     if reading.is_urgent or not may_wait or reading.size_bytes >= reading.min_bytes:
         return reading.answer()
     return ParkedFetch(reading, request.max_wait_ms).future
+
+
+def _wants(request: FetchRequest, context: RequestContext) -> FetchContext:
+    """What the request stands for within its session."""
+    if request.session_epoch == FINAL_EPOCH and not request.session_id:
+        return FetchContext(
+            topics=request.topics
+        )  # As most clients do that know nothing of sessions.
+    node = context.node
+    return node.fetching.sessions.begin(
+        request,
+        has_topic_ids=context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
+        is_follower=replica_of(request)[0] > CONSUMER,
+        now_ms=node.clock.monotonic_ms(),
+    )

@@ -2,13 +2,15 @@
 
 Rules of this file: a parked request is answered when one of these is true, Kafka's cases of DelayedFetch by their
 letters, and otherwise when its time is over:
-- A, B, C: the partition is led here no more, or is gone with its topic (`lost`);
+- A, B, C: the partition is led here no more (for consumers: nor followed), or is gone with its topic (`lost`);
 - D: its log directory has failed (`lost`);
 - E: the leader epoch has moved beyond the one that the reader spoke of: a move ends the partition's lead here, or is
   seen with the next advance;
 - F: more lies behind the reader's offset than the rest of its segment, so there is nothing to wait for;
 - G: the bytes of all its partitions reach min_bytes;
 - H: the reader's log diverges: seen before parking, as no leader's log is ever truncated;
+- for a follower also: there is a high watermark that it can move to, or anything was appended at all: it reads up to
+  the log's end, and is woken by appends;
 - and ours: the broker stops (`lost`).
 The answer is made anew in the loop's next turn: the producer whose append woke the reader gets its answer first,
 and appends of one turn become one answer.
@@ -19,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.handlers.reading import Reading
+from broker.handlers.reading import Reading, Replica
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.messages import FetchResponse
 
@@ -35,15 +37,18 @@ class ParkedFetch:
         self._reading = reading
         self._is_waking = False
         self._watched = tuple(dict.fromkeys(reading.partitions()))
-        self._available: dict[HostedPartition, int] = {}
+        self._available: dict[Replica, int] = {}
         self.future: asyncio.Future[FetchResponse] = loop.create_future()
         # Also when the connection is lost: whoever awaits the future cancels it.
         self.future.add_done_callback(self._forget)
         for partition in self._watched:
-            partition.watch(self)
+            if reading.is_follower and isinstance(partition, HostedPartition):
+                partition.watch(self, to_log_end=True)
+            else:
+                partition.watch(self)
         self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
 
-    def advanced(self, partition: HostedPartition) -> None:
+    def advanced(self, partition: Replica) -> None:
         """More may be read of this partition (cases E to G)."""
         if self._is_waking:
             return
@@ -54,7 +59,7 @@ class ParkedFetch:
                 return
         self._wake()
 
-    def lost(self, partition: HostedPartition) -> None:
+    def lost(self, partition: Replica) -> None:
         """Nothing more will come of this partition (cases A to D)."""
         if not self._is_waking:
             self._wake()

@@ -8,6 +8,9 @@ Rules of this file:
 - Records leave as the buffers that they were read into. What would wait for the disk is read in a thread, and what
   lies in the lake alone is read there; all of a response's waits run side by side.
 - An error is one partition's; the others of the request do not notice.
+- A follower's fetch is told to the leader's view when it comes, and not again when it has been parked: what it says of
+  the follower was true then. It is told first, so that the answer has the high watermark that follows from it.
+- A follower that the leader throttles gets nothing of the partition, and no error, as long as the rate is exceeded.
 """
 
 from __future__ import annotations
@@ -20,8 +23,12 @@ from typing import Any
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import LogRead
 from broker.net.registry import RequestContext
+from broker.replica.fetch_sessions import FetchContext
+from broker.replica.fetching import LEADER_THROTTLED_REPLICAS, Fetching
+from broker.replica.followed import FollowedPartition
 from broker.replica.hosted import READ_COMMITTED, HostedPartition
 from broker.replica.manager import ReplicaManager
+from broker.replica.throttle import is_listed
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
@@ -35,9 +42,13 @@ from kafka_ds.wire.messages.data import (
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 10
+FIRST_VERSION_WITH_RACK = 11
 CONSUMER = -1
+NO_BROKER_EPOCH = -1
 NO_EPOCH = -1
 NO_RECORDS = b""
+
+Replica = HostedPartition | FollowedPartition
 # What Kafka counts as a failure of a fetch: no client could have asked better.
 _OUR_FAULTS = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
 
@@ -45,12 +56,21 @@ _OUR_FAULTS = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER
 class Found:
     """What there is for one partition of the request."""
 
-    __slots__ = ("cold_bytes", "data", "is_urgent", "look_again", "part", "partition", "wanted")
+    __slots__ = (
+        "cold_bytes",
+        "data",
+        "is_throttled",
+        "is_urgent",
+        "look_again",
+        "part",
+        "partition",
+        "wanted",
+    )
 
     def __init__(self, wanted: FetchPartition, data: FetchPartitionData) -> None:
         self.wanted = wanted
         self.data = data
-        self.partition: HostedPartition | None = None
+        self.partition: Replica | None = None
         self.part: LogRead | None = None
         # How much to read from the lake, or from parts of the disk that must be waited for; 0 where nothing.
         self.cold_bytes = 0
@@ -58,6 +78,8 @@ class Found:
         self.look_again: Callable[[], LogRead] | None = None
         # Whether waiting for more would be wrong: an error, a divergence, more behind than fits.
         self.is_urgent = False
+        # Whether what is given of it counts for the leader's throttle.
+        self.is_throttled = False
 
     @property
     def size_bytes(self) -> int:
@@ -68,15 +90,25 @@ class Found:
 class Reading:
     """One Fetch request being answered."""
 
-    def __init__(self, request: FetchRequest, context: RequestContext) -> None:
+    def __init__(self, request: FetchRequest, context: RequestContext, wants: FetchContext) -> None:
+        """`wants` is what the request stands for within its session."""
         self._request = request
+        self._wants = wants
+        self._topics = wants.topics
         self._context = context
         self._node = context.node
-        self._by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-        self._is_before_zstd = context.header.api_version < FIRST_VERSION_WITH_ZSTD
+        version = context.header.api_version
+        self._by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        self._is_before_zstd = version < FIRST_VERSION_WITH_ZSTD
+        # Older consumers would not know what to make of another replica (KIP-392).
+        self._may_follow = version >= FIRST_VERSION_WITH_RACK
         self._is_committed = request.isolation_level == READ_COMMITTED
-        state = request.replica_state
-        self._replica_id = state.replica_id if state is not None else request.replica_id
+        self._replica_id, self._broker_epoch = replica_of(request)
+        self.is_follower = self._replica_id > CONSUMER
+        self._is_first_look = True
+        fetching: Fetching = self._node.fetching
+        self._fetching = fetching
+        self._select_replica = fetching.select_replica if self._may_follow else None
         self._max_bytes = max(min(request.max_bytes, self._node.config.fetch_max_bytes), 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._found: list[list[Found]] = []
@@ -90,20 +122,19 @@ class Reading:
         self.size_bytes = 0
         self.is_urgent = False
         self._found = [
-            [self._find(topic, wanted) for wanted in topic.partitions]
-            for topic in self._request.topics
+            [self._find(topic, wanted) for wanted in topic.partitions] for topic in self._topics
         ]
+        self._is_first_look = False
 
     def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Found:
         found = Found(wanted, _nothing(wanted.partition))
         left = self._max_bytes - self.size_bytes
         try:
             partition = self._locate(topic, wanted)
-            partition.leader.check_epoch(wanted.current_leader_epoch)
+            partition.check_epoch(wanted.current_leader_epoch)
             found.partition = partition
-            if self._replica_id > CONSUMER:
-                raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-            self._look(partition, found, min(wanted.partition_max_bytes, left))
+            if self._check_reader(partition, found):
+                self._look(partition, found, min(wanted.partition_max_bytes, left))
         except KafkaError as error:
             found.data = _nothing(wanted.partition, error.code)
             found.is_urgent = True
@@ -111,7 +142,7 @@ class Reading:
         self.is_urgent = self.is_urgent or found.is_urgent
         return found
 
-    def _locate(self, topic: FetchTopic, wanted: FetchPartition) -> HostedPartition:
+    def _locate(self, topic: FetchTopic, wanted: FetchPartition) -> Replica:
         name = topic.topic
         if self._by_id:
             known = self._node.metadata.topics_by_id.get(topic.topic_id)
@@ -119,22 +150,96 @@ class Reading:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known.name
         replicas: ReplicaManager = self._node.replica_manager
+        if self._may_follow and not self.is_follower:
+            replica = replicas.replica(name, wanted.partition)
+            if replica is not None:
+                return replica
         return replicas.get(name, wanted.partition)
 
-    def _look(self, partition: HostedPartition, found: Found, max_bytes: int) -> None:
-        log, wanted, data = partition.log, found.wanted, found.data
-        offset = wanted.fetch_offset
-        data.high_watermark = partition.leader.high_watermark
-        data.last_stable_offset = partition.last_stable_offset()
-        data.log_start_offset = log.log_start_offset
-        bound = data.last_stable_offset if self._is_committed else data.high_watermark
+    def _check_reader(self, partition: Replica, found: Found) -> bool:
+        """Whether to read on: neither has the reader's log parted from this one, nor should it read elsewhere."""
+        wanted, data = found.wanted, found.data
+        offset, log = wanted.fetch_offset, partition.log
+        if self.is_follower:
+            assert isinstance(partition, HostedPartition), "followers read from leaders alone"
+            partition.leader.check_follower(self._replica_id, self._broker_epoch)
         if wanted.last_fetched_epoch > NO_EPOCH:
             data.diverging_epoch = _divergence(partition, wanted)
-            if data.diverging_epoch is not None:
-                found.is_urgent = True
-                return
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if data.diverging_epoch is None:
+            if not log.log_start_offset <= offset <= log.log_end_offset:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if self.is_follower:
+                self._hear_follower(partition, found)
+            elif self._select_replica is not None and isinstance(partition, HostedPartition):
+                self._choose_replica(partition, found)
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset()
+        data.log_start_offset = log.log_start_offset
+        if data.diverging_epoch is not None or data.preferred_read_replica >= 0:
+            found.is_urgent = True
+            return False
+        if self.is_follower and self._owes_high_watermark(partition, wanted):
+            found.is_urgent = True
+        return not found.is_throttled or not self._is_rate_exceeded()
+
+    def _hear_follower(self, partition: Replica, found: Found) -> None:
+        """Tell the leader's view where the follower is."""
+        assert isinstance(partition, HostedPartition)
+        wanted = found.wanted
+        if wanted.fetch_offset < partition.log.local_log_start_offset:
+            # It must not be filled up record by record out of the lake, where all replicas read the same.
+            raise KafkaError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+        if self._is_first_look:
+            partition.followed(
+                self._replica_id,
+                fetch_offset=wanted.fetch_offset,
+                log_start_offset=wanted.log_start_offset,
+                broker_epoch=self._broker_epoch,
+            )
+        found.is_throttled = self._is_throttled(partition)
+
+    def _is_throttled(self, partition: HostedPartition) -> bool:
+        """Whether the leader holds this follower back to a rate (KIP-73); in sync it never does."""
+        leader = partition.leader
+        if self._replica_id in leader.isr:
+            return False
+        topic = self._node.metadata.topics.get(partition.topic)
+        listed = topic.configs.get(LEADER_THROTTLED_REPLICAS) if topic is not None else None
+        return is_listed(listed, partition.index, leader.node_id)
+
+    def _is_rate_exceeded(self) -> bool:
+        return self._fetching.throttle.is_exceeded(self._node.clock.monotonic_ms())
+
+    def _owes_high_watermark(self, partition: Replica, wanted: FetchPartition) -> bool:
+        """Whether a follower can move its high watermark now: it says where it is (v18, KIP-1166)."""
+        return wanted.high_watermark < min(partition.high_watermark, wanted.fetch_offset)
+
+    def _choose_replica(self, partition: HostedPartition, found: Found) -> None:
+        """Send a consumer to a replica that is nearer (KIP-392)."""
+        assert self._select_replica is not None
+        chosen = self._select_replica(
+            partition.leader,
+            self._node.metadata.brokers,
+            self._request.rack_id,
+            found.wanted.fetch_offset,
+            self._context.listener,
+        )
+        if chosen is not None:
+            found.data.preferred_read_replica = chosen
+
+    def _bound_of(self, partition: Replica) -> int:
+        """The first offset that this reader may not have."""
+        if self.is_follower:
+            return partition.log.log_end_offset
+        return partition.fetchable_end(self._request.isolation_level)
+
+    def _look(self, partition: Replica, found: Found, max_bytes: int) -> None:
+        log, data = partition.log, found.data
+        offset = found.wanted.fetch_offset
+        if self.is_follower:
+            bound = log.log_end_offset
+        else:
+            bound = data.last_stable_offset if self._is_committed else data.high_watermark
         if log.config.compression_type == "zstd" and self._is_before_zstd:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)  # KIP-110
         if self._is_committed:
@@ -162,25 +267,28 @@ class Reading:
             found.look_again, found.cold_bytes, found.is_urgent = look, max_bytes, True
             return
         # A part that ends before the bound has more behind it than fits or than one segment holds.
-        found.is_urgent = bool(found.part.slices) and found.part.upper_bound_offset < bound
+        if found.part.slices and found.part.upper_bound_offset < bound:
+            found.is_urgent = True
 
-    def partitions(self) -> Iterator[HostedPartition]:
+    def partitions(self) -> Iterator[Replica]:
         """The partitions that the request has an interest in."""
         for topic in self._found:
             for found in topic:
                 if found.partition is not None:
                     yield found.partition
 
-    def bytes_beyond(self, partition: HostedPartition) -> int | None:
+    def bytes_beyond(self, partition: Replica) -> int | None:
         """What a partition of this request has by now; None where that is reason enough to answer."""
         total = 0
         for topic in self._found:
             for found in topic:
                 if found.partition is not partition:
                     continue
-                bound = partition.fetchable_end(self._request.isolation_level)
+                bound = self._bound_of(partition)
                 offset = found.wanted.fetch_offset
-                if offset >= bound:
+                if self.is_follower and self._owes_high_watermark(partition, found.wanted):
+                    return None
+                if offset >= bound or (found.is_throttled and self._is_rate_exceeded()):
                     continue
                 if self.min_bytes <= 1:
                     return None
@@ -204,7 +312,7 @@ class Reading:
     def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
         """The response with what was found; to be waited for where disk or lake must be."""
         waits: list[Awaitable[None]] = []
-        for topic, wanted in zip(self._found, self._request.topics, strict=True):
+        for topic, wanted in zip(self._found, self._topics, strict=True):
             for found in topic:
                 if found.part is not None:
                     if not self._read_at_once(found):
@@ -251,7 +359,7 @@ class Reading:
         found.cold_bytes = max(found.size_bytes, 1)
         await self._read_lake(found, topic)
 
-    async def _read_in_thread(self, found: Found, partition: HostedPartition) -> bool:
+    async def _read_in_thread(self, found: Found, partition: Replica) -> bool:
         """Find and read beside the event loop what is not in memory; whether that went well."""
         part, look_again = found.part, found.look_again
         pread = partition.log.pread_blocking
@@ -307,7 +415,7 @@ class Reading:
     def _response(self) -> FetchResponse:
         leaders = []
         responses = []
-        for topic, wanted in zip(self._found, self._request.topics, strict=True):
+        for topic, wanted in zip(self._found, self._topics, strict=True):
             for found in topic:
                 self._count(found)
                 if found.data.error_code in LEADERSHIP_ERRORS:
@@ -325,17 +433,23 @@ class Reading:
         if leaders:
             image = self._node.metadata
             response.node_endpoints = endpoints_of(image, self._context.listener, leaders)
-        return response
+        return self._wants.finish(response, self._node.clock.monotonic_ms())
 
     def _count(self, found: Found) -> None:
         if found.partition is None:
             return
         code, records = found.data.error_code, found.data.records
-        found.partition.counters.read(
-            sum(map(len, records)) if isinstance(records, list | tuple) else len(records or b""),
-            is_failure=code in _OUR_FAULTS,
-            is_follower=self._replica_id > CONSUMER,
+        size_bytes = (
+            sum(map(len, records)) if isinstance(records, list | tuple) else len(records or b"")
         )
+        if isinstance(found.partition, HostedPartition):
+            counters = found.partition.counters
+        else:
+            replicas: ReplicaManager = self._node.replica_manager
+            counters = replicas.topic_metrics.of(found.partition.topic)
+        counters.read(size_bytes, is_failure=code in _OUR_FAULTS, is_follower=self.is_follower)
+        if found.is_throttled:
+            self._fetching.throttle.record(size_bytes, self._node.clock.monotonic_ms())
 
     def _name_leader(self, data: FetchPartitionData, topic: FetchTopic) -> None:
         image = self._node.metadata
@@ -353,7 +467,15 @@ def _nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData
     )
 
 
-def _divergence(partition: HostedPartition, wanted: FetchPartition) -> FetchEpochEndOffset | None:
+def replica_of(request: FetchRequest) -> tuple[int, int]:
+    """Who fetches, -1 for a consumer, and in which broker epoch, -1 where it does not say (KIP-903)."""
+    state = request.replica_state
+    if state is not None:
+        return state.replica_id, state.replica_epoch
+    return request.replica_id, NO_BROKER_EPOCH
+
+
+def _divergence(partition: Replica, wanted: FetchPartition) -> FetchEpochEndOffset | None:
     """Where the reader's log parts from this one, if it does (KIP-595)."""
     epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:

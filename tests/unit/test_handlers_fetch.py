@@ -13,7 +13,7 @@ from broker.tier.manager import TierRead
 from kafka_ds.wire.batch import ControlType, end_transaction_marker
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchReplicaState, FetchTopic
+from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
 from tests.in_process import (
     NOW_MS,
     InProcess,
@@ -185,30 +185,6 @@ async def test_a_reader_whose_log_diverges_is_told_where(memory_path: Path) -> N
         fields = {"last_fetched_epoch": 7}
         data = await broker.fetch("t", 2, partition_fields=fields)
         assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-@in_loop
-async def test_a_fetch_in_the_name_of_a_replica(memory_path: Path) -> None:
-    async with in_process(memory_path) as broker:
-        topic_id = await broker.create("t")
-        data = await broker.fetch("t", 0, replica_id=2)
-        assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        state = FetchReplicaState(replica_id=2, replica_epoch=1)
-        data = await broker.fetch("", 0, version=15, replica_state=state, topic_id=topic_id)
-        assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-@in_loop
-async def test_sessions_are_never_begun(memory_path: Path) -> None:
-    async with in_process(memory_path) as broker:
-        await broker.create("t")
-        for epoch in (0, -1):
-            response = await broker.ask(fetch_request("t", 0, session_epoch=epoch), 12)
-            assert (response.error_code, response.session_id) == (0, 0)
-        request = fetch_request("t", 0, session_id=5, session_epoch=1)
-        response = await broker.ask(request, 12)
-        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        assert response.responses == []
 
 
 @in_loop
@@ -412,3 +388,83 @@ async def test_without_a_lake_old_offsets_are_out_of_range(
         monkeypatch.setattr(broker.node, "tier", None)
         data = await broker.fetch("t", 0)
         assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# -- sessions (KIP-227) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+@in_loop
+async def test_a_session_tells_what_is_new(memory_path: Path, version: int) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await broker.create("t", 3)
+        await broker.produce("t", batch_of([b"a"]))
+        name = "t" if version < 13 else ""
+        more = [
+            FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=500)
+            for index in (1, 2)
+        ]
+        request = fetch_request(name, 0, topic_id=topic_id, more=more, session_epoch=0)
+        first = await broker.ask(request, version)
+        assert [len(p.records) > 0 for p in first.responses[0].partitions] == [True, False, False]
+
+        async def ask(epoch: int, *wanted: FetchPartition, **options: Any) -> Any:
+            topics = [FetchTopic(topic=name, topic_id=topic_id, partitions=[*wanted])]
+            request = FetchRequest(
+                max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=epoch,
+                topics=topics if wanted else [], **options,
+            )  # fmt: skip
+            return await broker.ask(request, version)
+
+        nothing = await ask(1, FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=500))
+        assert (nothing.session_id, nothing.responses) == (first.session_id, [])
+        await broker.produce("t", batch_of([b"b"]), partition=2)
+        (topic,) = (await ask(2)).responses
+        (data,) = topic.partitions
+        assert (topic.topic or topic.topic_id) == (name or topic_id)
+        assert (data.partition_index, values_of(data.records)) == (2, [b"b"])
+        assert (await ask(2)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        other = fetch_request("t", 0, session_id=first.session_id, session_epoch=3)
+        mixed = await broker.ask(other, 12 if version >= 13 else 13)
+        assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+@in_loop
+async def test_a_session_that_is_gone(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        response = await broker.ask(fetch_request("t", 0, session_id=5, session_epoch=1), 12)
+        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert response.responses == []
+        for epoch in (0, -1):
+            response = await broker.ask(fetch_request("t", 0, session_epoch=epoch), 12)
+            assert (response.error_code, response.session_id > 0) == (0, epoch == 0)
+
+
+@in_loop
+async def test_a_parked_fetch_of_a_session_tells_what_woke_it(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", 2)
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
+        first = await broker.ask(fetch_request("t", 0, more=more, session_epoch=0), 12)
+        request = FetchRequest(
+            max_wait_ms=5000, min_bytes=1, session_id=first.session_id, session_epoch=1, topics=[]
+        )
+        waiting = broker.begin(request, 12)
+        assert isinstance(waiting, Waiting)
+        await broker.produce("t", batch_of([b"a"]), partition=1)
+        (data,) = (await waiting.result).responses[0].partitions
+        assert data.partition_index == 1
+        assert values_of(b"".join(data.records)) == [b"a"]
+        samples = {metric.bean: value for metric, _, value in broker.node.fetching.samples()}
+        assert sorted(samples.values()) == [0, 1, 2]
+
+
+@in_loop
+async def test_without_slots_every_fetch_is_a_full_one(memory_path: Path) -> None:
+    settings = {"max_incremental_fetch_session_cache_slots": 0}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        response = await broker.ask(fetch_request("t", 0, session_epoch=0), 12)
+        assert response.session_id == 0
+        assert response.responses
