@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ from broker.net.metrics_server import MetricsServer
 from broker.net.registry import REGISTRY, RequestContext
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
+from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
 from broker.replica.settings import replication_settings
 from broker.replica.surroundings import Surroundings
@@ -124,6 +126,7 @@ class Node:
         # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
         self.failed: asyncio.Future[BaseException] | None = None
         self.preparer = BatchPreparer()
+        self.fetching = Fetching(lambda: self.config, random.randrange)
 
     # -- beginning ----------------------------------------------------------------------------------
 
