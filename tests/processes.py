@@ -1,4 +1,4 @@
-"""A broker of ours as a real process: started, stopped, killed; for demo, tests and benchmarks alike."""
+"""Brokers of ours as real processes: started, stopped, killed; for demo, tests and benchmarks alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 READY_TIMEOUT_S = 60.0
@@ -123,6 +124,78 @@ def running_broker(
         yield broker
     finally:
         broker.stop()
+
+
+class BrokerCluster:
+    """Brokers as processes on one lake, numbered from 1; sessions are short, so that tests need not wait for long."""
+
+    SETTINGS: Mapping[str, object] = {
+        "broker.session.timeout.ms": 3_000,
+        "broker.heartbeat.interval.ms": 300,
+        "controller.lease.interval.ms": 500,
+        "remote.log.storage.system.enable": "false",
+    }
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 3,
+        overrides: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.brokers = {
+            node_id: BrokerProcess(
+                folder / f"broker-{node_id}",
+                {
+                    **self.SETTINGS,
+                    "node.id": node_id,
+                    "lake.uri": folder / "lake",
+                    **(overrides or {}),
+                },
+                environment,
+            )
+            for node_id in range(1, count + 1)
+        }
+
+    def __getitem__(self, node_id: int) -> BrokerProcess:
+        return self.brokers[node_id]
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin: every broker that was ever started."""
+        return ",".join(each.bootstrap for each in self.brokers.values() if each.bootstrap)
+
+    def start(self) -> BrokerCluster:
+        """Start those that do not run, together; all are unfenced then."""
+        waiting = [each for each in self.brokers.values() if not each.running()]
+        with ThreadPoolExecutor(max(1, len(waiting))) as pool:
+            for started in [pool.submit(each.start) for each in waiting]:
+                started.result()
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM to all, together; whatever does not end is killed."""
+        for each in self.brokers.values():
+            if each.running():
+                os.kill(each.pid, signal.SIGCONT)
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            for stopped in [pool.submit(each.stop) for each in self.brokers.values()]:
+                stopped.result()
+
+
+@contextlib.contextmanager
+def cluster(
+    folder: Path,
+    count: int = 3,
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[BrokerCluster]:
+    """So many started brokers that are one cluster; stopped on the way out."""
+    brokers = BrokerCluster(folder, count, overrides, environment)
+    try:
+        yield brokers.start()
+    finally:
+        brokers.stop()
 
 
 def wait_until(
