@@ -1,6 +1,6 @@
 """Shell: FindCoordinator 0-6: which broker looks after a group or a transactional id.
 
-- With one broker the answer is this broker, for groups (key type 0) and transactional ids (1).
+- For groups (key type 0) and transactional ids (1) it is the leader of the key's partition.
 - Unknown key types are INVALID_REQUEST, and so are share groups (2): none are served.
 - The topic in which the coordinator keeps its records is created when it is first asked for; until it is there, and
   where it cannot be created, COORDINATOR_NOT_AVAILABLE, which clients retry.

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.handlers.grouped import client_of, then, topic_of
+from broker.handlers.committing import Answers, merge
+from broker.handlers.grouped import client_of, then
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
@@ -30,16 +31,27 @@ from kafka_ds.wire.messages.group_offsets import (
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 
 
+def _answer(
+    topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=index, error_code=code)
+            for index in indexes
+        ],
+    )
+
+
+ANSWERS = Answers(_answer)
+
+
 def refuse(
     request: OffsetCommitRequest, code: ErrorCode, message: str | None
 ) -> OffsetCommitResponse:
     """The same error for every partition."""
-    return OffsetCommitResponse(
-        topics=[
-            _refused(topic, [p.partition_index for p in topic.partitions], code)
-            for topic in request.topics
-        ]
-    )
+    return OffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
 
 
 @serves(OffsetCommitRequest, versions="2-10", failure=refuse)
@@ -47,63 +59,14 @@ def offset_commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit the offsets of partitions that exist."""
-    refused = _take_out_unknown(request, context)
-    if refused and not any(topic.partitions for topic in request.topics):
+    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    refused = ANSWERS.take_out_unknown(request, context.node.metadata, by_id=by_id)
+    if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
     answer = context.node.groups.submit(request.group_id, request, client_of(context))
 
     def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
-        _merge(response, refused)
+        merge(response, refused)
         return response
 
     return then(answer, finish)
-
-
-def _take_out_unknown(
-    request: OffsetCommitRequest, context: RequestContext
-) -> list[OffsetCommitResponseTopic]:
-    """Leave only partitions that exist in the request, each topic with name and id; the others' answers."""
-    image = context.node.metadata
-    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = []
-    known = []
-    for topic in request.topics:
-        found = topic_of(image, topic.name, topic.topic_id, by_id=by_id)
-        if isinstance(found, ErrorCode):
-            refused.append(_refused(topic, [p.partition_index for p in topic.partitions], found))
-            continue
-        topic.name, topic.topic_id = found
-        partitions = image.topics[topic.name].partitions
-        missing = [
-            p.partition_index for p in topic.partitions if p.partition_index not in partitions
-        ]
-        if missing:
-            refused.append(_refused(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            topic.partitions = [p for p in topic.partitions if p.partition_index in partitions]
-        known.append(topic)
-    request.topics = known
-    return refused
-
-
-def _refused(
-    topic: OffsetCommitRequestTopic, partitions: list[int], code: ErrorCode
-) -> OffsetCommitResponseTopic:
-    return OffsetCommitResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetCommitResponsePartition(partition_index=index, error_code=code)
-            for index in partitions
-        ],
-    )
-
-
-def _merge(response: OffsetCommitResponse, refused: list[OffsetCommitResponseTopic]) -> None:
-    """Put the partitions that were refused beside those of the same topic."""
-    by_name = {(topic.name, topic.topic_id): topic for topic in response.topics}
-    for topic in refused:
-        same = by_name.get((topic.name, topic.topic_id))
-        if same is None:
-            response.topics.append(topic)
-        else:
-            same.partitions.extend(topic.partitions)

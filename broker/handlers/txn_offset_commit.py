@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.groups.placement import TOPIC
+from broker.handlers.committing import Answers, merge
 from broker.handlers.grouped import client_of
 from broker.handlers.transactional import answered
 from broker.net.registry import RequestContext, serves
@@ -35,16 +36,26 @@ _COORDINATOR_ERRORS = {
 }
 
 
+def _answer(
+    topic: TxnOffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
+) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+            for index in indexes
+        ],
+    )
+
+
+ANSWERS = Answers(_answer)
+
+
 def refuse(
     request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None
 ) -> TxnOffsetCommitResponse:
     """The same error for every partition."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            _refused(topic, [p.partition_index for p in topic.partitions], code)
-            for topic in request.topics
-        ]
-    )
+    return TxnOffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
 
 
 @serves(TxnOffsetCommitRequest, versions="0-5", failure=refuse)
@@ -52,10 +63,10 @@ def txn_offset_commit(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
     """Commit the offsets of partitions that exist, with the transaction."""
-    refused = _take_out_unknown(request, context)
+    refused = ANSWERS.take_out_unknown(request, context.node.metadata)
 
     def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        _merge(response, refused)
+        merge(response, refused)
         return response
 
     def fail(code: ErrorCode) -> TxnOffsetCommitResponse:
@@ -91,49 +102,3 @@ def _told(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_VERSION_WITH_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code
-
-
-def _take_out_unknown(
-    request: TxnOffsetCommitRequest, context: RequestContext
-) -> list[TxnOffsetCommitResponseTopic]:
-    """Leave only partitions that exist in the request; the others' answers."""
-    image = context.node.metadata
-    refused = []
-    known = []
-    for topic in request.topics:
-        there = [
-            each
-            for each in topic.partitions
-            if image.partition(topic.name, each.partition_index) is not None
-        ]
-        missing = [p.partition_index for p in topic.partitions if p not in there]
-        if missing:
-            refused.append(_refused(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        topic.partitions = there
-        if there:
-            known.append(topic)
-    request.topics = known
-    return refused
-
-
-def _refused(
-    topic: TxnOffsetCommitRequestTopic, partitions: list[int], code: ErrorCode
-) -> TxnOffsetCommitResponseTopic:
-    return TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
-            for index in partitions
-        ],
-    )
-
-
-def _merge(response: TxnOffsetCommitResponse, refused: list[TxnOffsetCommitResponseTopic]) -> None:
-    """Put the partitions that were refused beside those of the same topic."""
-    by_name = {topic.name: topic for topic in response.topics}
-    for topic in refused:
-        same = by_name.get(topic.name)
-        if same is None:
-            response.topics.append(topic)
-        else:
-            same.partitions.extend(topic.partitions)
