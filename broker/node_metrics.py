@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
+from broker.replica.fetcher_metrics import fetcher_samples
 from broker.tier.metrics import tier_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
@@ -19,6 +20,7 @@ from broker.transactions.metrics import late_samples, transaction_samples
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
     from broker.node import Node
+    from broker.replica.followed import FollowedPartition
     from broker.replica.hosted import HostedPartition
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
@@ -58,7 +60,7 @@ ACTIVE_CONTROLLER = gauge(
     f"{_CONTROLLER}ActiveControllerCount", "1 where this broker decides for the cluster."
 )
 
-_OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
+_OF_LOG: Mapping[Metric, Callable[[HostedPartition | FollowedPartition], int]] = {
     gauge("kafka.log:type=Log,name=Size", "Bytes of the local log.", *_PARTITION): (
         lambda partition: partition.log.size_bytes
     ),
@@ -94,6 +96,8 @@ _OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
         "Committed offsets that read_committed does not see yet.",
         *_PARTITION,
     ): lambda partition: partition.high_watermark - partition.last_stable_offset(),
+}
+_OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
     gauge("kafka.cluster:type=Partition,name=ReplicasCount", "Replicas.", *_PARTITION): (
         lambda partition: len(partition.leader.replicas)
     ),
@@ -104,12 +108,17 @@ _OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
         "kafka.cluster:type=Partition,name=UnderReplicated",
         "1 where replicas are out of sync.",
         *_PARTITION,
-    ): lambda partition: int(_is_under_replicated(partition)),
+    ): lambda partition: int(partition.leader.is_under_replicated),
     gauge(
         "kafka.cluster:type=Partition,name=UnderMinIsr",
         "1 where fewer replicas are in sync than min.insync.replicas.",
         *_PARTITION,
     ): lambda partition: int(partition.leader.is_under_min_isr),
+    gauge(
+        "kafka.cluster:type=Partition,name=AtMinIsr",
+        "1 where just as many replicas are in sync as min.insync.replicas asks for.",
+        *_PARTITION,
+    ): lambda partition: int(partition.leader.is_at_min_isr),
 }
 
 _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
@@ -158,6 +167,17 @@ def node_samples(node: Node) -> Iterator[Sample]:
     for metric, read in _OF_PARTITION.items():
         for partition in partitions:
             yield metric, (partition.topic, str(partition.index)), read(partition)
+    followed = list(node.replica_manager.followed())
+    replicas: list[HostedPartition | FollowedPartition] = [*partitions, *followed]
+    for metric, read_log in _OF_LOG.items():
+        for replica in replicas:
+            yield metric, (replica.topic, str(replica.index)), read_log(replica)
+    if node.replica_manager.fetchers is not None:
+        yield from fetcher_samples(
+            node.replica_manager.fetchers, followed, node.clock.monotonic_ms()
+        )
+    yield from node.fetching.samples()
+    yield from node.isr_proposals.samples()
     yield from group_samples(list(node.groups.shards()))
     yield from transaction_samples(node.transactions.topic.begun())
     now_ms = node.clock.monotonic_ms()
@@ -193,14 +213,9 @@ def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Itera
     yield LEADERS, (), len(partitions)
     yield OFFLINE_REPLICAS, (), max(led - len(partitions), 0)
     leaders = [partition.leader for partition in partitions]
-    yield UNDER_REPLICATED, (), sum(map(_is_under_replicated, partitions))
+    yield UNDER_REPLICATED, (), sum(leader.is_under_replicated for leader in leaders)
     yield UNDER_MIN_ISR, (), sum(leader.is_under_min_isr for leader in leaders)
-    least = [min(leader.min_insync_replicas, len(leader.replicas)) for leader in leaders]
-    yield (
-        AT_MIN_ISR,
-        (),
-        sum(len(leader.isr) == count for leader, count in zip(leaders, least, strict=True)),
-    )
+    yield AT_MIN_ISR, (), sum(leader.is_at_min_isr for leader in leaders)
     yield (
         REASSIGNING,
         (),
@@ -213,7 +228,3 @@ def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Itera
         produces += partition.acknowledgement_count
     yield WAITING, ("Fetch",), fetches
     yield WAITING, ("Produce",), produces
-
-
-def _is_under_replicated(partition: HostedPartition) -> bool:
-    return len(partition.leader.isr) < len(partition.leader.replicas)

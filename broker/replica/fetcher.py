@@ -20,6 +20,7 @@ from typing import Any
 
 from broker.log.ending import Ending
 from broker.net.peer import PeerConnection, PeerUnreachable
+from broker.replica.fetch_rate import FetchRate
 from broker.replica.fetch_requests import (
     EARLIEST,
     LATEST,
@@ -55,6 +56,8 @@ class Fetcher:
         self.source = source
         self.fetcher_id = fetcher_id
         self.requests = 0
+        self.bytes_in = 0
+        self._rate = FetchRate(around.clock.monotonic_ms())
         self._around = around
         self._settings = around.settings
         self._partitions: dict[tuple[str, int], FollowedPartition] = {}
@@ -113,6 +116,10 @@ class Fetcher:
         """Whether the task has ended by itself, which is a mistake of ours."""
         task = self._task
         return task is not None and task.done() and not task.cancelled()
+
+    def rate(self, now_ms: int) -> float:
+        """Fetches a second, over the last minute about."""
+        return self._rate.of(self.requests, now_ms)
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -310,6 +317,7 @@ class Fetcher:
         if appended:
             # To the end of the line: who has had nothing for long is asked for first.
             self._partitions[partition.key] = self._partitions.pop(partition.key)
+            self.bytes_in += appended
             self._around.count_bytes_in(partition, appended)
         return appended
 

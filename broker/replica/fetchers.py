@@ -92,6 +92,10 @@ class Fetchers:
     def __iter__(self) -> Iterator[Fetcher]:
         return iter(self._fetchers.values())
 
+    def names(self) -> dict[FollowedPartition, str]:
+        """The fetcher of each partition, by name."""
+        return {partition: fetcher.name for partition, fetcher in self._homes.items()}
+
     # -- what is to be seen -------------------------------------------------------------------
 
     @property

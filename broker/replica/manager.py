@@ -117,7 +117,11 @@ class ReplicaManager:
         """Other brokers may lead: fetch from them. To be called before `start`."""
         around.write_recovery_points = self._log_manager.checkpoint_recovery_points
         around.end_of_lake = self._recovery.end_of_lake
+        around.count_bytes_in = self._count_bytes_in
         self.fetchers = Fetchers(around)
+
+    def _count_bytes_in(self, partition: FollowedPartition, size_bytes: int) -> None:
+        self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -321,7 +325,7 @@ class ReplicaManager:
         del partitions[partition.index]
         if not partitions:
             del self._by_topic[partition.topic]
-            self.topic_metrics.keep(self._by_topic)
+            self._keep_metrics()
         if self.tier is not None:
             self.tier.partition_closed(partition.topic_id, partition.index)
         partition.log.on_roll = None
@@ -363,6 +367,7 @@ class ReplicaManager:
 
     def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
         del self._followed[followed.key]
+        self._keep_metrics()
         changes.add.pop(followed.key, None)
         changes.remove.append(followed)
         followed.lose()
@@ -383,6 +388,10 @@ class ReplicaManager:
             return
         _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
         self._log_manager.delete(topic, index)
+
+    def _keep_metrics(self) -> None:
+        """Topics of which nothing is left here are not shown any more."""
+        self.topic_metrics.keep({*self._by_topic, *(topic for topic, _ in self._followed)})
 
     def _delete(self, topic: str, topic_id: bytes) -> None:
         has_table = False

@@ -10,6 +10,8 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.replica.fetch_rate import FetchRate
+from broker.replica.fetcher_metrics import fetcher_samples
 from broker.replica.followed import FollowedPartition
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
@@ -380,3 +382,43 @@ async def test_partitions_are_spread_over_num_replica_fetchers() -> None:
         await until(lambda: all(map(has_all, partitions, logs)))
         assert sorted(len(fetcher) for fetcher in broker.fetchers) == [2, 2, 2, 2]
         assert leader.connections == 4
+
+
+@in_loop
+async def test_what_is_to_be_seen_of_fetchers() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x" * 50, 1)
+    leader.watermarks["t", 0] = 5
+    leader.errors["t", 1] = [ErrorCode.FENCED_LEADER_EPOCH]
+    async with following(leader) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(2)]
+        await until(
+            lambda: has_all(partitions[0], logs[0]) and broker.fetchers.failed_partitions == 1
+        )
+        samples = {
+            (metric.name.rpartition("_")[2], *labels): value
+            for metric, labels, value in fetcher_samples(broker.fetchers, partitions, 0)
+        }
+        name = "ReplicaFetcherThread-0-2"
+        assert samples["consumerlag", name, "t", "0"] == 4
+        assert samples["maxlag", "Replica"] == 4
+        assert samples["failedpartitionscount", "Replica"] == 1
+        assert samples["deadthreadcount", "Replica"] == 0
+        totals = {
+            metric.bean.rpartition("=")[2]: value
+            for metric, labels, value in fetcher_samples(broker.fetchers, partitions, 0)
+            if labels == (name,)
+        }
+        assert totals["BytesPerSec"] == len(content(logs[0]))
+        assert totals["RequestsPerSec"] >= 2
+
+
+def test_a_rate_is_that_of_the_last_whole_minute() -> None:
+    rate = FetchRate(0)
+    assert rate.of(10, 5_000) == 2.0
+    assert rate.of(120, 60_000) == 2.0
+    assert rate.of(120, 61_000) == 2.0
+    assert rate.of(180, 120_000) == 1.0

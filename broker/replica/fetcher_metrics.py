@@ -1,0 +1,65 @@
+"""Pure: what is to be seen of fetchers, under Kafka's names.
+
+Rules of this file: it reads state and changes none. Kafka's words for a follower are those of a consumer: its lag is
+`ConsumerLag`, its fetcher is the `clientId`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.net.metrics_names import Sample, gauge, meter
+
+if TYPE_CHECKING:
+    from broker.replica.fetchers import Fetchers
+    from broker.replica.followed import FollowedPartition
+
+_MANAGER = "kafka.server:type=ReplicaFetcherManager,name="
+_STATS = "kafka.server:type=FetcherStats,name="
+CLIENT = "Replica"
+
+LAG = gauge(
+    "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
+    "Committed offsets that a followed partition does not have yet.",
+    "clientId",
+    "topic",
+    "partition",
+)
+MAX_LAG = gauge(f"{_MANAGER}MaxLag", "The greatest of these lags.", "clientId")
+MIN_FETCH_RATE = gauge(
+    f"{_MANAGER}MinFetchRate",
+    "Fetches a second of the fetcher that has fetched least, over a minute about.",
+    "clientId",
+)
+FAILED_PARTITIONS = gauge(
+    f"{_MANAGER}FailedPartitionsCount",
+    "Partitions that are not followed until metadata change: the disk or the leader refused.",
+    "clientId",
+)
+DEAD_THREADS = gauge(
+    f"{_MANAGER}DeadThreadCount", "Fetchers that ended by a mistake of ours.", "clientId"
+)
+REQUESTS = meter(f"{_STATS}RequestsPerSec", "Fetches sent to leaders.", "clientId")
+BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches that these brought.", "clientId")
+
+
+def fetcher_samples(
+    fetchers: Fetchers, followed: Iterable[FollowedPartition], now_ms: int
+) -> Iterator[Sample]:
+    """Everything about fetchers; `now_ms` is a monotonic clock's."""
+    lags = []
+    names = fetchers.names()
+    for partition in followed:
+        lag, name = partition.follower.lag, names.get(partition)
+        if lag is not None and name is not None:
+            lags.append(lag)
+            yield LAG, (name, partition.topic, str(partition.index)), lag
+    active = list(fetchers)
+    yield MAX_LAG, (CLIENT,), max(lags, default=0)
+    yield MIN_FETCH_RATE, (CLIENT,), min((f.rate(now_ms) for f in active), default=0.0)
+    yield FAILED_PARTITIONS, (CLIENT,), fetchers.failed_partitions
+    yield DEAD_THREADS, (CLIENT,), sum(fetcher.is_dead for fetcher in active)
+    for fetcher in active:
+        yield REQUESTS, (fetcher.name,), fetcher.requests
+        yield BYTES, (fetcher.name,), fetcher.bytes_in
