@@ -213,34 +213,6 @@ class BrokerConfig:
     replica_socket_timeout_ms: int = i32(
         30_000, "How long a follower waits for an answer before it connects anew."
     )
-
-    # -- following ----------------------------------------------------------------------------------
-    num_replica_fetchers: int = i32(
-        1,
-        "How many fetches of this broker are under way at each broker that leads what it follows.",
-        low=1,
-    )
-    replica_fetch_backoff_ms: int = i32(
-        1_000, "How long a partition is not fetched after an error.", low=0
-    )
-    replica_fetch_max_bytes: int = i32(
-        _MIB, "How many bytes of a partition are fetched at once; one batch always.", low=0
-    )
-    replica_fetch_min_bytes: int = i32(
-        1, "How many bytes a leader waits for before it answers a follower."
-    )
-    replica_fetch_response_max_bytes: int = i32(
-        10 * _MIB, "How many bytes are fetched at once in all; one batch always.", low=0
-    )
-    replica_fetch_wait_max_ms: int = i32(
-        500, "How long a leader waits for more before it answers a follower."
-    )
-    replica_socket_receive_buffer_bytes: int = i32(
-        64 << 10, "The receive buffer of a follower's connection; -1 leaves it to the system."
-    )
-    replica_socket_timeout_ms: int = i32(
-        30_000, "How long a follower waits for an answer before it connects anew."
-    )
     max_incremental_fetch_session_cache_slots: int = i32(
         1_000, "How many incremental fetch sessions are kept; 0 keeps none.", low=0
     )
