@@ -148,6 +148,8 @@ async def test_alter_configs_replaces_everything(memory_path: Path, version: int
         (TOPIC, "t", [("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG, "retention.ms"),
         (TOPIC, "t", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG, "no.such"),
         (TOPIC, "t", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "APPEND"),
+        (TOPIC, "t", [("retention.ms", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG, "SUBTRACT"),
+        (TOPIC, "t", [("cleanup.policy", SUBTRACT, None)], ErrorCode.INVALID_REQUEST, "cleanup"),
         (TOPIC, "t", [("cleanup.policy", APPEND, "x")], ErrorCode.INVALID_CONFIG, "cleanup.policy"),
         (TOPIC, "t", [("flush.ms", SET, None)], ErrorCode.INVALID_REQUEST, "flush.ms"),
         (TOPIC, "t", [("flush.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "9"),
@@ -195,6 +197,29 @@ async def test_lists_grow_and_shrink(memory_path: Path) -> None:
             await change(broker, TOPIC, "t", ("cleanup.policy", APPEND, "delete"))
         ).error_code == 0
         assert (await described(broker, TOPIC, "t", "cleanup.policy")).value == "delete"
+        key = "leader.replication.throttled.replicas"
+        for operation, value, left in (
+            (APPEND, "0:1", "0:1"),
+            (APPEND, "1:1, 0:1", "0:1,1:1"),
+            (SUBTRACT, "7:1", "0:1,1:1"),
+            (SUBTRACT, "0:1", "1:1"),
+            (APPEND, "2:1", "1:1,2:1"),
+            (SUBTRACT, "2:1,1:1", ""),
+        ):
+            assert (await change(broker, TOPIC, "t", (key, operation, value))).error_code == 0
+            assert (await described(broker, TOPIC, "t", key)).value == left
+        assert (await change(broker, TOPIC, "t", (key, DELETE, None))).error_code == 0
+        assert key not in broker.node.metadata.topics["t"].configs
+
+
+@in_loop
+async def test_a_list_shrinks_from_what_is_inherited(memory_path: Path) -> None:
+    async with in_process(memory_path, log_cleanup_policy="compact,delete") as broker:
+        await broker.create("t")
+        answer = await change(broker, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact"))
+        assert answer.error_code == 0, answer.error_message
+        assert (await described(broker, TOPIC, "t", "cleanup.policy")).value == "delete"
+        assert not log_of(broker, "t").config.is_compacted
 
 
 @in_loop

@@ -144,3 +144,12 @@ async def test_refusals(
         answer = await delete(broker, topic, offset, partition)
         assert (answer.error_code, answer.low_watermark) == (code, -1)
         assert await earliest(broker, "t") == 0
+
+
+@in_loop
+async def test_a_topic_that_deletes_nothing_keeps_its_records(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", cleanup_policy="compact")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        assert (await delete(broker, "t", 1)).error_code == ErrorCode.POLICY_VIOLATION
+        assert await earliest(broker, "t") == 0
