@@ -176,6 +176,9 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = i64(
         300_000, "How often old segments are looked for.", low=1
     )
+    num_recovery_threads_per_data_dir: int = i32(
+        2, "How many logs of each directory are opened at once at a start.", low=1
+    )
     producer_id_expiration_ms: int = i32(
         DAY_MS, "How long an idempotent producer is remembered after its last batch.", low=1
     )

@@ -42,9 +42,10 @@ from broker.config import BrokerConfig, log_config
 from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
-from broker.handlers.preparing import BatchPreparer
+from broker.handlers.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
+from broker.log.metrics import log_samples
 from broker.net.answering import answer_here
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics
@@ -58,7 +59,7 @@ from broker.replica.settings import replication_settings
 from broker.replica.surroundings import Surroundings
 from broker.seams import Clock, Disk, Network
 from broker.settings import ConfigError
-from broker.system import ThreadBackground, new_uuid
+from broker.system import ThreadBackground, halt, new_uuid
 from broker.tier.manager import TierManager
 from broker.tier.settings import TierSettings
 from broker.transactions.coordinator import TransactionCoordinator
@@ -104,10 +105,11 @@ class Node:
         lake_clock: LogClock | None = None,
         threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
         ask_cleaner: Ask | None = None,
+        halt: Callable[[], None] = halt,
     ) -> None:
         """What stands behind the keywords is the machine's own, unless a simulation brings another lake and threads.
 
-        `ask_cleaner` stands for the process that compacts logs.
+        `ask_cleaner` stands for the process that compacts logs; `halt` ends this one at once, where going on does harm.
         """
         self.config = config
         self._open_lake = open_lake or _open_exclusive
@@ -125,7 +127,8 @@ class Node:
         self._ticking: asyncio.Task[None] | None = None
         # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
         self.failed: asyncio.Future[BaseException] | None = None
-        self.preparer = BatchPreparer()
+        self._halt = halt
+        self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = Fetching(lambda: self.config, random.randrange)
 
     # -- beginning ----------------------------------------------------------------------------------
@@ -136,11 +139,12 @@ class Node:
         if self.config.metrics_port is not None:
             host = self.config.endpoints[0].host
             self._metrics_server.bind(self.network, host, self.config.metrics_port)
+            await self._metrics_server.serve()  # Already now: a recovery may take long.
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.config = with_changes(self.config, self.metadata.broker_configs)
-        self.log_manager = self._open_logs()
+        self.log_manager = await self._open_logs()
         try:
             self._check_lake()
             self._wire(metadata_log)
@@ -176,7 +180,6 @@ class Node:
         self.cleaner.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live()
-        await self._metrics_server.serve()
         await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
@@ -205,21 +208,26 @@ class Node:
         except OSError as error:
             raise ConfigError(f"lake.uri={uri}: {_reason(error)}") from None
 
-    def _open_logs(self) -> LogManager:
-        config = self.config
+    async def _open_logs(self) -> LogManager:
+        config, loop = self.config, asyncio.get_running_loop()
         manager = LogManager(
             config.log_dirs,
             disk=self.disk,
             clock=self.clock,
-            background=ThreadBackground(asyncio.get_running_loop(), self._executor),
+            background=ThreadBackground(loop, self._executor),
             node_id=config.node_id,
             cluster_id=self.metadata.cluster_id,
             config_for=self._config_for,
             flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
+            topic_id_for=self._topic_id_for,
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+            soon=loop.call_soon,
         )
+        manager.on_all_failed = self._halt
+        self.metrics.add_source(lambda: log_samples(manager))
         try:
-            manager.load()
+            await loop.run_in_executor(self._executor, manager.load)
         except OSError as error:
             dirs = ",".join(config.log_dirs)
             raise ConfigError(f"log.dirs={dirs}: {_reason(error)}") from error
@@ -233,6 +241,10 @@ class Node:
                 f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
                 f"{self.log_manager.cluster_id}"
             )
+
+    def _topic_id_for(self, topic: str) -> bytes | None:
+        known = self.metadata.topics.get(topic)
+        return None if known is None else known.topic_id
 
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)
@@ -268,6 +280,7 @@ class Node:
             log_config=lambda overrides: log_config(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         )
+        self.log_manager.on_directory_failed = self.replica_manager.directory_failed
         self.replica_manager.decide_recovered = self.member.requests.recovered
         self.replica_manager.follow_others(
             Surroundings(

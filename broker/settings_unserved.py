@@ -126,7 +126,6 @@ metrics.recording.level S INFO
 metrics.sample.window.ms L 30000
 num.io.threads I 8
 num.network.threads I 3
-num.recovery.threads.per.data.dir I 2
 num.replica.alter.log.dirs.threads I
 offsets.topic.compression.codec I 0
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder

@@ -103,6 +103,8 @@ class Lead:
         except (LoadFailed, KafkaError, OSError) as error:
             _LOGGER.error("%s cannot be coordinated: %s", log.name, error)
             self.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if isinstance(error, OSError):
+                log.failed_to_read(error)
             return
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())

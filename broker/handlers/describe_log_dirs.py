@@ -3,6 +3,7 @@
 - Null topics mean all; of a list, what is not here is left out, as in Kafka.
 - Every directory is told, with the size of each partition in it, and lag 0: this broker leads all that it has. What is
   in the lake is not counted: it is not in the directory.
+- A directory that has failed is told with KAFKA_STORAGE_ERROR, and nothing in it (KIP-113).
 - Room of the whole file system (v4+), -1 where it cannot be told.
 
 Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories, of which there are none.
@@ -49,7 +50,10 @@ def describe_log_dirs(
         if topics is not None and (wanted is None or (log.topic, log.partition) in wanted):
             topics.setdefault(log.topic, []).append(log)
     return DescribeLogDirsResponse(
-        results=[_directory(path, topics) for path, topics in by_directory.items()]
+        results=[
+            _directory(path, by_directory[path]) if error is None else _failed(path)
+            for path, error in manager.failures.items()
+        ]
     )
 
 
@@ -74,6 +78,16 @@ def _directory(path: str, topics: Mapping[str, list[Log]]) -> DescribeLogDirsRes
         ],
         total_bytes=total,
         usable_bytes=usable,
+    )
+
+
+def _failed(path: str) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+        log_dir=os.path.abspath(path),
+        topics=[],
+        total_bytes=UNKNOWN_BYTES,
+        usable_bytes=UNKNOWN_BYTES,
     )
 
 

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.log.log import Log
 from broker.log.values import TimestampOffset
 from broker.net.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
@@ -146,7 +147,7 @@ class Lookup:
             case -2:
                 return _at(partition, log.log_start_offset)
             case -3:
-                return _beside_the_loop(log.max_timestamp_offset)
+                return _beside_the_loop(log, log.max_timestamp_offset)
             case -4:
                 return _at(partition, log.local_log_start_offset)
             case -5 | -6:
@@ -181,7 +182,7 @@ class Lookup:
     ) -> TimestampOffset:
         """Look where all was on disk; what left it meanwhile may have held the answer."""
         log = partition.log
-        found = await _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+        found = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
             return await self._ask_time(tier, partition, timestamp)
         return found
@@ -198,7 +199,7 @@ class Lookup:
             )
             if found is not None and found[1] >= log.log_start_offset:
                 return TimestampOffset(*found)
-            local = await _beside_the_loop(partial(log.offset_for_timestamp, timestamp))
+            local = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
             if start_offset == log.local_log_start_offset:
                 return local
 
@@ -224,11 +225,14 @@ class Lookup:
         answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
-async def _beside_the_loop(look_up: Callable[[], TimestampOffset | None]) -> TimestampOffset:
+async def _beside_the_loop(
+    log: Log, look_up: Callable[[], TimestampOffset | None]
+) -> TimestampOffset:
     """Look for a record: that may read the disk, and decode a whole batch record by record."""
     try:
         found = await asyncio.get_running_loop().run_in_executor(None, look_up)
     except OSError as error:
+        log.failed_to_read(error)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     return found or NOT_FOUND
 

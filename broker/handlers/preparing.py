@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
@@ -44,8 +44,8 @@ class _Waiting(NamedTuple):
 class BatchPreparer:
     """The batches of all partitions that are being prepared."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(PREPARING_THREADS_MAX, thread_name_prefix="prepare")
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
         self._queues: dict[HostedPartition, deque[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

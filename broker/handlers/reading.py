@@ -375,7 +375,8 @@ class Reading:
             where, buffers = await asyncio.get_running_loop().run_in_executor(None, read)
         except KafkaError as error:
             found.data = _nothing(found.wanted.partition, error.code)
-        except OSError:
+        except OSError as error:
+            partition.log.failed_to_read(error)
             found.data = _nothing(found.wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._fill(found, where, buffers)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from broker.log import names
@@ -51,6 +52,8 @@ class LogDirectory:
         self.node_id: int | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
+        # Why nothing here is read or written any more (KIP-112); until the next start.
+        self.failure: OSError | None = None
         self._release: Callable[[], None] | None = None
         self._writing = threading.Lock()
         self._asked = 0
@@ -153,9 +156,15 @@ class LogDirectory:
         replace(self._disk, self.file(names.CLEAN_SHUTDOWN), data, durable=True)
 
     def release(self) -> None:
-        if self._release is not None:
-            self._release()
-            self._release = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def fail(self, error: OSError) -> None:
+        """Give it up."""
+        self.failure = error
+        with suppress(OSError):
+            self.release()
 
     def remove_tree(self, name: str) -> None:
         """Unlink a folder and its files; for a thread."""

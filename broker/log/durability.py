@@ -27,6 +27,8 @@ class Durability:
         self._background = background
         self._is_closed = False
         self._cuts = 0
+        # Hears of each error of the disk.
+        self.report: Callable[[OSError], None] = _nobody
 
     def flush(
         self,
@@ -48,13 +50,14 @@ class Durability:
                 work = prepare(target)
             except OSError as error:  # A full disk: nothing is lost, and nothing gets durable.
                 problem = error
+                self.report(error)
             else:
                 self._sync(work, target, wait, then)
                 return
         if then is not None:
             then(problem)
         elif wait and problem is not None:
-            raise self.unavailable(problem) from problem
+            raise self._refusal(problem) from problem
 
     def _sync(
         self, work: Callable[[], None], target: int, wait: bool, then: Outcome | None
@@ -88,15 +91,25 @@ class Durability:
         """The files may not be what memory says."""
         if self.storage_error is None:
             self.storage_error = error
+        self.report(error)
 
     def check(self) -> None:
         """Raises KAFKA_STORAGE_ERROR once something has failed."""
         if self.storage_error is not None:
-            raise self.unavailable(self.storage_error) from self.storage_error
+            raise self._refusal(self.storage_error) from self.storage_error
 
     def unavailable(self, error: OSError) -> KafkaError:
+        """What callers are told of an error that has just happened."""
+        self.report(error)
+        return self._refusal(error)
+
+    def _refusal(self, error: OSError) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
         """What comes back from Background later concerns nobody."""
         self._is_closed = True
+
+
+def _nobody(_error: OSError) -> None:
+    """A log that belongs to no manager."""

@@ -12,16 +12,15 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Self
 
 from broker.log import ending, lookup, names
-from broker.log.checkpoint import encode_epochs
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import replace, write_whole
+from broker.log.epochs_file import EpochsFile
+from broker.log.files import write_whole
 from broker.log.own_batches import Place, accept, record_own
 from broker.log.producers import Producers
 from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
@@ -77,7 +76,7 @@ class Log:
         self._active = self._segments.active
         self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
         self.compaction = Compaction(self._durability.fail)
-        self._epochs_dirty = loaded.epochs_dirty
+        self._epochs = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
         self._is_closed = self._is_abandoned = False
 
@@ -249,16 +248,8 @@ class Log:
             self._epochs_changed()
 
     def _epochs_changed(self) -> None:
-        # What a full disk refuses now is written before anything counts as durable.
-        self._epochs_dirty = self._is_changed = True
-        with suppress(OSError):
-            self._write_epochs()
-
-    def _write_epochs(self) -> None:
-        if self._epochs_dirty:
-            path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
-            replace(self._disk, path, encode_epochs(self.leader_epochs.entries), durable=False)
-            self._epochs_dirty = False
+        self._is_changed = True
+        self._epochs.changed()
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -366,6 +357,14 @@ class Log:
         """What has put this log out of order, if anything did."""
         return self._durability.storage_error
 
+    def report_errors_to(self, report: Callable[[OSError], None]) -> None:
+        """Tell of each error of the disk, besides what its cause is told."""
+        self._durability.report = report
+
+    def failed_to_read(self, error: OSError) -> None:
+        """A reader has come upon an error of the disk."""
+        self._durability.report(error)
+
     def flush(
         self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
     ) -> None:
@@ -376,7 +375,7 @@ class Log:
         self._durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
 
     def _prepare_sync(self, target: int) -> Callable[[], None]:
-        self._write_epochs()
+        self._epochs.write_if_dirty()
         return self._segments.syncing(self.recovery_point, target)
 
     # -- what may go ----------------------------------------------------------------------------

@@ -5,30 +5,31 @@ Rules of this file:
 - A deleted partition is out of sight at once (its folder gets another name), so that the topic may
   be created again; its files go when their last readers must be gone.
 - One log that fails is logged and does not keep the others from their upkeep.
+- One directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is started
+  anew, and are made nowhere else meanwhile. The broker ends when none is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from broker.log import names
-from broker.log.checkpoint import (
-    CorruptCheckpoint,
-    decode_partition_metadata,
-    encode_partition_metadata,
-)
+from broker.log.checkpoint import encode_partition_metadata
 from broker.log.config import LogConfig
+from broker.log.directories import LogDirectories, Soon, give_up
 from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
-from broker.log.files import read_or_none, replace, sync_file
+from broker.log.files import replace, sync_file
+from broker.log.loading import Contents, Loader
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 from broker.system import new_uuid
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 
 Key = tuple[str, int]
@@ -38,6 +39,14 @@ CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def _unknown(_topic: str) -> bytes | None:
+    return None
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class LogManager:
@@ -56,8 +65,15 @@ class LogManager:
         config_for: Callable[[str], LogConfig] | None = None,
         flush_offset_checkpoint_interval_ms: int = 60_000,
         retention_check_interval_ms: int = 300_000,
+        topic_id_for: Callable[[str], bytes | None] = _unknown,
+        recovery_threads: int = 1,
+        soon: Soon = _at_once,
     ) -> None:
-        """`config_for(topic)` wins over `config`; no `cluster_id`: the disks' own, or a new one."""
+        """`config_for(topic)` wins over `config`; no `cluster_id`: the disks' own, or a new one.
+
+        `topic_id_for(topic)` tells which of two logs of a name is the topic's. `soon` lets a failure take effect: it
+        may be found out in the midst of anything.
+        """
         self._disk = disk
         self._clock = clock
         self._background = background
@@ -65,7 +81,21 @@ class LogManager:
         self._cluster_id = cluster_id
         self._config = config or LogConfig()
         self._config_for = config_for
-        self._directories = [LogDirectory(disk, path) for path in log_dirs]
+        self._topic_id_for = topic_id_for
+        self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self._fail)
+        self._loader = Loader(
+            disk,
+            clock,
+            background,
+            config_of=self._config_of,
+            threads_per_directory=recovery_threads,
+        )
+        # Partitions whose log is, or may be, in a directory that has failed.
+        self._offline: set[Key] = set()
+        # Set by whoever serves the partitions: is told the id of a directory that has failed, and what was in it.
+        self.on_directory_failed: Callable[[bytes, Sequence[Key]], None] | None = None
+        # What is to happen when no directory is left; Kafka halts.
+        self.on_all_failed: Callable[[], None] | None = None
         self._logs: dict[Key, Log] = {}
         self._homes: dict[Key, LogDirectory] = {}
         self._high_watermarks: dict[Key, int] = {}
@@ -73,10 +103,10 @@ class LogManager:
         now_ms = clock.now_ms()
         self._checkpoint_every_ms = flush_offset_checkpoint_interval_ms
         self._checkpoint_due_ms = now_ms + flush_offset_checkpoint_interval_ms
-        self._checkpointed: dict[tuple[str, str], Offsets] = {}
         self._retention_every_ms = retention_check_interval_ms
         self._retention_due_ms = now_ms + retention_check_interval_ms
         self._expiration_due_ms = now_ms + PRODUCER_EXPIRATION_CHECK_MS
+        self._is_closing = False
         self.was_clean = False
         self.previous_broker_epoch = -1
 
@@ -89,74 +119,68 @@ class LogManager:
 
     @property
     def directory_ids(self) -> dict[str, bytes]:
-        return {directory.path: directory.directory_id for directory in self._directories}
+        """The ids of all directories by path; zeros for one that could not be read at the start."""
+        return {each.path: each.directory_id for each in self._directories.all}
+
+    @property
+    def failures(self) -> Mapping[str, OSError | None]:
+        """What is wrong with each directory, by path."""
+        return self._directories.failures
+
+    @property
+    def remaining_to_load(self) -> Mapping[str, int]:
+        """How many logs of each directory are still to be opened."""
+        return dict(self._loader.remaining)
 
     def load(self) -> None:
-        """Lock the directories and open every log in them, recovering where needed."""
+        """Lock the directories and open every log in them, recovering where needed; may take long."""
+        directories = self._directories
         try:
-            for directory in self._directories:
-                directory.acquire()
-                self._cluster_id = self._cluster_id or directory.cluster_id
-            if self._cluster_id is None:
-                self._cluster_id = urlsafe_b64encode(new_uuid()).decode().rstrip("=")
-            for directory in self._directories:
-                directory.claim(
-                    node_id=self._node_id,
-                    cluster_id=self._cluster_id,
-                    now_ms=self._clock.now_ms(),
-                )
-                directory.take_clean_marker()
-                self._load_directory(directory)
-        except BaseException:
-            self._release()
-            raise
-        self.was_clean = all(directory.was_clean for directory in self._directories)
-        if self.was_clean and self._directories:
-            self.previous_broker_epoch = self._directories[0].previous_broker_epoch
-
-    def _load_directory(self, directory: LogDirectory) -> None:
-        recovery_points = directory.read_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
-        start_offsets = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
-        cleaned_offsets = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
-        self._high_watermarks.update(directory.read_checkpoint(names.HIGH_WATERMARK_CHECKPOINT))
-        for name, folder in directory.partition_folders():
-            if folder.suffix == names.DELETE_FOLDER:
-                self._doomed.append((self._clock.now_ms(), directory, name, None))
-                continue
-            if folder.suffix:
-                _LOGGER.warning("%s is left alone: a stray log, or one on the move", name)
-                continue
-            key = folder.topic, folder.partition
-            if key in self._logs:
-                raise LogDirectoryError(f"{name} is in {self._homes[key]} and in {directory}")
-            self._logs[key] = Log.open(
-                directory.file(name),
-                self._config_of(folder.topic),
-                self._disk,
-                self._clock,
-                topic=folder.topic,
-                partition=folder.partition,
-                topic_id=self._read_topic_id(directory, name),
-                clean_shutdown=directory.was_clean,
-                recovery_point=recovery_points.get(key, 0),
-                log_start_offset=start_offsets.get(key, 0),
-                background=self._background,
+            self._cluster_id = directories.claim(
+                node_id=self._node_id, cluster_id=self._cluster_id, now_ms=self._clock.now_ms()
             )
-            self._logs[key].compaction.cleaned_offset = cleaned_offsets.get(key)
-            self._homes[key] = directory
+            for contents in self._loader.load(directories.online):
+                self._take(contents)
+            directories.check()
+        except BaseException:
+            directories.release()
+            raise
+        self.was_clean = directories.were_clean
+        if self.was_clean and directories.all:
+            self.previous_broker_epoch = directories.all[0].previous_broker_epoch
+
+    def _take(self, contents: Contents) -> None:
+        directory = contents.directory
+        if contents.failure is not None:
+            give_up(directory, contents.failure, len(contents.logs))
+            return
+        now_ms = self._clock.now_ms()
+        self._doomed += [(now_ms, directory, name, None) for name in contents.deleted]
+        for key, log in contents.logs.items():
+            if key in self._logs and not self._is_second(key, log, directory):
+                continue
+            self._adopt(key, log, directory)
+            log.compaction.cleaned_offset = contents.cleaned_offsets.get(key)
+        self._high_watermarks |= contents.high_watermarks
+
+    def _is_second(self, key: Key, log: Log, directory: LogDirectory) -> bool:
+        """Settle which of two logs of a name stays: one was made while the other's directory was away."""
+        first, topic_id = self._logs[key], self._topic_id_for(log.topic)
+        if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):
+            raise LogDirectoryError(f"{log.name} is in {self._homes[key]} and in {directory}")
+        if topic_id == log.topic_id:
+            self.set_aside(*key)
+            return True
+        _set_aside(self._disk, log, directory)
+        return False
+
+    def _adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
+        self._logs[key] = log
+        self._homes[key] = directory
+        log.report_errors_to(partial(self._log_failed, log))
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._config if self._config_for is None else self._config_for(topic)
-
-    def _read_topic_id(self, directory: LogDirectory, folder: str) -> bytes:
-        path = directory.file(f"{folder}/{names.PARTITION_METADATA}")
-        data = read_or_none(self._disk, path)
-        try:
-            return decode_partition_metadata(data) if data else NO_UUID
-        except CorruptCheckpoint as error:
-            # Torn by a crash before its first sync, as then nothing of the log was durable either.
-            _LOGGER.warning("%s is not used: %s", path, error)
-            return NO_UUID
 
     # -- logs -----------------------------------------------------------------------------------
 
@@ -166,10 +190,24 @@ class LogManager:
     def logs(self) -> Iterable[Log]:
         return self._logs.values()
 
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether the partition's log is in a directory that has failed, as far as that can be known."""
+        return (topic, partition) in self._offline
+
     def create(
-        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = False,
     ) -> Log:
-        """The log of a partition, made if it is not there; another topic id's leftover goes."""
+        """The log of a partition, made if it is not there; another topic id's leftover goes.
+
+        One that is not known to be new is not made while a directory is offline, where it may well be: that is
+        KAFKA_STORAGE_ERROR, as it is if no directory takes it.
+        """
         key = topic, partition
         known = self._logs.get(key)
         if known is not None and known.topic_id not in (topic_id, NO_UUID):
@@ -180,9 +218,25 @@ class LogManager:
                 known.update_config(config)
             if known.topic_id != topic_id:
                 known.topic_id = topic_id
-                self._write_topic_id(known)
+                self._write_topic_id(known, self._homes[key])
             return known
-        directory = min(self._directories, key=self._count_in)
+        online = self._directories.online
+        if len(online) < len(self._directories.all) and not is_new:
+            self._offline.add(key)
+            raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
+        self._offline.discard(key)
+        counts = Counter(self._homes.values())
+        for directory in sorted(online, key=lambda each: counts[each]):
+            try:
+                return self._make(directory, key, topic_id, config)
+            except OSError as error:
+                self._directories.note(directory, directory.path, error)
+        raise _unavailable(f"no log directory takes {topic}-{partition}")
+
+    def _make(
+        self, directory: LogDirectory, key: Key, topic_id: bytes, config: LogConfig | None
+    ) -> Log:
+        topic, partition = key
         log = Log.open(
             directory.file(names.folder_name(topic, partition)),
             config or self._config_of(topic),
@@ -193,18 +247,13 @@ class LogManager:
             topic_id=topic_id,
             background=self._background,
         )
-        self._logs[key] = log
-        self._homes[key] = directory
-        self._write_topic_id(log)
+        self._write_topic_id(log, directory)
+        self._adopt(key, log, directory)
         return log
 
-    def _count_in(self, directory: LogDirectory) -> int:
-        return sum(home is directory for home in self._homes.values())
-
-    def _write_topic_id(self, log: Log) -> None:
+    def _write_topic_id(self, log: Log, home: LogDirectory) -> None:
         path = f"{log.directory}/{names.PARTITION_METADATA}"
         replace(self._disk, path, encode_partition_metadata(log.topic_id), durable=False)
-        home = self._homes[log.topic, log.partition]
 
         def work() -> None:
             sync_file(self._disk, path)
@@ -212,7 +261,7 @@ class LogManager:
                 self._disk.sync_directory(log.directory)
             self._disk.sync_directory(home.path)
 
-        self._background.submit(work, _report("a new log's folder"))
+        self._directories.submit(home, log.directory, work)
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log out of sight at once, and its files from disk after file.delete.delay.ms."""
@@ -232,11 +281,36 @@ class LogManager:
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
         log = self._logs.pop((topic, partition))
-        home = self._homes.pop((topic, partition))
-        log.close()
-        name = names.renamed_folder_name(topic, partition, new_uuid(), names.STRAY_FOLDER)
-        self._disk.rename(log.directory, home.file(name))
-        return name
+        return _set_aside(self._disk, log, self._homes.pop((topic, partition)))
+
+    # -- directories that fail ------------------------------------------------------------------
+
+    def _log_failed(self, log: Log, error: OSError) -> None:
+        """A write, sync or read of a log has failed, or a log could not be written for want of room."""
+        key = log.topic, log.partition
+        if self._logs.get(key) is log and not self._is_closing:
+            self._directories.note(self._homes[key], log.directory, error)
+
+    def _fail(self, directory: LogDirectory, error: OSError) -> None:
+        """Take a directory offline, with all that is in it."""
+        keys = [key for key, home in self._homes.items() if home is directory]
+        give_up(directory, error, len(keys))
+        gone = [self._logs.pop(key) for key in keys]
+        for key, log in zip(keys, gone, strict=True):
+            del self._homes[key]
+            log.abandon()
+        self._offline.update(keys)
+        gone += [log for _, home, _, log in self._doomed if home is directory and log is not None]
+        self._doomed = [entry for entry in self._doomed if entry[1] is not directory]
+        if self.on_directory_failed is not None:
+            self.on_directory_failed(directory.directory_id, keys)
+        for log in gone:
+            with suppress(OSError):
+                log.close()
+        if not self._directories.online:
+            _LOGGER.critical("all log directories have failed")
+            if self.on_all_failed is not None:
+                self.on_all_failed()
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -246,7 +320,11 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
         """Write replication-offset-checkpoint."""
-        self._checkpoint(names.HIGH_WATERMARK_CHECKPOINT, high_watermarks, wait=False)
+        for directory in self._directories.online:
+            own = self._of_directory(directory, high_watermarks)
+            self._directories.checkpoint(
+                directory, names.HIGH_WATERMARK_CHECKPOINT, own, wait=False
+            )
 
     async def checkpoint_recovery_points(self) -> None:
         """Write up to where logs are durable, as `checkpoint_log_starts`: a log that was cut must not be appended to
@@ -260,10 +338,10 @@ class LogManager:
     async def _checkpoint_now(self, name: str, offsets: Offsets) -> None:
         loop = asyncio.get_running_loop()
         waiting = []
-        for directory in self._directories:
-            work = directory.checkpoint(name, self._of_directory(directory, offsets))
+        for directory in self._directories.online:
+            own = self._of_directory(directory, offsets)
             written: asyncio.Future[None] = loop.create_future()
-            self._background.submit(work, partial(_settle, written))
+            self._directories.checkpoint_and_tell(directory, name, own, partial(_settle, written))
             waiting.append(written)
         await asyncio.gather(*waiting)
 
@@ -271,21 +349,9 @@ class LogManager:
         """Write cleaner-offset-checkpoint."""
         cleaned = ((key, log.compaction.cleaned_offset) for key, log in self._logs.items())
         offsets = {key: offset for key, offset in cleaned if offset is not None}
-        self._checkpoint(names.CLEANER_CHECKPOINT, offsets, wait=False)
-
-    def _checkpoint(self, name: str, offsets: Offsets, *, wait: bool) -> None:
-        """Write the part of each directory, where it has changed."""
-        for directory in self._directories:
+        for directory in self._directories.online:
             own = self._of_directory(directory, offsets)
-            if self._checkpointed.get((directory.path, name)) == own:
-                continue
-            work = directory.checkpoint(name, own)
-            self._checkpointed[directory.path, name] = own
-            if wait:
-                work()
-            else:
-                # One that fails is written again when it has changed, which it does all the time.
-                self._background.submit(work, _report(directory.file(name)))
+            self._directories.checkpoint(directory, names.CLEANER_CHECKPOINT, own, wait=False)
 
     def _of_directory(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
         return {key: offset for key, offset in offsets.items() if self._homes.get(key) is directory}
@@ -300,9 +366,13 @@ class LogManager:
             if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
         }
 
-    def _checkpoint_logs(self, *, wait: bool) -> None:
-        self._checkpoint(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points(), wait=wait)
-        self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts(), wait=wait)
+    def _checkpoint_logs(self, directory: LogDirectory, *, wait: bool) -> None:
+        for name, offsets in (
+            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points()),
+            (names.LOG_START_OFFSET_CHECKPOINT, self._log_starts()),
+        ):
+            own = self._of_directory(directory, offsets)
+            self._directories.checkpoint(directory, name, own, wait=wait)
 
     # -- upkeep ---------------------------------------------------------------------------------
 
@@ -322,11 +392,14 @@ class LogManager:
                     log.delete_local_segments(now_ms)
             except (OSError, KafkaError) as error:
                 _LOGGER.error("%s: %s", log.name, error)
+                if isinstance(error, OSError):
+                    self._log_failed(log, error)
             if expire:
                 log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_every_ms
-            self._checkpoint_logs(wait=False)
+            for directory in self._directories.online:
+                self._checkpoint_logs(directory, wait=False)
         self._remove_doomed(now_ms)
 
     def _remove_doomed(self, now_ms: int) -> None:
@@ -337,15 +410,15 @@ class LogManager:
         for _, directory, name, log in due:
             if log is not None:
                 log.close()
-            self._background.submit(
-                partial(directory.remove_tree, name), _report(directory.file(name))
-            )
+            work = partial(directory.remove_tree, name)
+            self._directories.submit(directory, directory.file(name), work)
 
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close every log and leave the clean-shutdown marker."""
         unclean = set()
+        self._is_closing = True  # What fails now leaves no marker, and that is all.
         for (key, log), was_closed in zip(self._logs.items(), self._close_logs(), strict=True):
             if not was_closed:
                 _LOGGER.error("%s was not closed cleanly: %s", log.name, log.storage_error)
@@ -354,12 +427,15 @@ class LogManager:
             if doomed is not None:
                 doomed.close()
         try:
-            self._checkpoint_logs(wait=True)
-            for directory in self._directories:
-                if directory.path not in unclean:
-                    directory.mark_clean(broker_epoch)
+            for directory in self._directories.online:
+                try:
+                    self._checkpoint_logs(directory, wait=True)
+                    if directory.path not in unclean:
+                        directory.mark_clean(broker_epoch)
+                except OSError as error:
+                    _LOGGER.error("%s was not left cleanly: %s", directory, error)
         finally:
-            self._release()
+            self._directories.release()
 
     def _close_logs(self) -> Iterable[bool]:
         """Close all logs, many at a time: syncs that wait together are done together."""
@@ -368,17 +444,16 @@ class LogManager:
         with ThreadPoolExecutor(CLOSE_THREADS) as threads:
             return list(threads.map(Log.close, self._logs.values()))
 
-    def _release(self) -> None:
-        for directory in self._directories:
-            directory.release()
+
+def _set_aside(disk: Disk, log: Log, directory: LogDirectory) -> str:
+    log.close()
+    name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.STRAY_FOLDER)
+    disk.rename(log.directory, directory.file(name))
+    return name
 
 
-def _report(what: str) -> Callable[[BaseException | None], None]:
-    def done(error: BaseException | None) -> None:
-        if error is not None:
-            _LOGGER.error("%s: %s", what, error)
-
-    return done
+def _unavailable(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 def _settle(written: asyncio.Future[None], error: BaseException | None) -> None:

@@ -328,12 +328,12 @@ class HostedPartition:
         if self._following:
             self._following.pop(watcher, None)
 
-    def lose(self) -> None:
-        """This broker has nothing more to say about the partition."""
+    def lose(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """This broker has nothing more to say about the partition; who waits for an append gets this code."""
         if self._is_lost:
             return
         self._is_lost = True
-        self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+        self._fail(code, None)
         watchers = tuple(self._watchers)
         self._watchers.clear()
         self._following.clear()

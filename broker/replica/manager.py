@@ -98,7 +98,7 @@ class ReplicaManager:
         self._checkpointed: dict[tuple[str, int], int] = {}
         self._by_topic: dict[str, dict[int, HostedPartition]] = {}
         self._followed: dict[tuple[str, int], FollowedPartition] = {}
-        self._stopped = False
+        self._stopped = self._is_starting = False
         # At the end: whether a log that had lost something has not met the lake yet.
         self.has_lost = False
         # Whoever asks the controller for changes of ISRs; None where nobody follows.
@@ -140,6 +140,8 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._log_manager.is_offline(topic, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -162,6 +164,7 @@ class ReplicaManager:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._checkpointed = self._log_manager.high_watermark_checkpoints()
         self._set_strays_aside()
+        self._is_starting = True
         await self._take_all(
             PartitionChanged(
                 topic=topic.name,
@@ -172,6 +175,7 @@ class ReplicaManager:
             for topic in tuple(self._image.topics.values())
             for index, registration in tuple(topic.partitions.items())
         )
+        self._is_starting = False
 
     def _set_strays_aside(self) -> None:
         """A log that the metadata do not give to this broker is nobody's; it is kept, out of the way, as Kafka does."""
@@ -283,7 +287,8 @@ class ReplicaManager:
         topic, index = event.topic, event.partition
         config = self._log_config(self._image.topics[topic].configs)
         existed = self._log_manager.get(topic, index) is not None
-        log = self._log_manager.create(topic, index, event.topic_id, config)
+        is_new = event.registration.partition_epoch == 0 and not self._is_starting
+        log = self._log_manager.create(topic, index, event.topic_id, config, is_new=is_new)
         checkpoint = self._checkpointed.get((topic, index), 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
         return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
@@ -320,7 +325,21 @@ class ReplicaManager:
             last_stable_offset=partition.last_stable_offset,
         )
 
-    def _end(self, partition: HostedPartition) -> None:
+    def directory_failed(self, _directory_id: bytes, partitions: Sequence[tuple[str, int]]) -> None:
+        """Serve what was in a log directory no more (KIP-112)."""
+        changes = FetcherChanges()
+        for key in partitions:
+            partition, followed = self.find(*key), self._followed.get(key)
+            if partition is not None:
+                self._end(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            elif followed is not None:
+                self._unfollow(followed, changes)
+        if self.fetchers is not None and changes.remove:
+            self.fetchers.update(remove=changes.remove)
+
+    def _end(
+        self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ) -> None:
         partitions = self._by_topic[partition.topic]
         del partitions[partition.index]
         if not partitions:
@@ -329,7 +348,7 @@ class ReplicaManager:
         if self.tier is not None:
             self.tier.partition_closed(partition.topic_id, partition.index)
         partition.log.on_roll = None
-        partition.lose()
+        partition.lose(code)
 
     # -- following ----------------------------------------------------------------------------
 

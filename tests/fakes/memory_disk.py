@@ -9,7 +9,7 @@ What it promises after `lose_power` is what a journaling file system promises an
 
 `kill` keeps everything (the page cache outlives a process). Either way the open files are gone, and the object is used
 on. Errors come on demand: `capacity_bytes` (a full disk, with a short write first), `failing` (names of operations that
-raise EIO) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised for ever).
+raise `failing_with`) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised for ever).
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class MemoryDisk:
         self.generation = 0
         self.capacity_bytes: int | None = None
         self.failing: set[str] = set()
+        self.failing_with = errno.EIO
         self.crash_after: int | None = None
         self.is_cold = False
         self.bytes_read = 0
@@ -165,7 +166,7 @@ class MemoryDisk:
         if self.crash_after is not None and self.crash_after < 0:
             raise PowerLoss(operation)
         if operation in self.failing:
-            raise OSError(errno.EIO, f"{operation} fails")
+            raise OSError(self.failing_with, f"{operation} fails")
 
     def changing(self, operation: str) -> None:
         self.check(operation)

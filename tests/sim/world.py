@@ -179,6 +179,7 @@ class Host:
             "lake.uri": "/lake",
             "broker.rack": f"rack-{self.node_id % 2}",
             "log.cleaner.enable": "false",  # Its work is done by another process.
+            "num.recovery.threads.per.data.dir": "1",  # Threads that are real are nobody's seed.
             **self._world.settings,
         }
         return {name: (value, "sim") for name, value in given.items()}

@@ -135,8 +135,7 @@ def test_one_log_that_fails_leaves_no_marker() -> None:
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.disk.failing = {"sync"}
-    with pytest.raises(OSError, match="sync fails"):
-        bench.manager.close()
+    bench.manager.close()
     assert not bench.disk.exists("/a/.kafka_cleanshutdown")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -387,6 +388,7 @@ async def test_settings_reach_the_logs_that_are_followed() -> None:
 async def test_one_log_that_cannot_be_opened_does_not_keep_the_others() -> None:
     bench = Bench()
     bench.disk.failing.add("open")
+    bench.disk.failing_with = errno.EMFILE  # What the process runs out of is no failure of a disk.
     await bench.create(registered(OTHER), registered(ME))
     assert bench.manager.replica("t", 0) is None
     bench.disk.failing.clear()

@@ -1,0 +1,154 @@
+"""Shell: the log directories of one broker together: claimed at the start, and given up one by one as they fail.
+
+Rules of this file:
+- A directory that fails goes offline alone (KIP-112), for good until the next start. At a start any error of a disk is
+  one; later `broker.log.failures` tells. A mistake in `log.dirs` is everybody's error.
+- An error may be found out in the midst of anything, so it takes effect a little later (`soon`).
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
+from broker.log.failures import is_failure
+from broker.seams import Background, Disk
+from broker.system import new_uuid
+
+Done = Callable[[BaseException | None], None]
+Soon = Callable[[Callable[[], None]], object]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class LogDirectories:
+    """The folders of log.dirs, in their order."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[str],
+        background: Background,
+        *,
+        soon: Soon,
+        failed: Callable[[LogDirectory, OSError], None],
+    ) -> None:
+        """`failed` is told of each directory that goes offline after the start, once."""
+        self.all = tuple(LogDirectory(disk, path) for path in paths)
+        self._disk = disk
+        self._background = background
+        self._soon = soon
+        self._failed = failed
+        self._checkpointed: dict[tuple[str, str], Offsets] = {}
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        """Those that have not failed."""
+        return [directory for directory in self.all if directory.failure is None]
+
+    @property
+    def failures(self) -> Mapping[str, OSError | None]:
+        """What is wrong with each directory, by path."""
+        return {directory.path: directory.failure for directory in self.all}
+
+    @property
+    def were_clean(self) -> bool:
+        """Whether all were left cleanly, and can be read."""
+        return all(each.was_clean and each.failure is None for each in self.all)
+
+    def claim(self, *, node_id: int, cluster_id: str | None, now_ms: int) -> str:
+        """Lock them and see whose they are; the id of the cluster, a new one where nobody knows any."""
+        for directory in self.all:
+            with _failing_alone(directory):
+                directory.acquire()
+                cluster_id = cluster_id or directory.cluster_id
+        cluster_id = cluster_id or urlsafe_b64encode(new_uuid()).decode().rstrip("=")
+        for directory in self.online:
+            with _failing_alone(directory):
+                directory.claim(node_id=node_id, cluster_id=cluster_id, now_ms=now_ms)
+                directory.take_clean_marker()
+        return cluster_id
+
+    def check(self) -> None:
+        """Raises what is wrong with one of them if none is left."""
+        if not self.online:
+            raise next(error for error in self.failures.values() if error is not None)
+
+    # -- failures -------------------------------------------------------------------------------
+
+    def note(self, directory: LogDirectory, folder: str, error: OSError) -> None:
+        """Something in this folder of a directory has not gone well."""
+        if is_failure(error, folder_is_there=self._disk.exists(folder)):
+            self._soon(partial(self._fail, directory, error))
+
+    def _fail(self, directory: LogDirectory, error: OSError) -> None:
+        if directory.failure is None:
+            self._failed(directory, error)
+            assert directory.failure is not None, "whoever is told gives it up"
+
+    def submit(self, directory: LogDirectory, what: str, work: Callable[[], object]) -> None:
+        """Work on a directory in Background."""
+        self._background.submit(work, self._watch(directory, what))
+
+    def _watch(self, directory: LogDirectory, what: str) -> Done:
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                _LOGGER.error("%s: %s", what, error)
+            if isinstance(error, OSError):
+                self.note(directory, directory.path, error)
+
+        return done
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def checkpoint(
+        self, directory: LogDirectory, name: str, offsets: Offsets, *, wait: bool
+    ) -> None:
+        """Write a checkpoint of a directory if it has changed; raises OSError if waiting."""
+        if self._checkpointed.get((directory.path, name)) == offsets:
+            return
+        work = directory.checkpoint(name, offsets)
+        self._checkpointed[directory.path, name] = offsets
+        if wait:
+            work()
+        else:
+            # One that fails is written again when it has changed, which it does all the time.
+            self.submit(directory, directory.file(name), work)
+
+    def checkpoint_and_tell(
+        self, directory: LogDirectory, name: str, offsets: Offsets, tell: Done
+    ) -> None:
+        """Write a checkpoint of a directory in Background, whatever was written before, and tell."""
+        watch = self._watch(directory, directory.file(name))
+
+        def done(error: BaseException | None) -> None:
+            watch(error)
+            tell(error)
+
+        self._background.submit(directory.checkpoint(name, offsets), done)
+
+    def release(self) -> None:
+        """Let others have them."""
+        for directory in self.all:
+            directory.release()
+
+
+@contextmanager
+def _failing_alone(directory: LogDirectory) -> Iterator[None]:
+    try:
+        yield
+    except LogDirectoryError:
+        raise
+    except OSError as error:
+        give_up(directory, error)
+
+
+def give_up(directory: LogDirectory, error: OSError, partitions: int = 0) -> None:
+    """Take a directory offline, and say so."""
+    directory.fail(error)
+    what = f", with {partitions} partitions" if partitions else ""
+    _LOGGER.error("log directory %s has failed and is offline%s: %s", directory, what, error)

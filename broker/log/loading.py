@@ -1,0 +1,173 @@
+"""Shell: opening all logs of the log directories at a start, several at a time.
+
+Rules of this file:
+- num.recovery.threads.per.data.dir threads work on each directory, all directories at once: what takes long after a
+  crash is reading, and checksums, which leave the interpreter to others.
+- A log that cannot be read fails its directory, not the start; a mistake in `log.dirs` ends the start.
+- Who waits is told how far it is, in the log and by `remaining`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.log import names
+from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
+from broker.log.config import LogConfig
+from broker.log.directory import LogDirectory
+from broker.log.files import read_or_none
+from broker.log.log import Log
+from broker.seams import Background, Clock, Disk
+from kafka_ds.wire.types import NO_UUID
+
+PROGRESS_EVERY_MS = 1_000
+
+_LOGGER = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """What lies in a directory. `failure` is set where not all of it could be read; then the rest is not to be used."""
+
+    directory: LogDirectory
+    logs: dict[Key, Log] = field(default_factory=dict)
+    high_watermarks: dict[Key, int] = field(default_factory=dict)
+    cleaned_offsets: dict[Key, int] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    failure: OSError | None = None
+
+
+class Loader:
+    """Opens logs; made for one start."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        background: Background,
+        *,
+        config_of: Callable[[str], LogConfig],
+        threads_per_directory: int = 1,
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._background = background
+        self._config_of = config_of
+        self._threads_per_directory = threads_per_directory
+        # Logs that are still to be opened, by directory. Written by the loading thread, read by the metrics.
+        self.remaining: dict[str, int] = {}
+
+    def load(self, directories: Sequence[LogDirectory]) -> list[Contents]:
+        """Open the logs of all these directories."""
+        found = [Contents(directory=directory) for directory in directories]
+        futures: dict[Future[Log], tuple[Contents, Key]] = {}
+        with ExitStack() as stack:
+            for contents in found:
+                futures |= self._begin(contents, stack.enter_context(self._pool(len(found))))
+            self._finish(futures)
+        for contents in found:
+            if contents.logs and contents.failure is None:
+                _LOGGER.info("Loaded %d logs of %s", len(contents.logs), contents.directory)
+        return found
+
+    def _pool(self, directories: int) -> Executor:
+        if directories * self._threads_per_directory == 1:
+            return _Inline()
+        return ThreadPoolExecutor(self._threads_per_directory, thread_name_prefix="recovery")
+
+    def _begin(self, contents: Contents, pool: Executor) -> dict[Future[Log], tuple[Contents, Key]]:
+        directory = contents.directory
+        folders: dict[Key, str] = {}
+        try:
+            recovery_points = directory.read_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+            start_offsets = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+            watermarks = directory.read_checkpoint(names.HIGH_WATERMARK_CHECKPOINT)
+            contents.cleaned_offsets.update(directory.read_checkpoint(names.CLEANER_CHECKPOINT))
+            contents.high_watermarks.update(watermarks)
+            for name, folder in directory.partition_folders():
+                if folder.suffix == names.DELETE_FOLDER:
+                    contents.deleted.append(name)
+                elif folder.suffix:
+                    _LOGGER.warning("%s is left alone: a stray log, or one on the move", name)
+                else:
+                    folders[folder.topic, folder.partition] = name
+        except OSError as error:
+            contents.failure = error
+            return {}
+        self.remaining[directory.path] = len(folders)
+        if folders:
+            why = "" if directory.was_clean else ", recovering them: it was not left cleanly"
+            _LOGGER.info("Loading %d logs of %s%s", len(folders), directory, why)
+        return {
+            pool.submit(
+                self._open,
+                directory,
+                name,
+                key,
+                recovery_points.get(key, 0),
+                start_offsets.get(key, 0),
+            ): (contents, key)
+            for key, name in folders.items()
+        }
+
+    def _open(
+        self, directory: LogDirectory, name: str, key: Key, recovery_point: int, start_offset: int
+    ) -> Log:
+        topic, partition = key
+        return Log.open(
+            directory.file(name),
+            self._config_of(topic),
+            self._disk,
+            self._clock,
+            topic=topic,
+            partition=partition,
+            topic_id=self._read_topic_id(directory, name),
+            clean_shutdown=directory.was_clean,
+            recovery_point=recovery_point,
+            log_start_offset=start_offset,
+            background=self._background,
+        )
+
+    def _read_topic_id(self, directory: LogDirectory, folder: str) -> bytes:
+        path = directory.file(f"{folder}/{names.PARTITION_METADATA}")
+        data = read_or_none(self._disk, path)
+        try:
+            return decode_partition_metadata(data) if data else NO_UUID
+        except CorruptCheckpoint as error:
+            # Torn by a crash before its first sync, as then nothing of the log was durable either.
+            _LOGGER.warning("%s is not used: %s", path, error)
+            return NO_UUID
+
+    def _finish(self, futures: dict[Future[Log], tuple[Contents, Key]]) -> None:
+        told_ms = self._clock.monotonic_ms()
+        for done, future in enumerate(as_completed(futures), start=1):
+            contents, key = futures[future]
+            try:
+                contents.logs[key] = future.result()
+            except OSError as error:
+                contents.failure = contents.failure or error
+            self.remaining[contents.directory.path] -= 1
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - told_ms >= PROGRESS_EVERY_MS and done < len(futures):
+                told_ms = now_ms
+                left = len(futures) - done
+                _LOGGER.info("Loading logs: %d of %d, remaining %d", done, len(futures), left)
+
+
+class _Inline(Executor):
+    """One thread is enough of them where there is nobody to take turns with."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments, **options))
+        except OSError as error:
+            future.set_exception(error)
+        return future

@@ -1,0 +1,36 @@
+"""Pure: what a broker shows of its log directories, under Kafka's names.
+
+Rules of this file: it reads state and changes none; it is also asked while logs are still being opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.net.metrics_names import Sample, gauge
+
+if TYPE_CHECKING:
+    from broker.log.manager import LogManager
+
+_MANAGER = "kafka.log:type=LogManager,name="
+
+OFFLINE_DIRECTORIES = gauge(
+    f"{_MANAGER}OfflineLogDirectoryCount", "Log directories that have failed."
+)
+DIRECTORY_OFFLINE = gauge(
+    f"{_MANAGER}LogDirectoryOffline", "1 where the directory has failed.", "logDirectory"
+)
+REMAINING = gauge(
+    f"{_MANAGER}remainingLogsToRecover", "Logs that are still to be opened at a start.", "dir"
+)
+
+
+def log_samples(manager: LogManager) -> Iterator[Sample]:
+    """Gauges of the log directories."""
+    failures = manager.failures
+    yield OFFLINE_DIRECTORIES, (), sum(error is not None for error in failures.values())
+    for path, error in failures.items():
+        yield DIRECTORY_OFFLINE, (path,), int(error is not None)
+    for path, count in manager.remaining_to_load.items():
+        yield REMAINING, (path,), count
