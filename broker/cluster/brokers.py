@@ -15,7 +15,7 @@ Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatMa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from broker.cluster.draft import Draft, PartitionKey
@@ -123,7 +123,7 @@ def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: b
         )
     )
     is_clean = known is not None and known.broker_epoch == wanted.previous_broker_epoch
-    _leave(draft, wanted.broker_id, is_clean=is_clean)
+    _leave(draft, [wanted.broker_id], is_clean=is_clean)
     if not fenced:
         _arrive(draft, wanted.broker_id)
     return is_clean or (known is None and wanted.previous_broker_epoch == NO_BROKER_EPOCH)
@@ -203,7 +203,7 @@ def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> 
     if leads or not broker.in_controlled_shutdown:
         if leads:
             draft.change_broker(broker_id, in_controlled_shutdown=True)
-            _leave(draft, broker_id, is_clean=True)
+            _leave(draft, [broker_id], is_clean=True)
             return False
     else:
         others = [each for each in draft.brokers if each != broker_id and draft.is_active(each)]
@@ -213,18 +213,19 @@ def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> 
     return True
 
 
-def fence(draft: Draft, broker_id: int) -> None:
-    """This broker leads nothing and is in sync nowhere, until it is heard of again."""
-    draft.fence(broker_id)
-    _leave(draft, broker_id, is_clean=True)
+def fence(draft: Draft, *broker_ids: int) -> None:
+    """These brokers lead nothing and are in sync nowhere, until they are heard of again."""
+    for broker_id in broker_ids:
+        draft.fence(broker_id)
+    _leave(draft, broker_ids, is_clean=True)
 
 
 def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
     """Fence the brokers that are not heard of any more; one that never was is given time to be."""
-    for broker_id in sessions.expired(now_ms):
+    silent = sessions.expired(now_ms)
+    for broker_id in silent:
         sessions.end(broker_id)
-        if broker_id in draft.brokers and not draft.brokers[broker_id].fenced:
-            fence(draft, broker_id)
+    fence(draft, *(b for b in silent if b in draft.brokers and not draft.brokers[b].fenced))
     for broker in draft.brokers.values():
         if not broker.fenced and not sessions.has_session(broker.broker_id, broker.broker_epoch):
             sessions.begin_one(broker, now_ms)
@@ -236,7 +237,7 @@ def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
         message = f"Broker ID {broker_id} is not currently registered."
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
     draft.unregister(broker_id)
-    _leave(draft, broker_id, is_clean=False)
+    _leave(draft, [broker_id], is_clean=False)
     sessions.end(broker_id)
 
 
@@ -253,17 +254,22 @@ def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistrati
 # -- what follows for partitions ------------------------------------------------------------------
 
 
-def _leave(draft: Draft, broker_id: int, *, is_clean: bool) -> None:
-    """Nothing is led by this broker, and no ISR has it; after an unclean stop no ELR either."""
+def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
+    """Nothing is led by these brokers, and no ISR has them; after an unclean stop no ELR either.
+
+    They leave together: whoever left first would hand over to the next, and those that were in sync until the same
+    moment hold the same.
+    """
 
     def without(change: PartitionChange) -> None:
-        change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+        change.isr = tuple(replica for replica in change.isr if replica not in leaving)
         if not is_clean:
-            change.unclean_shutdown_replicas = (broker_id,)
+            change.unclean_shutdown_replicas = leaving
 
     for _, key, registration in draft.partitions():
-        if broker_id in registration.isr or (not is_clean and broker_id in registration.elr):
-            draft.change(key, without, excluded=broker_id)
+        held = registration.isr if is_clean else registration.isr + registration.elr
+        if any(broker_id in held for broker_id in leaving):
+            draft.change(key, without, excluded=leaving)
 
 
 def _arrive(draft: Draft, broker_id: int) -> None:
@@ -295,7 +301,7 @@ def _go_offline(draft: Draft, key: PartitionKey, broker_id: int) -> None:
     def without(change: PartitionChange) -> None:
         change.isr = tuple(replica for replica in change.isr if replica != broker_id)
 
-    draft.change(key, without, excluded=broker_id)
+    draft.change(key, without)
 
 
 def assign_directories(

@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -237,7 +237,7 @@ class Draft:
         key: PartitionKey,
         alter: Callable[[PartitionChange], None] = lambda _: None,
         *,
-        excluded: int | None = None,
+        excluded: Collection[int] = (),
     ) -> PartitionRegistration | None:
         """Change a partition, with all that follows; None where that changes nothing.
 
@@ -248,7 +248,7 @@ class Draft:
 
         def is_acceptable(broker_id: int) -> bool:
             broker = self.brokers.get(broker_id)
-            if broker is None or not broker.is_active or broker_id == excluded:
+            if broker is None or not broker.is_active or broker_id in excluded:
                 return False
             directory = making.directories.get(broker_id) or directory_of(old, broker_id)
             return broker.has_directory(directory)

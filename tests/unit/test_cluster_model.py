@@ -11,8 +11,6 @@ committed (the high watermark of a leader that is alive, over its ISR, when that
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -36,6 +34,7 @@ from broker.cluster.topics import MorePartitions
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.cluster_desk import SESSION_TIMEOUT_MS, Desk
+from tests.unit.cluster_truth import Partition, Process, described
 
 BROKERS = (1, 2, 3, 4)
 TOPICS = ("a", "b")
@@ -43,43 +42,6 @@ PARTITIONS_MAX = 3
 brokers = st.sampled_from(BROKERS)
 names = st.sampled_from(TOPICS)
 indexes = st.integers(0, PARTITIONS_MAX - 1)
-
-
-class Replica:
-    """One log: how far it goes, and under which leader it was last told to go there."""
-
-    def __init__(self) -> None:
-        self.end = 0
-        self.fetched_epoch = -1
-
-
-class Partition:
-    """What became of the records of one partition."""
-
-    def __init__(self) -> None:
-        self.replicas: dict[int, Replica] = {}
-        self.committed = 0
-
-    def replica(self, broker: int) -> Replica:
-        return self.replicas.setdefault(broker, Replica())
-
-
-class Process:
-    """A broker's process, and what lies on its disks when it does not run."""
-
-    def __init__(self) -> None:
-        self.runs = False
-        self.epoch = -1
-        self.stopped_cleanly = False
-        self.wants_to_stop = False
-        self.directories: list[bytes] = []
-
-
-def described(image: MetadataImage) -> Any:
-    return (
-        image.controller_epoch, image.last_broker_epoch, image.features, image.brokers, image.broker_configs,
-        {n: (t.topic_id, t.partitions, t.configs) for n, t in image.topics.items()},
-    )  # fmt: skip
 
 
 class Cluster(RuleBasedStateMachine):
@@ -160,7 +122,7 @@ class Cluster(RuleBasedStateMachine):
         if not is_clean:
             for partition in self.truth.values():
                 replica = partition.replica(broker)
-                replica.end, replica.fetched_epoch = min(kept, replica.end), -1
+                replica.log, replica.fetched_epoch = replica.log[:kept], -1
         process.runs, process.wants_to_stop, process.stopped_cleanly = True, False, False
         process.directories, process.epoch = directories, self.desk.epoch(broker)
 
@@ -230,7 +192,7 @@ class Cluster(RuleBasedStateMachine):
             return
         directory = known.log_dirs[which % len(known.log_dirs)]
         if not known.has_directory(directory_of(registration, broker)):
-            partition.replica(broker).end = 0
+            partition.replica(broker).log = []
             partition.replica(broker).fetched_epoch = -1
         wanted = DirectoryAssignment(
             directory=directory, topic_id=self.image.topics[name].topic_id, partition=index
@@ -293,7 +255,7 @@ class Cluster(RuleBasedStateMachine):
         if found is not None and found[0].leader != NO_LEADER:
             registration, partition = found
             if self.serves(registration.leader, registration):
-                partition.replica(registration.leader).end += 1
+                partition.append(registration.leader, registration.leader_epoch)
 
     @rule(name=names, index=indexes, broker=brokers)
     def fetch(self, name: str, index: int, broker: int) -> None:
@@ -306,7 +268,7 @@ class Cluster(RuleBasedStateMachine):
             return
         if self.serves(broker, registration):
             replica = partition.replica(broker)
-            replica.end = partition.replica(leader).end
+            replica.log = list(partition.replica(leader).log)
             replica.fetched_epoch = registration.leader_epoch
 
     @rule(name=names, index=indexes, dropped=st.sets(brokers), wrong=st.integers(0, 9))
@@ -359,7 +321,7 @@ class Cluster(RuleBasedStateMachine):
         return (
             self.serves(broker, registration)
             and replica.fetched_epoch == registration.leader_epoch
-            and replica.end >= partition.committed
+            and len(replica.log) >= len(partition.committed)
         )
 
     # -- leaders and replicas -----------------------------------------------------------------
@@ -400,19 +362,19 @@ class Cluster(RuleBasedStateMachine):
                 if leader == NO_LEADER:
                     continue
                 if registration.leader_recovery_state == RECOVERING:
-                    partition.committed = min(partition.committed, partition.replica(leader).end)
+                    partition.forget(leader)
                 if not self.serves(leader, registration):
                     continue
                 if len(registration.isr) < self.needed(name, registration):
                     continue
                 ends = [
-                    partition.replica(b).end
+                    len(partition.replica(b).log)
                     if b == leader
                     or partition.replica(b).fetched_epoch == registration.leader_epoch
                     else 0
                     for b in registration.isr
                 ]
-                partition.committed = max(partition.committed, min(ends))
+                partition.commit(leader, min(ends))
 
     @invariant()
     def what_is_eligible_holds_all(self) -> None:
@@ -423,13 +385,7 @@ class Cluster(RuleBasedStateMachine):
                 partition = self.truth[topic.topic_id, index]
                 for broker in (*registration.isr, *registration.elr):
                     if self.is_intact(broker, registration):
-                        held = partition.replica(broker).end
-                        assert held >= partition.committed, (
-                            topic.name,
-                            index,
-                            broker,
-                            registration,
-                        )
+                        assert partition.holds_all(broker), (index, broker, registration)
 
     def is_intact(self, broker: int, registration: PartitionRegistration) -> bool:
         """A crashed broker is judged when it is back, and its disks when they are."""
@@ -484,6 +440,9 @@ class Cluster(RuleBasedStateMachine):
                 assert now.partition_epoch == before.partition_epoch + 1
                 changes_leader = now.leader != before.leader
                 loses_replica = not set(before.replicas) <= set(now.replicas)
+                came = set(before.adding_replicas) - set(before.removing_replicas)
+                if came <= set(now.replicas) and not now.adding_replicas:
+                    assert came <= set(now.isr), (before, now)
                 step = now.leader_epoch - before.leader_epoch
                 assert step in ((1,) if changes_leader or loses_replica else (0, 1)), (before, now)
         self.seen = present
