@@ -179,7 +179,7 @@ class Node:
         self.transactions.start()
         self.cleaner.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
-        await self.member.live()
+        await self.member.live(self.log_manager.directory_id_of)
         await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
@@ -349,6 +349,7 @@ class Node:
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
         await self.replica_manager.apply(events)
+        self.member.directories.applied(events)
         self.groups.apply(events)
         self.transactions.apply(events)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.candidacy import Candidacy, CandidateSettings
 from broker.cluster.channel import ControllerChannel
+from broker.cluster.directories import DirectoryAssignments, DirectoryOf
 from broker.cluster.draft import Decision
 from broker.cluster.duties import Duties
 from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
@@ -93,6 +94,12 @@ class ClusterMember:
             heard=self.candidacy.heard,
             lost=self.candidacy.lost,
         )
+        self.directories = DirectoryAssignments(
+            driver,
+            self.channel,
+            node_id=config.node_id,
+            request_timeout_ms=config.request_timeout_ms,
+        )
         balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
         self.duties = Duties(
             driver,
@@ -162,10 +169,13 @@ class ClusterMember:
         self._start("duties", self.duties.run())
         await self._lifecycle.register()
 
-    async def live(self) -> None:
-        """Be heard of from now on; returns when this broker may lead."""
+    async def live(self, where: DirectoryOf) -> None:
+        """Be heard of from now on; returns when this broker may lead. `where` are its logs, which are open."""
+        self.directories.begin(where)
+        self._start("directories", self.directories.run())
         self._start("heartbeats", self.lifecycle.run())
         await self.lifecycle.unfenced()
+        await self.directories.settled()
 
     # -- all along ------------------------------------------------------------------------------
 

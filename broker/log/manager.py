@@ -132,6 +132,13 @@ class LogManager:
         """How many logs of each directory are still to be opened."""
         return dict(self._loader.remaining)
 
+    def directory_id_of(self, topic: str, partition: int) -> bytes:
+        """The id of the directory that holds a partition's log, or would if it were made now."""
+        home = self._homes.get((topic, partition))
+        if home is None:
+            home = min(self._directories, key=self._count_in)
+        return home.directory_id
+
     def load(self) -> None:
         """Lock the directories and open every log in them, recovering where needed; may take long."""
         directories = self._directories

@@ -314,7 +314,7 @@ def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
         self.tier = tier  # type: ignore[assignment]
         await start(self)
 
-    monkeypatch.setattr("broker.replica.manager.RECOVERY_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(ReplicaManager, "start", start_with_fake)
     return tier
 

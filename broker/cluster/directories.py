@@ -1,0 +1,149 @@
+"""Shell: telling the controller in which log directory each replica of this broker is (KIP-858).
+
+Rules of this file:
+- The disk is right: where a log lies, or would be made, is told wherever the metadata say otherwise. So a disk that
+  was replaced by an empty one is taken into use again: the replica is in a directory that works, and can be elected.
+- Told until the controller has it in the metadata; several at once, in one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker.cluster.events import Event, PartitionChanged, PartitionRegistration
+from broker.cluster.partition_change import directory_of
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AssignReplicasToDirsRequest
+from kafka_ds.wire.messages.brokers import (
+    AssignReplicasRequestDirectory,
+    AssignReplicasRequestPartition,
+    AssignReplicasRequestTopic,
+)
+
+if TYPE_CHECKING:
+    from broker.cluster.channel import ControllerChannel
+    from broker.cluster.driver import ClusterDriver
+
+_LOGGER = logging.getLogger(__name__)
+
+ASSIGNMENTS_PER_REQUEST_MAX = 2_000
+RETRY_SECONDS = 0.5
+# A broker that begins waits so long for its replicas to be known where they are, before it serves clients.
+SETTLE_SECONDS_MAX = 5.0
+
+# The id of the directory with a partition's log, by topic and number.
+DirectoryOf = Callable[[str, int], bytes]
+
+
+class DirectoryAssignments:
+    """What the controller has to be told yet."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        channel: ControllerChannel,
+        *,
+        node_id: int,
+        request_timeout_ms: int,
+    ) -> None:
+        self._driver = driver
+        self._channel = channel
+        self._node_id = node_id
+        self._timeout_ms = request_timeout_ms
+        self._where: DirectoryOf | None = None
+        # Partitions to look at, by topic id and number; in order.
+        self._suspects: dict[tuple[bytes, int], None] = {}
+        self._news = asyncio.Event()
+
+    def begin(self, where: DirectoryOf) -> None:
+        """The logs are open: look at all replicas of this broker."""
+        self._where = where
+        for topic in self._driver.image.topics.values():
+            for index, registration in topic.partitions.items():
+                self._suspect(topic.name, topic.topic_id, index, registration)
+
+    async def settled(self) -> None:
+        """Wait until the controller knows all of it, for a while."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_SECONDS_MAX
+        while self._suspects and (left := deadline - loop.time()) > 0:
+            await self._driver.changed(min(left, RETRY_SECONDS))
+
+    def applied(self, events: Sequence[Event]) -> None:
+        """These have taken effect: look at what they changed."""
+        for event in events:
+            if isinstance(event, PartitionChanged):
+                self._suspect(event.topic, event.topic_id, event.partition, event.registration)
+
+    def _suspect(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> None:
+        if self._where is None or self._node_id not in registration.replicas:
+            return
+        if directory_of(registration, self._node_id) != self._where(topic, index):
+            self._suspects[topic_id, index] = None
+            self._news.set()
+
+    def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
+        """Of what is to be looked at, what the metadata still say wrongly; the rest is forgotten."""
+        assert self._where is not None
+        for key in tuple(self._suspects):
+            topic_id, index = key
+            topic = self._driver.image.topics_by_id.get(topic_id)
+            registration = topic.partitions.get(index) if topic else None
+            if topic is not None and registration and self._node_id in registration.replicas:
+                directory = self._where(topic.name, index)
+                if directory_of(registration, self._node_id) != directory:
+                    yield key, directory
+                    continue
+            del self._suspects[key]
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while wanted := dict(self._misplaced()):
+                await self._tell(dict(list(wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]))
+
+    async def _tell(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._driver.broker_epoch,
+            directories=_by_directory(wanted),
+        )
+        try:
+            answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+            error = ErrorCode(answer.error_code)
+        except KafkaError as refusal:
+            error = refusal.code
+        if error == ErrorCode.NONE:
+            # What was refused for itself is not there any more, or will be found anew when it changes.
+            for key in wanted:
+                self._suspects.pop(key, None)
+            return
+        _LOGGER.warning("the directories of %d replicas: %s", len(wanted), error.name)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+def _by_directory(
+    wanted: dict[tuple[bytes, int], bytes],
+) -> list[AssignReplicasRequestDirectory]:
+    directories: dict[bytes, dict[bytes, list[AssignReplicasRequestPartition]]] = {}
+    for (topic_id, index), directory in wanted.items():
+        topics = directories.setdefault(directory, {})
+        partitions = topics.setdefault(topic_id, [])
+        partitions.append(AssignReplicasRequestPartition(partition_index=index))
+    return [
+        AssignReplicasRequestDirectory(
+            id=directory,
+            topics=[
+                AssignReplicasRequestTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ],
+        )
+        for directory, topics in directories.items()
+    ]
