@@ -23,7 +23,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@echo "compiling the record kernels, once (some seconds)"
-	$(BIN)/python -c 'from kafka_ds.wire import kernel; kernel.warm_up()'
+	$(BIN)/python -c 'from broker.cleaning.loops import loops; from kafka_ds.wire import kernel; kernel.warm_up(); loops()'
 	@touch $@
 
 .PHONY: .venv

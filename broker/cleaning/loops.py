@@ -1,18 +1,22 @@
 """Shell: the loops of compaction, compiled when first asked for and kept where `kafka_ds.wire.kernel` keeps its own.
 
 Rules of this file: each loop has one signature, declared; numba is imported with this module, so only the child process
-may import it.
+may import it. numba compares the time of the file that a loop stands in, not of those whose functions it takes in: so
+the folder has the sum of all of them in its name.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from kafka_ds.wire import compacting, decoding, kernel
+from kafka_ds.wire import compacting, decoding, encoding, hashing, kernel
 from kafka_ds.wire.arrays import fixed, read_only
 
 __all__ = ["Loops", "loops"]
@@ -22,6 +26,7 @@ class Loops(NamedTuple):
     """`kafka_ds.wire.compacting`, compiled."""
 
     enter_keys: Callable[..., tuple[int, bool]]
+    move_keys: Callable[..., None]
     thin_out: Callable[..., int]
     index_entries: Callable[..., tuple[int, int]]
 
@@ -34,7 +39,8 @@ def loops() -> Loops:
     secret = np.uint64(0), np.uint64(0)
     table = np.zeros((1, 3), np.uint64)
     out, numbers, rows = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 1), np.int64)
-    with kernel.cache_folder() as folder:
+    with kernel.cache_folder() as private:
+        folder = private and _folder_of_sources(private)
         return Loops(
             enter_keys=kernel.compiled(
                 folder,
@@ -44,9 +50,20 @@ def loops() -> Loops:
             thin_out=kernel.compiled(
                 folder,
                 compacting.thin_out,
-                (data, batches, data, longs, secret, table, rows, out, rows, numbers),
+                (data, batches, True, data, longs, secret, table, rows, out, rows, numbers),
             ),
+            move_keys=kernel.compiled(folder, compacting.move_keys, (table, table)),
             index_entries=kernel.compiled(
                 folder, compacting.index_entries, (longs, longs, longs, 0, numbers, rows, rows)
             ),
         )
+
+
+def _folder_of_sources(private: str) -> str:
+    digest = hashlib.sha256()
+    for module in (compacting, decoding, encoding, hashing):
+        assert module.__file__ is not None
+        digest.update(Path(module.__file__).read_bytes())
+    folder = os.path.join(private, f"compaction-{digest.hexdigest()[:16]}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder

@@ -51,7 +51,7 @@ from kafka_ds.wire.decoding import (
 from kafka_ds.wire.encoding import put_varint, varint_bytes
 from kafka_ds.wire.hashing import crc32c_of, siphash
 
-__all__ = ["enter_keys", "index_entries", "thin_out"]
+__all__ = ["enter_keys", "index_entries", "move_keys", "thin_out"]
 
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
@@ -196,6 +196,15 @@ def enter_keys(
         if last_offset >= from_offset:
             known[LATEST_OFFSET] = max(known[LATEST_OFFSET], last_offset)
     return len(batches), True
+
+
+def move_keys(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
+    """Enter all that a table knows into an empty one with more room."""
+    for index in range(len(old)):
+        if old[index, 2] != U(0):
+            slot = _slot_of(new, old[index, 0], old[index, 1])
+            for i in range(3):
+                new[slot, i] = old[index, i]
 
 
 # -- what stays -----------------------------------------------------------------------------------
@@ -369,6 +378,7 @@ def _made_anew(
 def thin_out(
     data: NDArray[np.uint8],
     batches: NDArray[np.int64],
+    is_known_whole: bool,
     orders: NDArray[np.uint8],
     rules: NDArray[np.int64],
     secret: tuple[Any, Any],
@@ -381,13 +391,13 @@ def thin_out(
     """Write what stays of each batch; how many were done, which is fewer than all where one is not in order.
 
     The payload of a batch lies where START and END say, not compressed; the batch itself at POSITION. One that is made
-    anew has its records uncompressed.
+    anew has its records uncompressed. Checksums of batches that are known whole are not looked at again.
     """
     at = np.int64(0)
     for index in range(len(batches)):
         batch = batches[index]
         order = orders[index]
-        if not _is_whole(data, batch):
+        if not is_known_whole and not _is_whole(data, batch):
             return index
         result = results[index]
         result[OUT_START] = at

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench import broker_parts, report, spark_parts, tier_parts
+from tests.bench import broker_parts, cleaning_parts, report, spark_parts, tier_parts
 
 RUNS = 3
 
@@ -20,6 +20,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "latency": partial(broker_parts.latency, folder / "latency", out, runs),
         "start": partial(broker_parts.start, folder / "start", out, runs),
         "conversion": partial(tier_parts.conversion, out, runs),
+        "compaction": partial(cleaning_parts.compaction, out, runs),
         "cold": partial(tier_parts.cold, folder / "cold", out, runs),
         "apache-cold": partial(tier_parts.apache_cold, folder / "apache-cold", out, runs),
         "hot-while-tiering": partial(
