@@ -40,7 +40,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.isr import AlterPartition, AlterPartitionResult
-from broker.cluster.liveness import Sessions
+from broker.cluster.liveness import Session, Sessions
 from broker.cluster.partition_change import PartitionChange
 from broker.cluster.reassignment import OngoingReassignment, Reassignment, ReassignmentResult
 from broker.cluster.topics import (
@@ -186,6 +186,10 @@ class Controller:
                 brokers.fence(draft, broker_id)
 
         return self._decide(fence)
+
+    def sessions(self) -> dict[int, Session]:
+        """The brokers that are heard of, how far they know the log and when they said so."""
+        return self._sessions.all()
 
     def unregister_broker(self, broker_id: int) -> Decision[None]:
         """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""

@@ -76,6 +76,10 @@ class Sessions:
         known = self._by_broker.get(broker_id)
         return known is not None and known.broker_epoch == broker_epoch
 
+    def all(self) -> dict[int, Session]:
+        """What is known of each broker that is heard of."""
+        return dict(self._by_broker)
+
     def expired(self, now_ms: int) -> list[int]:
         """The brokers that were not heard of for too long."""
         return [

@@ -1,12 +1,13 @@
 """Shell: DescribeQuorum 0-2: who decides for the cluster, and how far its log is (KIP-595).
 
 - There is no quorum: one broker decides and its log is a Delta table. It is told as a quorum with one voter, which is
-  its leader; the leader's epoch is the controller's, the high watermark counts the commits of the table.
+  its leader; the leader's epoch is the controller's, the high watermark counts the commits of the table. The other
+  brokers that are heard of are observers, each as far as its last heartbeat said that it knows the log.
 - Only __cluster_metadata-0 can be asked for: all else is UNKNOWN_TOPIC_OR_PARTITION. A broker that does not decide (any
   more) answers NOT_LEADER_OR_FOLLOWER.
 
 Versions: 1 times; 2 directory ids, listeners of the voters and error messages (KIP-853).
-Left out: observers, of which there are none.
+Left out: directory ids of observers that have told none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kafka_ds.wire.messages.quorum import (
     Listener,
     Node,
 )
+from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from broker.node import Node as Broker
@@ -78,8 +80,30 @@ def _partition(node: Broker, topic: str, index: int) -> DescribeQuorumResponsePa
         leader_epoch=image.controller_epoch,
         high_watermark=end_offset,
         current_voters=[voter],
-        observers=[],
+        observers=_observers(node, now_ms),
     )
+
+
+def _observers(node: Broker, now_ms: int) -> list[DescribeQuorumReplicaState]:
+    image, monotonic_ms = node.metadata, node.clock.monotonic_ms()
+    observers = []
+    for broker_id, session in sorted(node.controller.look(lambda c: c.sessions()).items()):
+        broker = image.brokers.get(broker_id)
+        if broker is None or broker_id == image.controller_id:
+            continue
+        heard_ms = now_ms - (monotonic_ms - session.last_contact_ms)
+        is_caught_up = session.metadata_version >= image.version
+        observers.append(
+            DescribeQuorumReplicaState(
+                replica_id=broker_id,
+                replica_directory_id=next(iter(broker.log_dirs), NO_UUID),
+                log_end_offset=session.metadata_version + 1,
+                last_fetch_timestamp=heard_ms,
+                # Who was behind at its last heartbeat may have caught up at any time since: not known.
+                last_caught_up_timestamp=heard_ms if is_caught_up else -1,
+            )
+        )
+    return observers
 
 
 def _refused(index: int, code: ErrorCode) -> DescribeQuorumResponsePartitionData:
@@ -95,6 +119,9 @@ def _refused(index: int, code: ErrorCode) -> DescribeQuorumResponsePartitionData
 
 
 def _nodes(node: Broker) -> list[Node]:
-    broker = node.metadata.brokers[node.metadata.controller_id]
+    """Where the voter is."""
+    broker = node.metadata.brokers.get(node.metadata.controller_id)
+    if broker is None:
+        return []
     listeners = [Listener(name=e.listener, host=e.host, port=e.port) for e in broker.endpoints]
     return [Node(node_id=broker.broker_id, listeners=listeners)]

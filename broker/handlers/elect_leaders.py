@@ -1,28 +1,28 @@
 """Shell: ElectLeaders 0-2: the preferred leader leads again, or any that lives (KIP-183, KIP-460).
 
-- A partition with a leader that lives needs no election: ELECTION_NOT_NEEDED. This broker alone has every replica, so
-  that is the answer for each partition that is asked for by name; where all are asked for (null) none is listed.
-- A partition without a leader: PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE where an unclean
-  election was asked for.
+- Answered by the active controller, once it is durable; other brokers send it on.
+- A preferred election is for partitions that another than the first replica leads, an unclean one for those that
+  nobody leads; all others: ELECTION_NOT_NEEDED, or not listed where all partitions are asked for (null).
+- Nobody can be elected: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION; an unknown kind of election: INVALID_REQUEST.
 
 Versions: 1 unclean elections and an error of the whole answer; 2 flexible.
-Left out: elections between brokers.
+Left out: nothing.
 """
 
 from __future__ import annotations
 
-from broker.cluster.events import NO_LEADER
-from broker.cluster.image import MetadataImage
+from broker.cluster.elections import ElectionResult, ElectionType
+from broker.handlers.waiting import within
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 from kafka_ds.wire.messages.replicas import PartitionResult, ReplicaElectionResult
 
-PREFERRED, UNCLEAN = 0, 1
 _MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "No such topic or partition.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
 }
 
 
@@ -44,34 +44,33 @@ def refuse(
 
 
 @serves(ElectLeadersRequest, versions="0-2", failure=refuse, forwarded=True)
-def elect_leaders(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Tell that the leaders lead."""
-    if request.election_type not in (PREFERRED, UNCLEAN):
+async def elect_leaders(
+    request: ElectLeadersRequest, context: RequestContext
+) -> ElectLeadersResponse:
+    """Hold the elections."""
+    if request.election_type not in tuple(ElectionType):
         message = f"Unknown election type {request.election_type}"
         return refuse(request, ErrorCode.INVALID_REQUEST, message)
-    image = context.node.metadata
+    kind, wanted = ElectionType(request.election_type), None
+    if request.topic_partitions is not None:
+        wanted = [
+            (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+        ]
+    decision = context.node.controller.decide(lambda c: c.elect_leaders(kind, wanted))
+    by_topic: dict[str, list[PartitionResult]] = {}
+    for result in await within(request.timeout_ms, decision):
+        by_topic.setdefault(result.topic, []).append(_answer(result))
     return ElectLeadersResponse(
         replica_election_results=[
-            ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    _result(image, topic.topic, index, request.election_type)
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
+            ReplicaElectionResult(topic=topic, partition_result=partitions)
+            for topic, partitions in by_topic.items()
         ]
     )
 
 
-def _result(image: MetadataImage, topic: str, index: int, kind: int) -> PartitionResult:
-    registration = image.partition(topic, index)
-    if registration is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif registration.leader != NO_LEADER:
-        code = ErrorCode.ELECTION_NOT_NEEDED
-    elif kind == PREFERRED:
-        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    else:
-        code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    return PartitionResult(partition_id=index, error_code=code, error_message=_MESSAGES.get(code))
+def _answer(result: ElectionResult) -> PartitionResult:
+    return PartitionResult(
+        partition_id=result.partition,
+        error_code=result.error,
+        error_message=result.message or _MESSAGES.get(result.error),
+    )

@@ -1,17 +1,20 @@
 """Shell: AlterPartitionReassignments 0-1, ListPartitionReassignments 0: replicas move between brokers (KIP-455).
 
-- With one broker there is nowhere to move to: the replicas that a partition has are accepted and nothing happens;
-  others are INVALID_REPLICA_ASSIGNMENT; null replicas, which stop a move: NO_REASSIGNMENT_IN_PROGRESS.
-- Unknown: UNKNOWN_TOPIC_OR_PARTITION.
-- The list of what moves is empty.
+- Answered by the active controller, the first once it is durable; other brokers send it on.
+- A move is accepted at once and ends when all that come are in sync; the list tells those that go on. Null replicas
+  cancel one: NO_REASSIGNMENT_IN_PROGRESS where there is none, INVALID_REPLICA_ASSIGNMENT where only those that came
+  are in sync and unclean elections are not allowed.
+- Replicas that are there already are no move and no error. None, one twice, or unknown brokers:
+  INVALID_REPLICA_ASSIGNMENT. Unknown: UNKNOWN_TOPIC_OR_PARTITION.
 
-Versions: 1 of the first may forbid a change of the replication factor, which nothing here changes.
-Left out: moving replicas.
+Versions: 1 of the first may forbid a change of the replication factor: INVALID_REPLICATION_FACTOR (KIP-860).
+Left out: nothing.
 """
 
 from __future__ import annotations
 
-from broker.cluster.image import MetadataImage
+from broker.cluster.reassignment import Reassignment, ReassignmentResult
+from broker.handlers.waiting import within
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
@@ -21,7 +24,8 @@ from kafka_ds.wire.messages import (
     ListPartitionReassignmentsResponse,
 )
 from kafka_ds.wire.messages.replicas import (
-    ReassignablePartition,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
@@ -35,20 +39,38 @@ def refuse(
 
 
 @serves(AlterPartitionReassignmentsRequest, versions="0-1", failure=refuse, forwarded=True)
-def alter(
+async def alter(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Tell why nothing moves."""
-    image = context.node.metadata
+    """Begin, change or cancel moves, or say why not."""
+    may_change = request.allow_replication_factor_change
+    wanted = [
+        Reassignment(
+            topic=topic.name,
+            partition=each.partition_index,
+            replicas=None if each.replicas is None else tuple(each.replicas),
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    decision = context.node.controller.decide(
+        lambda c: c.alter_reassignments(wanted, allow_replication_factor_change=may_change)
+    )
+    by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
+    for result in await within(request.timeout_ms, decision):
+        by_topic.setdefault(result.topic, []).append(_answer(result))
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
+        allow_replication_factor_change=may_change,
         responses=[
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[_answer(image, topic.name, each) for each in topic.partitions],
-            )
-            for topic in request.topics
+            ReassignableTopicResponse(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
         ],
+    )
+
+
+def _answer(result: ReassignmentResult) -> ReassignablePartitionResponse:
+    return ReassignablePartitionResponse(
+        partition_index=result.partition, error_code=result.error, error_message=result.message
     )
 
 
@@ -60,38 +82,29 @@ def refuse_list(
 
 
 @serves(ListPartitionReassignmentsRequest, versions="0", failure=refuse_list, forwarded=True)
-def list_moves(
+async def list_moves(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Tell that nothing moves."""
-    return ListPartitionReassignmentsResponse(topics=[])
-
-
-def _answer(
-    image: MetadataImage, topic: str, wanted: ReassignablePartition
-) -> ReassignablePartitionResponse:
-    code, message = _judge(image, topic, wanted)
-    return ReassignablePartitionResponse(
-        partition_index=wanted.partition_index, error_code=code, error_message=message
+    """Tell what moves."""
+    wanted: dict[str, list[int]] | None = None
+    if request.topics is not None:
+        wanted = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
+    decision = context.node.controller.decide(lambda c: c.list_reassignments(wanted))
+    by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
+    for move in await within(request.timeout_ms, decision):
+        by_topic.setdefault(move.topic, []).append(
+            OngoingPartitionReassignment(
+                partition_index=move.partition,
+                replicas=list(move.replicas),
+                adding_replicas=list(move.adding_replicas),
+                removing_replicas=list(move.removing_replicas),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        topics=[
+            OngoingTopicReassignment(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ]
     )
-
-
-def _judge(
-    image: MetadataImage, topic: str, wanted: ReassignablePartition
-) -> tuple[ErrorCode, str | None]:
-    registration = image.partition(topic, wanted.partition_index)
-    replicas = wanted.replicas
-    if registration is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic or partition."
-    if replicas is None:
-        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-    if tuple(replicas) == registration.replicas:
-        return ErrorCode.NONE, None
-    unknown = [replica for replica in replicas if replica not in image.brokers]
-    if not replicas:
-        message = "The manual partition assignment includes an empty replica list."
-    elif unknown:
-        message = f"The manual partition assignment includes broker {unknown[0]}, which is unknown."
-    else:
-        message = "The manual partition assignment includes a broker more than once."
-    return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
