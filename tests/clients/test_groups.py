@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +20,6 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchRequestTopic,
 )
 from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
-from spark_conf.jars import java_command
 from tests.clients.group_members import MEMBERS, LibrdkafkaMember, Member
 from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
@@ -351,49 +348,6 @@ def test_kafka_pythons_admin_sees_the_same(groups: BrokerProcess, topic: str) ->
         assert topic not in {group["group_id"] for group in admin.list_groups()}
     finally:
         admin.close()
-
-
-# -- Java ---------------------------------------------------------------------------------------------
-
-
-def tool(jars: Path, name: str, *words: str, timeout_s: float = 60) -> str:
-    command = [java_command(), "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def table(text: str) -> list[dict[str, str]]:
-    """The rows of what ConsumerGroupCommand prints."""
-    lines = [line.split() for line in text.splitlines() if line.strip()]
-    head = next(line for line in lines if line[0] == "GROUP")
-    return [dict(zip(head, line, strict=False)) for line in lines if line[0] != "GROUP"]
-
-
-@pytest.mark.jars
-def test_javas_consumer_reads_as_a_member_and_its_tool_moves_the_offsets(
-    groups: BrokerProcess, topic: str, kafka_jars: Path
-) -> None:
-    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
-    produce(groups.bootstrap, topic, range(40))
-    where = ["--bootstrap-server", groups.bootstrap]
-    consumer = tool(
-        kafka_jars, "VerifiableConsumer", *where, "--group-id", topic, "--topic", topic,
-        "--max-messages", "40", "--reset-policy", "earliest",
-    )  # fmt: skip
-    events = [json.loads(line) for line in consumer.splitlines()]
-    assert sum(e["count"] for e in events if e["name"] == "records_consumed") == 40
-    assert {e["success"] for e in events if e["name"] == "offsets_committed"} == {True}
-    command = ("consumer.group.ConsumerGroupCommand", *where, "--group", topic)
-    rows = table(tool(kafka_jars, *command, "--describe", "--offsets"))
-    assert {(r["PARTITION"], r["CURRENT-OFFSET"], r["LAG"]) for r in rows} == {
-        (str(p), "10", "0") for p in range(PARTITIONS)
-    }
-    reset = ("--reset-offsets", "--to-offset", "4", "--topic", topic, "--execute")
-    assert {r["NEW-OFFSET"] for r in table(tool(kafka_jars, *command, *reset))} == {"4"}
-    again = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(24)
-    again.leave()
-    assert {offset for _, offset, _ in again.read} == set(range(4, 10))
 
 
 def test_a_consumer_without_subscription_commits_for_itself(

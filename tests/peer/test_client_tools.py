@@ -1,0 +1,232 @@
+"""Java's clients through Kafka's own tools: what they wrote, read and committed is looked at from another side."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_ds.wire.messages import ApiVersionsRequest
+from tests.clients.adaptors import librdkafka_read
+from tests.clients.transactional_reads import read_committed, read_uncommitted
+from tests.peer.apache_kafka import tool
+from tests.peer.jvm import TOOLS, ToolFailed
+from tests.peer.tools import LATEST, Tools
+
+pytestmark = pytest.mark.jars
+
+DESCRIBE_ACLS = 29
+
+
+def events(text: str) -> list[dict[str, object]]:
+    """The lines of a tool that are JSON."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def committed(tools: Tools, group: str) -> dict[tuple[str, int], int]:
+    """The offsets of a group, as librdkafka hears of them."""
+    admin = AdminClient({"bootstrap.servers": tools.broker.bootstrap})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    places = asked[group].result(20).topic_partitions
+    return {(place.topic, place.partition): place.offset for place in places}
+
+
+def fill(tools: Tools, topic: str, count: int, partitions: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": tools.broker.bootstrap})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.parametrize("acks", ["1", "-1"])
+def test_verifiable_producer_writes_what_it_says(tools: Tools, kafka_jars: Path, acks: str) -> None:
+    topic = f"written{acks}"
+    tools.create(topic)
+    words = ["--bootstrap-server", tools.broker.bootstrap, "--topic", topic, "--acks", acks]
+    words += ["--max-messages", "500", "--value-prefix", "7", "--message-create-time", "1000"]
+    told = events(tool(kafka_jars, f"{TOOLS}.VerifiableProducer", *words))
+    sent = [event for event in told if event["name"] == "producer_send_success"]
+    assert [event["value"] for event in sent] == [f"7.{number}" for number in range(500)]
+    assert [event["offset"] for event in sent] == list(range(500))
+    messages = librdkafka_read(tools.broker.bootstrap, topic, 500)
+    assert [message.value for message in messages] == [b"7.%d" % number for number in range(500)]
+    assert messages[0].timestamp_ms == 1000
+    assert tools.offset(topic, 0, LATEST) == 500
+
+
+@pytest.mark.parametrize(
+    "assignor", ["RangeAssignor", "RoundRobinAssignor", "CooperativeStickyAssignor"]
+)
+def test_verifiable_consumer_commits_what_it_has_read(tools: Tools, assignor: str) -> None:
+    topic = group = f"read-{assignor}"
+    tools.create(topic, 3)
+    fill(tools, topic, 300, partitions=3)
+    words = ["--topic", topic, "--group-id", group, "--max-messages", "300"]
+    words += ["--reset-policy", "earliest", "--verbose"]
+    words += ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{assignor}"]
+    told = events(tools.run("VerifiableConsumer", *words))
+    seen = Counter(event["partition"] for event in told if event["name"] == "record_data")
+    assert seen == {0: 100, 1: 100, 2: 100}
+    values = {event["value"] for event in told if event["name"] == "record_data"}
+    assert values == {str(number) for number in range(300)}
+    assert {event["success"] for event in told if event["name"] == "offsets_committed"} == {True}
+    assert committed(tools, group) == {(topic, partition): 100 for partition in range(3)}
+
+
+def test_consumer_group_command_shows_moves_and_deletes(tools: Tools) -> None:
+    topic, group = "grouped", "the-group"
+    tools.create(topic, 2)
+    fill(tools, topic, 20, partitions=2)
+    words = ("--topic", topic, "--group-id", group, "--max-messages", "20")
+    tools.run("VerifiableConsumer", *words, "--reset-policy", "earliest")
+    assert committed(tools, group) == {(topic, 0): 10, (topic, 1): 10}
+    command = "consumer.group.ConsumerGroupCommand"
+
+    def run(*words: str) -> str:
+        return tools.run(f"{TOOLS}.{command}", *words)
+
+    assert group in run("--list").split()
+    rows = [
+        line.split() for line in run("--describe", "--group", group).splitlines() if group in line
+    ]
+    # GROUP, TOPIC, PARTITION, CURRENT-OFFSET, LOG-END-OFFSET, LAG
+    head = rows[-2:]
+    assert sorted(row[1:6] for row in head) == [
+        [topic, partition, "10", "10", "0"] for partition in ("0", "1")
+    ]
+    state = run("--describe", "--group", group, "--state")
+    assert "Empty" in state.split()
+    assert f"{tools.broker.bootstrap}" in state
+
+    reset = ("--reset-offsets", "--group", group, "--topic", f"{topic}:1")
+    run(*reset, "--to-earliest", "--dry-run")
+    assert committed(tools, group)[topic, 1] == 10
+    run(*reset, "--to-earliest", "--execute")
+    assert committed(tools, group) == {(topic, 0): 10, (topic, 1): 0}
+    run(*reset, "--shift-by", "4", "--execute")
+    assert committed(tools, group)[topic, 1] == 4
+    again = ("--topic", topic, "--group-id", group, "--max-messages", "6", "--verbose")
+    told = events(tools.run("VerifiableConsumer", *again))
+    seen = [(e["partition"], e["offset"]) for e in told if e["name"] == "record_data"]
+    assert seen == [(1, offset) for offset in range(4, 10)]
+
+    run("--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    assert committed(tools, group) == {(topic, 1): 10}
+    run("--delete", "--group", group)
+    assert group not in run("--list").split()
+    assert committed(tools, group) == {}
+
+
+def test_transactions_command_sees_and_ends_what_hangs(tools: Tools) -> None:
+    topic, name = "hanging", "the-transaction"
+    tools.create(topic, 2)
+    settings = {"bootstrap.servers": tools.broker.bootstrap, "transactional.id": name}
+    producer = Producer(settings)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=1)
+    producer.flush(20)
+
+    def run(*words: str) -> list[list[str]]:
+        # This tool takes its options before the word that says what to do.
+        where = ("--bootstrap-server", tools.broker.bootstrap)
+        text = tools.jvm.run(f"{TOOLS}.TransactionsCommand", *where, *words)
+        return [line.split() for line in text.splitlines() if line.strip()]
+
+    (listed,) = [row for row in run("list") if row[0] == name]
+    assert listed[3] == "Ongoing"
+    described = run("describe", "--transactional-id", name)[-1]
+    assert f"{topic}-1" in described
+    place = ("--topic", topic, "--partition", "1")
+    producers = run("describe-producers", *place)[-1]
+    producer_id, start = listed[2], producers[-1]
+    assert (producers[0], start) == (producer_id, "0")
+
+    assert read_committed_until(tools, topic, 1) == 0
+    run("abort", *place, "--start-offset", start)
+    # The marker stands behind the record, and readers of what is committed go past both.
+    assert tools.offset(topic, 1, LATEST) == 2
+    assert read_committed_until(tools, topic, 1) == 2
+    assert run("describe-producers", *place)[-1][-1] == "None"
+    with pytest.raises(ToolFailed, match="(?i)transaction|offset"):
+        run("abort", *place, "--start-offset", start)
+    producer.abort_transaction(20)
+
+
+def read_committed_until(tools: Tools, topic: str, partition: int) -> int:
+    """The last stable offset, as a client is told of it."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": tools.broker.bootstrap,
+            "group.id": "none",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        end: int = high
+        return end
+    finally:
+        consumer.close()
+
+
+def test_producer_performance_writes_all_it_counts(tools: Tools) -> None:
+    topic = "performed"
+    tools.create(topic)
+    words = ["--topic", topic, "--num-records", "5000", "--record-size", "100"]
+    words += ["--throughput", "-1", "--command-property", "compression.type=lz4"]
+    told = tools.run("ProducerPerformance", *words)
+    assert told.splitlines()[-1].startswith("5000 records sent")
+    assert tools.offset(topic, 0, LATEST) == 5000
+    messages = librdkafka_read(tools.broker.bootstrap, topic, 5000)
+    assert {len(message.value or b"") for message in messages} == {100}
+
+
+def test_producer_performance_in_transactions(tools: Tools) -> None:
+    topic = "performed-in-transactions"
+    tools.create(topic)
+    words = ["--topic", topic, "--num-records", "2000", "--throughput", "-1"]
+    words += ["--payload-monotonic", "--transactional-id", topic, "--transaction-duration-ms", "50"]
+    tools.run("ProducerPerformance", *words)
+    values = read_committed["librdkafka"](tools.broker.bootstrap, topic)
+    assert values == [b"%d" % number for number in range(2000)]
+    # Each transaction has left its marker.
+    assert tools.offset(topic, 0, LATEST) > 2000
+
+
+def test_transactional_message_copier_is_exact(tools: Tools) -> None:
+    source, target = "copied-from", "copied-to"
+    tools.create(source)
+    tools.create(target)
+    fill(tools, source, 400)
+    words = ["--broker-list", tools.broker.bootstrap, "--transactional-id", "the-copier"]
+    words += ["--input-topic", source, "--input-partition", "0", "--output-topic", target]
+    words += ["--consumer-group", "the-copiers", "--transaction-size", "20"]
+    words += ["--max-messages", "400", "--enable-random-aborts"]
+    tools.jvm.run(f"{TOOLS}.TransactionalMessageCopier", *words)
+    expected = [b"%d" % number for number in range(400)]
+    assert read_committed["librdkafka"](tools.broker.bootstrap, target) == expected
+    assert set(read_uncommitted["librdkafka"](tools.broker.bootstrap, target)) == set(expected)
+    assert committed(tools, "the-copiers") == {(source, 0): 400}
+
+
+def test_client_compatibility_test_finds_all_it_looks_for(tools: Tools) -> None:
+    topic = "compatible"
+    tools.create(topic)
+    served = {each.api_key for each in tools.client.ask(ApiVersionsRequest(), 0).api_keys}
+    words = ["--topic", topic, "--num-cluster-nodes", "1"]
+    words += ["--expect-record-too-large-exception", "False"]
+    words += ["--describe-acls-supported", str(DESCRIBE_ACLS in served)]
+    for what in ("offsets-for-times", "cluster-id", "create-topics", "describe-configs"):
+        words += [f"--{what}-supported", "True"]
+    tools.run("ClientCompatibilityTest", *words, "--idempotent-producer-supported", "True")
+    # It wrote two records, a large one among them, and looked for their times.
+    assert tools.offset(topic, 0, LATEST) == 2
+    messages = librdkafka_read(tools.broker.bootstrap, topic, 2)
+    assert max(len(message.value or b"") for message in messages) > 100
