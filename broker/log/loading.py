@@ -68,10 +68,11 @@ class Loader:
         """Open the logs of all these directories."""
         found = [Contents(directory=directory) for directory in directories]
         futures: dict[Future[Log], tuple[Contents, Key]] = {}
+        began_ms = self._clock.monotonic_ms()
         with ExitStack() as stack:
             for contents in found:
                 futures |= self._begin(contents, stack.enter_context(self._pool(len(found))))
-            self._finish(futures)
+            self._finish(futures, began_ms)
         for contents in found:
             if contents.logs and contents.failure is None:
                 _LOGGER.info("Loaded %d logs of %s", len(contents.logs), contents.directory)
@@ -145,8 +146,7 @@ class Loader:
             _LOGGER.warning("%s is not used: %s", path, error)
             return NO_UUID
 
-    def _finish(self, futures: dict[Future[Log], tuple[Contents, Key]]) -> None:
-        told_ms = self._clock.monotonic_ms()
+    def _finish(self, futures: dict[Future[Log], tuple[Contents, Key]], told_ms: int) -> None:
         for done, future in enumerate(as_completed(futures), start=1):
             contents, key = futures[future]
             try:

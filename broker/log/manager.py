@@ -136,7 +136,8 @@ class LogManager:
         """The id of the directory that holds a partition's log, or would if it were made now."""
         home = self._homes.get((topic, partition))
         if home is None:
-            home = min(self._directories, key=self._count_in)
+            counts = Counter(self._homes.values())
+            home = min(self._directories.online, key=lambda each: counts[each])
         return home.directory_id
 
     def load(self) -> None:

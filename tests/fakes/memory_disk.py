@@ -9,7 +9,8 @@ What it promises after `lose_power` is what a journaling file system promises an
 
 `kill` keeps everything (the page cache outlives a process). Either way the open files are gone, and the object is used
 on. Errors come on demand: `capacity_bytes` (a full disk, with a short write first), `failing` (names of operations that
-raise `failing_with`) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised for ever).
+raise `failing_with`) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised
+for ever).
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class MemoryFile:
     def _check(self) -> None:
         if self.is_closed or self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "closed", self.path)
+        self._disk.reach(self.path)
 
     def size(self) -> int:
         self._check()
@@ -134,6 +136,8 @@ class MemoryDisk:
         self.capacity_bytes: int | None = None
         self.failing: set[str] = set()
         self.failing_with = errno.EIO
+        # Folders whose disk is broken: whatever is done below them is an error.
+        self.broken: set[str] = set()
         self.crash_after: int | None = None
         self.is_cold = False
         self.bytes_read = 0
@@ -161,6 +165,11 @@ class MemoryDisk:
         for inode in self._names.values():
             inode.sync()
         self._history = [dict(self._names)]
+
+    def reach(self, path: str) -> None:
+        for folder in self.broken:
+            if path == folder or path.startswith(f"{folder}/"):
+                raise OSError(errno.EIO, "broken", path)
 
     def check(self, operation: str) -> None:
         if self.crash_after is not None and self.crash_after < 0:
@@ -207,6 +216,7 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        self.reach(path)
         self.check("open")
         if path not in self._names and create:
             if path.rpartition("/")[0] not in self._directories:
@@ -218,6 +228,7 @@ class MemoryDisk:
         return MemoryFile(self, path, self._find(path))
 
     def read_file(self, path: str) -> bytes:
+        self.reach(path)
         self.check("read")
         data = bytes(self._find(path).data)
         self.bytes_read += len(data)
@@ -236,17 +247,20 @@ class MemoryDisk:
         self._find(path).modified_ms = modified_ms
 
     def list_names(self, directory: str) -> list[str]:
+        self.reach(directory)
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         every = [*self._names, *self._directories]
         return [path.rpartition("/")[2] for path in every if path.rpartition("/")[0] == directory]
 
     def make_directory(self, path: str) -> None:
+        self.reach(path)
         while path and path not in self._directories:
             self._directories.add(path)
             path = path.rpartition("/")[0]
 
     def rename(self, source: str, target: str) -> None:
+        self.reach(source)
         self.check("rename")
         if source in self._directories:
             self._rename_directory(source, target)
@@ -273,6 +287,7 @@ class MemoryDisk:
         self._remember()
 
     def unlink(self, path: str) -> None:
+        self.reach(path)
         self._find(path)
         self.changing("unlink")
         del self._names[path]
@@ -284,6 +299,7 @@ class MemoryDisk:
         self._directories.remove(path)
 
     def sync_directory(self, path: str) -> None:
+        self.reach(path)
         self.changing("sync_directory")
         # A journal is committed as a whole: syncing one directory takes earlier changes along.
         self._history = [dict(self._names)]

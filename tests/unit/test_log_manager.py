@@ -35,6 +35,8 @@ class Bench:
         node_id: int = 1,
         cluster_id: str | None = None,
         config_for: Callable[[str], LogConfig] | None = None,
+        topic_id_for: Callable[[str], bytes | None] = lambda _: None,
+        recovery_threads: int = 1,
     ) -> LogManager:
         self.background = ManualBackground()
         self.manager = LogManager(
@@ -46,6 +48,8 @@ class Bench:
             cluster_id=cluster_id,
             config=self.config,
             config_for=config_for,
+            topic_id_for=topic_id_for,
+            recovery_threads=recovery_threads,
         )
         self.manager.load()
         return self.manager
