@@ -40,6 +40,7 @@ from broker.replica.follower import FollowerPartition
 from broker.replica.hosted import HostedPartition, Proposer
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.strays import set_strays_aside
 from broker.replica.surroundings import Surroundings
 from broker.replica.topic_metrics import topic_metrics
 from broker.seams import Clock
@@ -163,7 +164,7 @@ class ReplicaManager:
     async def start(self) -> None:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._checkpointed = self._log_manager.high_watermark_checkpoints()
-        self._set_strays_aside()
+        set_strays_aside(self._log_manager, self._image, self._node_id)
         self._is_starting = True
         await self._take_all(
             PartitionChanged(
@@ -176,20 +177,6 @@ class ReplicaManager:
             for index, registration in tuple(topic.partitions.items())
         )
         self._is_starting = False
-
-    def _set_strays_aside(self) -> None:
-        """A log that the metadata do not give to this broker is nobody's; it is kept, out of the way, as Kafka does."""
-        for log in tuple(self._log_manager.logs()):
-            topic = self._image.topics.get(log.topic)
-            known = topic is not None and topic.topic_id == log.topic_id
-            registration = self._image.partition(log.topic, log.partition)
-            if known and registration is not None and self._node_id in registration.replicas:
-                continue
-            name = self._log_manager.set_aside(log.topic, log.partition)
-            _LOGGER.error(
-                "%s-%d is a log of no topic of this cluster, or of no replica here; its folder is now %s",
-                log.topic, log.partition, name,
-            )  # fmt: skip
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
