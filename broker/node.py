@@ -254,6 +254,24 @@ class Node:
             raise ConfigError(f"topic {topic}: {error}") from None
 
     def _wire(self, metadata_log: MetadataLog) -> None:
+        self._wire_cluster(metadata_log)
+        self._wire_replicas()
+        self._wire_coordinators()
+        config = self.config
+        self.cleaner = LogCleaner(
+            CleanerSettings.of(config.values()),
+            self.log_manager,
+            clock=self.clock,
+            disk=self.disk,
+            executor=self._executor,
+            ask=self._ask_cleaner,
+        )
+        if config.remote_log_storage_system_enable:
+            self.tier = TierManager(TierSettings.of(config.values()), self.clock)
+            self.replica_manager.tier = self.tier
+            self.controller.on_commit = self._committed
+
+    def _wire_cluster(self, metadata_log: MetadataLog) -> None:
         config = self.config
         self.controller = ClusterDriver(
             metadata_log,
@@ -272,6 +290,9 @@ class Node:
             answer_here=lambda request: answer_here(self, request),
             failed=self._fail,
         )
+
+    def _wire_replicas(self) -> None:
+        config = self.config
         self.replica_manager = ReplicaManager(
             self.log_manager,
             node_id=config.node_id,
@@ -292,6 +313,9 @@ class Node:
                 settings=replication_settings(config),
             )
         )
+
+    def _wire_coordinators(self) -> None:
+        config = self.config
         self.producer_ids = ProducerIds(self.member.requests.allocate_producer_ids)
         self.groups = GroupCoordinator(
             group_settings(config),
@@ -309,18 +333,6 @@ class Node:
             producer_ids=self.producer_ids,
             offsets_marked=self._offsets_marked,
         )
-        self.cleaner = LogCleaner(
-            CleanerSettings.of(config.values()),
-            self.log_manager,
-            clock=self.clock,
-            disk=self.disk,
-            executor=self._executor,
-            ask=self._ask_cleaner,
-        )
-        if config.remote_log_storage_system_enable:
-            self.tier = TierManager(TierSettings.of(config.values()), self.clock)
-            self.replica_manager.tier = self.tier
-            self.controller.on_commit = self._committed
 
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config

@@ -4,8 +4,9 @@ Rules of this file:
 - What to do is said by `election`; here it is done, one thing after the other.
 - The lease has a thread of its own: a commit that waits for the store does not make a controller look dead, and whoever
   reads a lease does not wait behind a commit.
-- With each writing of the lease the controller looks whether the log still ends with its own decisions: one that was
-  paused for long finds out before it is asked for anything.
+- A lease is written before the claim that it belongs to, and then again and again. With each writing the
+  controller looks whether the log still ends with its own decisions: one that was paused for long finds out before it
+  is asked for anything.
 - The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
 """
 
@@ -124,7 +125,7 @@ class Candidacy:
         if self._was_active and self._driver.image.controller_id == self._settings.node_id:
             self._was_active = False
             try:
-                await self._write(released=True)
+                await self._write(self._driver.image.controller_epoch, released=True)
             except OSError as error:
                 _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, error)
 
@@ -154,17 +155,17 @@ class Candidacy:
             self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
             try:
                 if await self._driver.confirm():
-                    await self._write(released=False)
+                    await self._write(self._driver.image.controller_epoch)
             except OSError as error:
                 _LOGGER.warning("the controller's lease cannot be written: %s", error)
         return self._lease_due_ms
 
-    async def _write(self, *, released: bool) -> None:
+    async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
         self._sequence += 1
         host, port = self._address
         lease = Lease(
             controller_id=self._settings.node_id,
-            controller_epoch=self._driver.image.controller_epoch,
+            controller_epoch=controller_epoch,
             sequence=self._sequence,
             host=host,
             port=port,
@@ -279,9 +280,11 @@ class Candidacy:
         _LOGGER.info("claiming to be the controller: %s", claim.reason)
         won = False
         try:
+            # Whoever starts meanwhile and finds the claim in the log must find a lease beside it.
+            await self._write(image.controller_epoch + 1)
             won = await driver.claim(lambda claiming: self._decide_claim(claiming, dead))
         except OSError as error:
-            _LOGGER.warning("%s cannot be read: %s", driver.folder, error)
+            _LOGGER.warning("%s does not answer: %s", driver.folder, error)
         now_ms = self._clock.monotonic_ms()
         if not won:
             self.election.claim_failed(now_ms)

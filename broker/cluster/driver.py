@@ -140,9 +140,12 @@ class ClusterDriver:
 
         Raises OSError where the store does not answer: nothing was tried then.
         """
+        epoch = self.image.controller_epoch
         async with self._turn:
             assert not self._is_active, "the controller claims nothing"
             await self._read_log()
+            if self.image.controller_epoch != epoch:
+                return False  # Who is to be deposed is not whom this broker had in mind.
             self._reset()
             claiming = Claiming(self._controller, self.folder)
             decide(claiming)

@@ -132,9 +132,11 @@ class Election:
         """
         if self.stance is not Stance.ASKING:
             return
-        if any(0 <= each < self._session_timeout_ms for each in heard_ms):
+        lately = [each for each in heard_ms if 0 <= each < self._session_timeout_ms]
+        if lately:
+            # When the last of them will have waited for a session timeout, too, if it hears nothing more.
             self.stance = Stance.FOLLOWING
-            self._due_ms = now_ms + self._lease_interval_ms
+            self._due_ms = now_ms + self._session_timeout_ms - min(lately)
             return
         self.stance = Stance.HESITATING
         jitter_ms = min(self._session_timeout_ms // JITTER_SHARE, JITTER_MS_MAX)

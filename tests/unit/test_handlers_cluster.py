@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
-from broker.cluster.lease import LEASE_PATH
 from broker.log.ending import Ending
 from broker.log.producers import Producers
 from broker.net.registry import REGISTRY
@@ -465,27 +464,6 @@ async def test_a_lost_disk_is_a_new_beginning_of_the_same_topics(memory_path: Pa
         await recovered(broker)
         assert broker.node.metadata.topics["t"].topic_id == topic_id
         assert (await broker.produce("t", batch_of([b"a"]))).base_offset == 0
-
-
-@in_loop
-async def test_a_broker_whose_place_is_taken_leads_nothing_more(memory_path: Path) -> None:
-    async with in_process(memory_path) as old:
-        await old.create("t")
-        overtaking = {"log_dirs": memory_path / "other"}
-        crash(memory_path / "log", memory_path / "other")
-        with pytest.raises(
-            ConfigError, match=r"node.id=1: a broker of this number is the controller"
-        ):
-            async with in_process(memory_path, **overtaking):
-                pass
-        # Where nothing tells of the first one the second one goes on, and the first one stops.
-        (memory_path / "lake" / LEASE_PATH).unlink()
-        async with in_process(memory_path, **overtaking):
-            assert old.node.failed is not None
-            error = await asyncio.wait_for(old.node.failed, 20)
-            assert "another broker of this number has registered" in str(error)
-            answer = await old.produce("t", batch_of([b"a"]))
-            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @in_loop

@@ -1,0 +1,306 @@
+"""Several brokers in one event loop, on one lake, over real sockets: who decides, who follows, who leads."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.lease import LEASE_PATH
+from broker.settings import ConfigError
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AllocateProducerIdsRequest,
+    ApiVersionsRequest,
+    ControllerLivenessRequest,
+    DescribeClusterRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    ReadMetadataRequest,
+    UnregisterBrokerRequest,
+)
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster
+from tests.loops import in_loop
+
+
+def leaders(broker: InProcess, topic: str) -> dict[int, int]:
+    found = broker.node.metadata.topics.get(topic)
+    return {index: each.leader for index, each in found.partitions.items()} if found else {}
+
+
+async def everywhere(cluster: Cluster, what: str, holds: Callable[[InProcess], bool]) -> None:
+    await cluster.until(what, lambda: all(map(holds, cluster.nodes.values())))
+
+
+async def silence(broker: InProcess) -> None:
+    """Let a broker do nothing any more, as SIGKILL would; its sockets are closed, its metadata are left as they are."""
+    node = broker.node
+    for task in node.member._tasks.values():
+        task.cancel()
+    for peers in node.member._peers:
+        peers.close()
+    await node.server.stop_accepting()
+    for connection in node.server.connections:
+        connection.abort()
+
+
+@in_loop
+async def test_one_of_several_decides_and_all_know_it(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        controller = cluster.controller.node.config.node_id
+        assert len(cluster.others) == 2
+        for broker in cluster.nodes.values():
+            await cluster.until("three brokers", lambda b=broker: len(active(b)) == 3)  # type: ignore[misc]
+            answer = await broker.ask(MetadataRequest(topics=[]), 12)
+            assert answer.controller_id == controller
+            assert [each.node_id for each in answer.brokers] == [1, 2, 3]
+            described = await broker.ask(
+                DescribeClusterRequest(include_cluster_authorized_operations=False), 2
+            )
+            assert described.controller_id == controller
+            assert {each.port for each in described.brokers} == {
+                each.node.bound_address[1] for each in cluster.nodes.values()
+            }
+
+
+def active(broker: InProcess) -> list[int]:
+    return [each.broker_id for each in broker.node.metadata.brokers.values() if each.is_active]
+
+
+@in_loop
+async def test_a_topic_is_made_through_any_broker_and_led_by_all(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        for number, broker in enumerate([*cluster.others, cluster.controller]):
+            await broker.create(f"t{number}", 6)
+        for name in ("t0", "t1", "t2"):
+            await everywhere(cluster, name, lambda b, name=name: len(leaders(b, name)) == 6)  # type: ignore[misc]
+            spread = leaders(cluster.controller, name)
+            assert sorted(spread.values()) == [1, 1, 2, 2, 3, 3]
+            for index, leader in spread.items():
+                for node_id, broker in cluster.nodes.items():
+                    answer = await broker.produce(name, batch_of([b"v"]), partition=index)
+                    led = node_id == leader
+                    assert answer.error_code == (
+                        ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    )
+
+
+@in_loop
+async def test_a_topic_that_a_client_asks_for_is_made_by_the_controller(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="asked")])
+        answer = await other.ask(request, 12)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+        assert answer.topics[0].partitions[0].leader_id in (1, 2)
+
+
+@in_loop
+async def test_producer_ids_of_several_brokers_are_different(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        answers = await asyncio.gather(
+            *(broker.ask(request, 4) for broker in cluster.nodes.values() for _ in range(10))
+        )
+        assert all(answer.error_code == ErrorCode.NONE for answer in answers)
+        assert len({answer.producer_id for answer in answers}) == 30
+        stale = AllocateProducerIdsRequest(broker_id=1, broker_epoch=12345)
+        refused = await cluster.controller.ask(stale, 0)
+        assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@in_loop
+async def test_what_brokers_ask_each_other_is_no_clients_business(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+        request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+        answer = await other.ask(request, 3)
+        keys = {each.api_key for each in answer.api_keys}
+        assert keys.isdisjoint({56, 58, 62, 63, 67, 73, 20_000, 20_001})
+        assert 64 in keys
+        read = ReadMetadataRequest(
+            broker_id=9, controller_epoch=0, after_version=0, max_wait_ms=0, max_bytes=1
+        )
+        assert (await other.ask(read, 0)).error_code == ErrorCode.NOT_CONTROLLER
+        image = other.node.metadata
+        for broker in cluster.nodes.values():
+            liveness = ControllerLivenessRequest(
+                asking_id=9,
+                controller_id=image.controller_id,
+                controller_epoch=image.controller_epoch,
+            )
+            answer = await broker.ask(liveness, 0)
+            assert 0 <= answer.last_heard_ms < 10_000
+            liveness.controller_epoch += 1
+            assert (await broker.ask(liveness, 0)).last_heard_ms == -1
+
+
+@in_loop
+async def test_a_broker_that_stops_hands_over_and_comes_back(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        await cluster.controller.create("t", 6)
+        stopping = cluster.others[0].node.config.node_id
+        await cluster.stop(stopping)
+        image = cluster.controller.node.metadata
+        assert image.brokers[stopping].fenced
+        assert stopping not in leaders(cluster.controller, "t").values()
+        epoch = image.brokers[stopping].broker_epoch
+        await cluster.start(stopping)
+        await everywhere(
+            cluster, "its return", lambda b: not b.node.metadata.brokers[stopping].fenced
+        )
+        assert image.brokers[stopping].broker_epoch > epoch
+        await everywhere(cluster, "its leaders", lambda b: -1 not in leaders(b, "t").values())
+        assert {each.leader_recovery_state for each in image.topics["t"].partitions.values()} == {0}
+
+
+@in_loop
+async def test_a_controller_that_stops_lets_another_one_decide_at_once(tmp_path: Path) -> None:
+    # With a session this long nobody could have waited for its end.
+    async with in_process_cluster(tmp_path, 3, broker_session_timeout_ms=100_000) as cluster:
+        first = cluster.controller.node.config.node_id
+        await cluster.stop(first)
+        await cluster.until(
+            "another controller", lambda: any(is_active(b) for b in cluster.nodes.values())
+        )
+        await cluster.controller.create("after")
+        again = await cluster.start(first)
+        assert not is_active(again)
+        assert "after" in again.node.metadata.topics
+
+
+def is_active(broker: InProcess) -> bool:
+    return broker.node.controller.is_active
+
+
+@in_loop
+async def test_a_controller_that_dies_is_replaced_and_fenced_in_one_commit(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        await cluster.controller.create("t", 30)
+        await everywhere(cluster, "t", lambda b: len(leaders(b, "t")) == 30)
+        dead = cluster.controller
+        dead_id = dead.node.config.node_id
+        epoch, before = dead.node.metadata.controller_epoch, dead.node.metadata.version
+        others = cluster.others
+        await silence(dead)
+        await cluster.until("another controller", lambda: any(is_active(b) for b in others))
+        (new,) = [b for b in others if is_active(b)]
+        assert new.node.metadata.controller_epoch == epoch + 1
+        assert new.node.metadata.brokers[dead_id].fenced
+        assert dead_id not in leaders(new, "t").values()
+        changes = [
+            entry
+            for entry in new.node.controller.entries_after(before, 1 << 30) or []
+            if any(type(event).__name__ == "FenceBroker" for event in entry.events)
+        ]
+        (commit,) = changes
+        assert sum(type(e).__name__ == "PartitionChanged" for e in commit.events) == 10
+        assert any(type(e).__name__ == "ControllerChange" for e in commit.events)
+
+
+@in_loop
+async def test_a_broker_that_dies_is_fenced_in_one_commit(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        await cluster.controller.create("t", 1_000)
+        await everywhere(cluster, "t", lambda b: len(leaders(b, "t")) == 1_000)
+        controller = cluster.controller.node
+        before = controller.metadata.version
+        dead = cluster.others[0]
+        dead_id = dead.node.config.node_id
+        led = [i for i, leader in leaders(cluster.controller, "t").items() if leader == dead_id]
+        assert len(led) > 300
+        await silence(dead)
+        await cluster.until("its end", lambda: controller.metadata.brokers[dead_id].fenced)
+        (commit,) = [
+            entry
+            for entry in controller.controller.entries_after(before, 1 << 30) or []
+            if any(type(event).__name__ == "FenceBroker" for event in entry.events)
+        ]
+        changed = {e.partition for e in commit.events if type(e).__name__ == "PartitionChanged"}  # type: ignore[attr-defined]
+        assert changed == set(led)
+
+
+@in_loop
+async def test_a_controller_that_is_only_cut_off_from_one_broker_stays(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        controller = cluster.controller
+        epoch = controller.node.metadata.controller_epoch
+        lonely = cluster.others[0].node
+        asked: list[int] = []
+        ask_peers = lonely.member.candidacy._ask_peers
+
+        async def noted() -> list[int]:
+            answers = await ask_peers()
+            asked.extend(answers)
+            return answers
+
+        lonely.member.candidacy._ask_peers = noted  # type: ignore[method-assign]
+        # Neither the wire nor the lease tells this broker of its controller; everybody else is well.
+        lonely.member._following._heard = lambda _: None
+        lonely.member.candidacy._look = nothing  # type: ignore[method-assign]
+        await cluster.until("the question to the others", lambda: len(asked) >= 3)
+        assert all(0 <= each < 1_000 for each in asked)
+        assert is_active(controller)
+        assert controller.node.metadata.controller_epoch == epoch
+
+
+async def nothing() -> None:
+    """What a broker sees of a lease that it cannot read."""
+
+
+@in_loop
+async def test_a_second_process_of_one_number_is_refused(tmp_path: Path) -> None:
+    settings = {"initial_broker_registration_timeout_ms": 700}
+    async with in_process_cluster(tmp_path, 2, **settings) as cluster:
+        controller, other = cluster.controller.node, cluster.others[0].node
+        for node, words in ((controller, "is the controller"), (other, "is not taken in")):
+            twin_dirs = tmp_path / f"twin-{node.config.node_id}"
+            with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):
+                await cluster.start(node.config.node_id, log_dirs=twin_dirs)
+        assert controller.controller.is_active
+        await cluster.controller.create("t", 2)
+
+
+@in_loop
+async def test_a_process_whose_number_another_one_has_taken_stops(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 1) as cluster:
+        old = cluster.nodes[1]
+        await old.create("t")
+        # Nothing tells of the first one: no lease, and so the second one goes on.
+        LocalStore(str(tmp_path / "lake")).delete(LEASE_PATH)
+        old.node.member.candidacy._write = nothing_written  # type: ignore[method-assign]
+        LocalStore(str(tmp_path / "lake")).delete(LEASE_PATH)
+        new = await cluster.start(1, log_dirs=tmp_path / "other")
+        try:
+            assert old.node.failed is not None
+            error = await asyncio.wait_for(old.node.failed, 20)
+            assert "another broker of this number has registered" in str(error)
+            answer = await old.produce("t", batch_of([b"a"]))
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert is_active(new)
+        finally:
+            await old.node.stop()
+
+
+async def nothing_written(*_: Any, **__: Any) -> None:
+    """What a controller leaves whose lease does not arrive."""
+
+
+@in_loop
+async def test_a_broker_that_was_unregistered_registers_again(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+        other_id = other.node.config.node_id
+        epoch = other.node.metadata.brokers[other_id].broker_epoch
+        answer = await other.ask(UnregisterBrokerRequest(broker_id=77), 0)
+        assert answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+        answer = await other.ask(UnregisterBrokerRequest(broker_id=other_id), 0)
+        assert answer.error_code == ErrorCode.NONE
+        image = cluster.controller.node.metadata
+        await cluster.until(
+            "its return", lambda: other_id in image.brokers and not image.brokers[other_id].fenced
+        )
+        assert image.brokers[other_id].broker_epoch > epoch
