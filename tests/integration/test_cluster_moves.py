@@ -1,0 +1,209 @@
+"""Several brokers in one event loop: leaders that are elected and replicas that move, asked for through any broker."""
+
+from pathlib import Path
+from typing import Any
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    DescribeClusterRequest,
+    DescribeQuorumRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
+from kafka_ds.wire.messages.quorum import (
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    FeatureUpdateKey,
+)
+from kafka_ds.wire.messages.replicas import (
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from kafka_ds.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+)
+from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster, values_of
+from tests.loops import in_loop
+
+
+async def create(cluster: Cluster, *assignments: list[int]) -> None:
+    """The topic t with these replicas, known everywhere."""
+    wanted = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=replicas)
+        for index, replicas in enumerate(assignments)
+    ]
+    topic = CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=wanted, configs=[]
+    )
+    answer = await cluster.others[0].ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    assert answer.topics[0].error_code == ErrorCode.NONE, answer.topics[0].error_message
+    await cluster.until(
+        "the topic everywhere",
+        lambda: all("t" in each.node.metadata.topics for each in cluster.nodes.values()),
+    )
+
+
+def partition(broker: InProcess, index: int = 0) -> Any:
+    return broker.node.metadata.topics["t"].partitions[index]
+
+
+def in_sync(cluster: Cluster, index: int = 0) -> set[int]:
+    return set(partition(cluster.controller, index).isr)
+
+
+async def elect(broker: InProcess, kind: int, *indexes: int) -> dict[int, int]:
+    wanted = [TopicPartitions(topic="t", partitions=list(indexes))] if indexes else None
+    request = ElectLeadersRequest(topic_partitions=wanted, election_type=kind)
+    answer = await broker.ask(request, 2)
+    assert answer.error_code == ErrorCode.NONE
+    return {
+        each.partition_id: each.error_code
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+    }
+
+
+async def reassign(broker: InProcess, replicas: list[int] | None) -> int:
+    wanted = ReassignablePartition(partition_index=0, replicas=replicas)
+    topics = [ReassignableTopic(name="t", partitions=[wanted])]
+    answer = await broker.ask(AlterPartitionReassignmentsRequest(topics=topics), 1)
+    assert answer.error_code == ErrorCode.NONE
+    code: int = answer.responses[0].partitions[0].error_code
+    return code
+
+
+@in_loop
+async def test_the_preferred_leader_leads_again_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        first = cluster.others[0].node.config.node_id
+        second = cluster.controller.node.config.node_id
+        await create(cluster, [first, second])
+        await cluster.stop(first)
+        assert partition(cluster.controller).leader == second
+        await cluster.start(first)
+        await cluster.until("its return", lambda: in_sync(cluster) == {first, second})
+        asked = cluster.nodes[first]
+        assert await elect(asked, 0, 0, 7) == {
+            0: ErrorCode.NONE,
+            7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert partition(cluster.controller).leader == first
+        assert await elect(asked, 0, 0) == {0: ErrorCode.ELECTION_NOT_NEEDED}
+        assert await elect(asked, 0) == {}
+
+
+@in_loop
+async def test_a_partition_moves_with_all_that_is_in_it(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        await create(cluster, [1])
+        for number in range(5):
+            answer = await cluster.nodes[1].produce("t", batch_of([b"%d" % number]))
+            assert answer.error_code == ErrorCode.NONE
+        epoch = partition(cluster.controller).leader_epoch
+        assert await reassign(cluster.others[0], [2, 3]) == ErrorCode.NONE
+        await cluster.until(
+            "the end of the move",
+            lambda: partition(cluster.controller).replicas == (2, 3) and in_sync(cluster) == {2, 3},
+        )
+        now = partition(cluster.controller)
+        assert (now.leader, now.adding_replicas, now.removing_replicas) == (2, (), ())
+        assert now.leader_epoch > epoch
+        await cluster.until("its leader", lambda: partition(cluster.nodes[2]) == now)
+        data = await cluster.nodes[2].fetch("t", 0)
+        assert values_of(data.records) == [b"0", b"1", b"2", b"3", b"4"]
+        answer = await cluster.nodes[2].produce("t", batch_of([b"5"]))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 5)
+        assert (await cluster.nodes[1].fetch("t", 0)).error_code == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+
+
+@in_loop
+async def test_a_move_that_cannot_end_is_told_and_cancelled(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        away = cluster.others[0].node.config.node_id
+        here = cluster.controller.node.config.node_id
+        await create(cluster, [here])
+        await cluster.stop(away)
+        asked = cluster.others[0]
+        assert await reassign(asked, [away]) == ErrorCode.NONE
+        listed = await asked.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+        (move,) = listed.topics[0].partitions
+        assert (listed.topics[0].name, move.partition_index) == ("t", 0)
+        assert (move.replicas, move.adding_replicas, move.removing_replicas) == (
+            [away, here],
+            [away],
+            [here],
+        )
+        assert await reassign(asked, None) == ErrorCode.NONE
+        assert await reassign(asked, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        listed = await asked.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+        assert listed.topics == []
+        assert partition(cluster.controller).replicas == (here,)
+
+
+@in_loop
+async def test_everybody_tells_who_decides_who_follows_and_who_is_fenced(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        controller = cluster.controller.node.config.node_id
+        request = DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopicData(
+                    topic_name="__cluster_metadata",
+                    partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
+                )
+            ]
+        )
+        others = sorted(set(cluster.nodes) - {controller})
+        for broker in cluster.nodes.values():
+            answer = await broker.ask(request, 2)
+            (told,) = answer.topics[0].partitions
+            assert (told.leader_id, [each.node_id for each in answer.nodes]) == (
+                controller,
+                [controller],
+            )
+            assert [each.replica_id for each in told.current_voters] == [controller]
+            assert [each.replica_id for each in told.observers] == others
+            assert all(0 < o.log_end_offset <= told.high_watermark for o in told.observers)
+        stopped = others[0]
+        await cluster.stop(stopped)
+        asked = cluster.others[0]
+        await cluster.until("it is known", lambda: asked.node.metadata.brokers[stopped].fenced)
+        for include, known in ((True, [1, 2, 3]), (False, sorted(set(cluster.nodes)))):
+            brokers = DescribeClusterRequest(
+                include_cluster_authorized_operations=False, include_fenced_brokers=include
+            )
+            answer = await asked.ask(brokers, 2)
+            assert [each.broker_id for each in answer.brokers] == known
+            assert [b.broker_id for b in answer.brokers if b.is_fenced] == (
+                [stopped] if include else []
+            )
+
+
+@in_loop
+async def test_a_level_of_a_feature_is_the_whole_clusters(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        name = "eligible.leader.replicas.version"
+        lower = FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=2)
+        (other,) = cluster.others
+        for version in (1, 2):
+            only = UpdateFeaturesRequest(feature_updates=[lower], validate_only=True)
+            assert (await other.ask(only, version)).error_code == ErrorCode.NONE
+            assert other.node.metadata.features == {}
+        unknown = FeatureUpdateKey(feature="unheard.of", max_version_level=1)
+        both = UpdateFeaturesRequest(feature_updates=[lower, unknown])
+        assert (await other.ask(both, 2)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert other.node.metadata.features == {}
+        answer = await other.ask(UpdateFeaturesRequest(feature_updates=[lower]), 2)
+        assert answer.error_code == ErrorCode.NONE
+        await cluster.until(
+            "the level everywhere",
+            lambda: all(
+                each.node.metadata.features == {name: 0} for each in cluster.nodes.values()
+            ),
+        )
