@@ -99,7 +99,16 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._selector = _Selector(self)
         self.failures: list[dict[str, Any]] = []
+        # Tasks of the dead must not be collected as garbage while others live: that would run what is left of them.
+        self._kept: list[asyncio.Task[Any]] = []
+        self.set_task_factory(self._keep)
         self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    def _keep(self, _: Any, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=self, **named)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._kept.append(task)
+        return task
 
     # -- what BaseEventLoop leaves to its heirs ----------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ class Scenario:
         self.partitions: list[Partition] = [(TOPIC, i) for i in range(shape.partitions)]
         self._is_over = False
         self._clients = 0
+        self._work: list[tuple[str, asyncio.Task[None]]] = []
 
     def run(self) -> None:
         """Raises AssertionError with everything that happened."""
@@ -68,9 +69,32 @@ class Scenario:
         except BaseException as error:
             happened = "\n".join(self.world.lines[-60:])
             failures = "\n".join(repr(each) for each in loop.failures[-5:])
+            situation = "\n".join(self._situation())
             raise AssertionError(
-                f"seed {self.world.seed} at {loop.time():.3f} s: {error}\n{happened}\n{failures}"
+                f"seed {self.world.seed} at {loop.time():.3f} s: {error!r}\n"
+                f"{happened}\n{failures}\n{situation}"
             ) from error
+
+    def _situation(self) -> Iterator[str]:
+        """Who is where, for whoever has to understand a failure."""
+        for host in self.world.hosts:
+            node = host.node
+            if node is None or not hasattr(node, "metadata"):
+                yield f"{host.name}: down" if not host.is_up else f"{host.name}: starting"
+                continue
+            image = node.metadata
+            brokers = {b.broker_id: "fenced" if b.fenced else "up" for b in image.brokers.values()}
+            yield (
+                f"{host.name}: version {image.version}, controller {image.controller_id} "
+                f"epoch {image.controller_epoch}, {brokers}"
+            )
+            for partition in self.partitions:
+                log = node.log_manager.get(*partition) if hasattr(node, "log_manager") else None
+                end = "no log" if log is None else f"log end {log.log_end_offset}"
+                yield f"    {partition}: {image.partition(*partition)}, {end}"
+        for name, task in self._work:
+            if not task.done():
+                yield f"{name} waits: {task.get_stack(limit=1)}"
 
     async def _run(self) -> None:
         world = self.world
@@ -94,7 +118,9 @@ class Scenario:
         looking.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None], process: Process) -> asyncio.Task[None]:
-        return self.world.loop.create_task(work, context=process.context())
+        task = self.world.loop.create_task(work, context=process.context())
+        self._work.append((f"{process.name} {work.__name__}", task))
+        return task
 
     def _client(self) -> tuple[Process, SimNetwork]:
         self._clients += 1
