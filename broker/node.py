@@ -195,7 +195,10 @@ class Node:
 
     def _has_empty_disks(self) -> bool:
         disk = self.disk
-        return not any(disk.exists(each) and disk.list_names(each) for each in self.config.log_dirs)
+        try:
+            return not any(disk.exists(d) and disk.list_names(d) for d in self.config.log_dirs)
+        except OSError:
+            return False  # Opening the logs will say what is wrong.
 
     def _open_store(self) -> Store:
         uri = self.config.lake_uri

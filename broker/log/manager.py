@@ -119,8 +119,8 @@ class LogManager:
 
     @property
     def directory_ids(self) -> dict[str, bytes]:
-        """The ids of all directories by path; zeros for one that could not be read at the start."""
-        return {each.path: each.directory_id for each in self._directories.all}
+        """The ids of the directories that have not failed, by path."""
+        return {each.path: each.directory_id for each in self._directories.online}
 
     @property
     def failures(self) -> Mapping[str, OSError | None]:

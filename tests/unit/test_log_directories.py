@@ -28,6 +28,7 @@ class TwoDisks(Bench):
         super().__init__("/a", "/b")
         self.told: list[tuple[bytes, list[Key]]] = []
         self.ends = 0
+        self.second_id = self.manager.directory_ids["/b"]
         for partition in range(4):
             self.manager.create("t", partition, TOPIC_ID)
             self.append("t", partition, count=3)
@@ -55,8 +56,8 @@ class TwoDisks(Bench):
         self.listen()
 
     def assert_b_is_offline(self) -> None:
-        directory_id = self.manager.directory_ids["/b"]
-        assert self.told == [(directory_id, [("t", 1), ("t", 3)])]
+        assert self.told == [(self.second_id, [("t", 1), ("t", 3)])]
+        assert list(self.manager.directory_ids) == ["/a"]
         assert self.ends == 0
         assert sorted(log.partition for log in self.manager.logs()) == [0, 2]
         assert self.manager.is_offline("t", 1)
