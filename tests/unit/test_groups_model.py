@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
-from tests.unit.group_desk import GROUP, SESSION_MS, WAITING, Desk, subscription
+from tests.unit.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk, subscription
 
 CLIENTS_MAX = 6
 REJOIN = (
@@ -164,11 +164,19 @@ class Groups(RuleBasedStateMachine):
             self._step(self.clients[number % len(self.clients)])
 
     def _step(self, client: Consumer) -> None:
+        before = self._generation()
         learned = client.step()
+        if self._generation() > before:
+            # No time has passed: all have joined, those included to whom an id was given out (KIP-394).
+            assert not self.desk.shard.state.groups[GROUP].pending
         if learned is not None:
             generation_id, member_id, assignment = learned
             known = self.assigned.setdefault((generation_id, member_id), assignment)
             assert known == assignment, "one assignment a member and generation"
+
+    def _generation(self) -> int:
+        group = self.desk.shard.state.groups.get(GROUP)
+        return 0 if group is None else group.generation_id
 
     @precondition(lambda self: self.clients)
     @rule(
@@ -212,6 +220,15 @@ class Groups(RuleBasedStateMachine):
     @rule(passed_ms=st.sampled_from([SESSION_MS - 1, SESSION_MS, 60_000, 300_000]))
     def nobody_is_heard_of(self, passed_ms: int) -> None:
         self.desk.pass_time(passed_ms)
+
+    @precondition(lambda self: len(self.clients) > 1)
+    @rule(number=st.integers(0, CLIENTS_MAX - 1))
+    def who_is_not_heard_of_is_dropped(self, number: int) -> None:
+        lost = self.clients.pop(number % len(self.clients))
+        self.zombies.append(lost)
+        self.all_go_on(4 * (REBALANCE_MS + SESSION_MS) // SESSION_MS, SESSION_MS // 2)
+        group = self.desk.shard.state.groups.get(GROUP)
+        assert group is None or lost.member_id not in group.members
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, CLIENTS_MAX - 1))
@@ -275,6 +292,35 @@ class Groups(RuleBasedStateMachine):
         if member_id not in present:
             assert desk.answer(desk.ask_join(member_id)).error_code
             assert desk.leave(member_id) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+    @precondition(lambda self: any(client.instance_id for client in self.zombies))
+    @rule(number=st.integers(0, 50))
+    def who_was_replaced_is_fenced(self, number: int) -> None:
+        """It must not begin anew, as it would drive its successor out, which would drive it out, and so on."""
+        group = self.desk.shard.state.groups.get(GROUP)
+        static = {} if group is None else group.static_ids
+        replaced = [
+            z
+            for z in self.zombies
+            if z.member_id and static.get(z.instance_id or "", z.member_id) != z.member_id
+        ]
+        if group is None or not replaced:
+            return
+        zombie = replaced[number % len(replaced)]
+        who, instance_id = zombie.member_id, zombie.instance_id
+        fenced, before = ErrorCode.FENCED_INSTANCE_ID, self._everything()
+        generation_id = group.generation_id
+        assert self.desk.heartbeat(who, generation_id, instance_id=instance_id) is fenced
+        asked = self.desk.ask_sync(who, generation_id, instance_id=instance_id)
+        assert self.desk.answer(asked).error_code == fenced
+        asked = self.desk.ask_join(who, instance_id=instance_id)
+        assert self.desk.answer(asked).error_code == fenced
+        assert self.desk.leave((who, instance_id)) == [fenced]
+        code = self.desk.commit(
+            10**9, member_id=who, generation_id=generation_id, instance_id=instance_id
+        )
+        assert code is fenced
+        assert self._everything() == before
 
     def _everything(self) -> Any:
         shard = self.desk.shard

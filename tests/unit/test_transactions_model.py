@@ -6,9 +6,10 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.log.config import LogConfig
 from broker.log.own_batches import OwnBatch, Place, accept, record_own
@@ -21,6 +22,7 @@ from broker.transactions.values import (
     ProducerIdAndEpoch,
     Result,
     TopicPartition,
+    Transaction,
     TransactionSettings,
     WriteMarkers,
 )
@@ -42,6 +44,11 @@ TIMEOUT_MS = 1_000
 # Few, so that those that were fenced are heard of again.
 CLIENTS_MAX = 4
 CONFIG = LogConfig()
+NUMBERS = st.integers(0, 50)
+# Once, or until it is let in.
+TRIES = st.sampled_from([3, 1])
+# What happens right after the end of a transaction.
+THEN = ["", "repeats", "contradicts", "contradicts later", "a write is late", "markers follow"]
 
 
 class MemoryLog:
@@ -104,9 +111,9 @@ class Client:
         self.transactional_id = transactional_id
         self.who = who
         self.version = version
+        self.is_fenced = False
         self.sequences: dict[TopicPartition, int] = defaultdict(int)
         self.written: dict[TopicPartition, list[bytes]] = defaultdict(list)
-        self.is_open = False
 
 
 class Transactions(RuleBasedStateMachine):
@@ -122,6 +129,8 @@ class Transactions(RuleBasedStateMachine):
         # Whose decision is in the log: what it wrote, until it counts.
         self.decided: dict[str, dict[TopicPartition, list[bytes]]] = {}
         self.effects: list[tuple[WriteMarkers, list[TopicPartition]]] = []
+        # Decisions whose markers were all written.
+        self.marked: list[Transaction] = []
         self.now_ms = 0
         self.next_id = 100
         self.count = 0
@@ -141,89 +150,140 @@ class Transactions(RuleBasedStateMachine):
             raise result.response
         return result.response
 
-    def pick(self, number: int) -> Client:
-        return self.clients[number % len(self.clients)]
+    def pick(self, number: int, *, is_fenced: bool | None = None) -> Client:
+        among = [c for c in self.clients if is_fenced is None or c.is_fenced is is_fenced]
+        return (among or self.clients)[number % len(among or self.clients)]
+
+    def fence(self, transactional_id: str) -> None:
+        """Nobody who was there under this id may do anything any more."""
+        for client in self.clients:
+            client.is_fenced = client.is_fenced or client.transactional_id == transactional_id
 
     # -- clients ------------------------------------------------------------------------------------
 
-    @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]))
-    def begin(self, transactional_id: str, version: int) -> None:
-        if len(self.clients) == CLIENTS_MAX:
+    @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]), tries=TRIES)
+    def begin(self, transactional_id: str, version: int, tries: int) -> None:
+        """As often as it takes: who must be aborted first is, and its markers are written."""
+        for _ in range(tries):
+            before = len(self.records)
+            try:
+                who = self._ask_to_begin(transactional_id)
+            except KafkaError:
+                if len(self.records) > before:
+                    self.fence(transactional_id)
+                if tries > 1:
+                    self.write_all_markers()
+                continue
+            self.fence(transactional_id)
+            self.clients.append(Client(transactional_id, who, version))
+            del self.clients[:-CLIENTS_MAX]
             return
-        self.next_id += 1
-        try:
-            who = self.perform(
-                self.shard.init_producer_id(
-                    transactional_id,
-                    TIMEOUT_MS,
-                    None,
-                    now_ms=self.now_ms,
-                    spare_producer_id=self.next_id,
-                )
-            )
-        except KafkaError:
-            return
-        self.clients.append(Client(transactional_id, who, version))
 
-    @rule(number=st.integers(0, 50), where=st.sampled_from(PARTITIONS), count=st.integers(1, 3))
-    def write(self, number: int, where: TopicPartition, count: int) -> None:
-        if not self.clients:
-            return
-        client = self.pick(number)
-        log = self.logs[where]
-        producer = log.producers.get(client.who.producer_id)
-        is_open = (
-            producer is not None
-            and producer.transaction_start >= 0
-            and producer.epoch == client.who.producer_epoch
-        )
-        values = [b"%d" % (self.count + i) for i in range(count)]
-        batch = build_batch(
-            [Record(i, 0, None, value) for i, value in enumerate(values)],
-            producer_id=client.who.producer_id,
-            producer_epoch=client.who.producer_epoch,
-            base_sequence=client.sequences[where],
-            is_transactional=True,
-        )
-        try:
-            self.perform(
-                self.shard.add_partitions(
-                    client.transactional_id,
-                    client.who,
-                    [where],
-                    now_ms=self.now_ms,
-                    client_version=client.version,
-                )
+    def _ask_to_begin(self, transactional_id: str) -> ProducerIdAndEpoch:
+        self.next_id += 1
+        who: ProducerIdAndEpoch = self.perform(
+            self.shard.init_producer_id(
+                transactional_id,
+                TIMEOUT_MS,
+                None,
+                now_ms=self.now_ms,
+                spare_producer_id=self.next_id,
             )
-            if not is_open:
-                self.shard.verify(client.transactional_id, client.who, where)
-            log.append(batch, AppendOrigin.CLIENT)
+        )
+        return who
+
+    @precondition(lambda self: self.clients)
+    @rule(
+        number=NUMBERS,
+        where=st.sampled_from(PARTITIONS),
+        count=st.integers(1, 3),
+        joins=st.sampled_from([True, True, False]),
+    )
+    def write(self, number: int, where: TopicPartition, count: int, joins: bool) -> None:
+        client = self.pick(number, is_fenced=False)
+        values = [b"%d" % (self.count + i) for i in range(count)]
+        try:
+            self._write(client, client.who, where, values, joins=joins)
         except KafkaError:
             return
         self.count += count
         client.sequences[where] += count
         client.written[where] += values
 
-    @rule(number=st.integers(0, 50), committed=st.booleans(), repeat=st.booleans())
-    def end(self, number: int, committed: bool, repeat: bool) -> None:
-        if not self.clients:
-            return
-        client = self.pick(number)
+    def _write(
+        self,
+        client: Client,
+        who: ProducerIdAndEpoch,
+        where: TopicPartition,
+        values: list[bytes],
+        *,
+        joins: bool = True,
+    ) -> None:
+        """As a client who joins before it writes, or one who does not; raises KafkaError."""
+        log = self.logs[where]
+        batch = build_batch(
+            [Record(i, 0, None, value) for i, value in enumerate(values)],
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
+            base_sequence=client.sequences[where],
+            is_transactional=True,
+        )
+        if joins:
+            self.perform(
+                self.shard.add_partitions(
+                    client.transactional_id,
+                    who,
+                    [where],
+                    now_ms=self.now_ms,
+                    client_version=client.version,
+                )
+            )
+        # As the broker does: a log in which the transaction is open needs no question.
+        if not log.producers.is_in_transaction(who.producer_id, who.producer_epoch):
+            self.shard.verify(client.transactional_id, who, where)
+        log.append(batch, AppendOrigin.CLIENT)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=NUMBERS, committed=st.booleans(), then=st.sampled_from(THEN))
+    def end(self, number: int, committed: bool, then: str) -> None:
+        client = self.pick(number, is_fenced=False)
         before = client.who
         was_open = self.state_of(client) is TransactionState.ONGOING
         try:
             after = self.ask_to_end(client, before, committed)
         except KafkaError:
             return
-        if repeat:
-            with suppress(KafkaError):
-                assert self.ask_to_end(client, before, committed) == after
         if was_open and committed:
             self.decided[client.transactional_id] = dict(client.written)
         client.written = defaultdict(list)
+        if then == "repeats":
+            with suppress(KafkaError):
+                assert self.ask_to_end(client, before, committed) == after
+        elif then.startswith("contradicts"):
+            if then.endswith("later"):
+                self.write_all_markers()
+            with pytest.raises(KafkaError):
+                self.ask_to_end(client, before, not committed)
+        elif then == "a write is late" and client.version == 2:
+            # KIP-890: what was on its way when the transaction ended belongs to none.
+            with pytest.raises(KafkaError):
+                self._write(client, before, PARTITIONS[0], [b"late"])
+        elif then == "markers follow":
+            self.write_all_markers()
         if client.version == 2 and after != before:
             client.who = after
             client.sequences.clear()
+
+    @precondition(lambda self: any(client.is_fenced for client in self.clients))
+    @rule(number=NUMBERS, where=st.sampled_from(PARTITIONS), committed=st.booleans())
+    def who_was_fenced_speaks(self, number: int, where: TopicPartition, committed: bool) -> None:
+        client = self.pick(number, is_fenced=True)
+        before = (len(self.records), [log.end for log in self.logs.values()])
+        with pytest.raises(KafkaError):
+            self._write(client, client.who, where, [b"zombie"])
+        with suppress(KafkaError):  # its last end may be answered again
+            self.ask_to_end(client, client.who, committed)
+        assert before == (len(self.records), [log.end for log in self.logs.values()])
 
     def ask_to_end(self, client: Client, who: ProducerIdAndEpoch, committed: bool) -> Any:
         self.next_id += 1
@@ -245,10 +305,9 @@ class Transactions(RuleBasedStateMachine):
 
     # -- the coordinator ----------------------------------------------------------------------------
 
-    @rule(number=st.integers(0, 50))
+    @precondition(lambda self: self.effects)
+    @rule(number=NUMBERS)
     def write_one_marker(self, number: int) -> None:
-        if not self.effects:
-            return
         effect, left = self.effects[number % len(self.effects)]
         decided = effect.transaction
         if left:
@@ -268,6 +327,18 @@ class Transactions(RuleBasedStateMachine):
         if not left:
             self.effects.remove((effect, left))
             self.perform(self.shard.markers_written(decided, self.now_ms))
+            self.marked.append(decided)
+
+    def write_all_markers(self) -> None:
+        while self.effects:
+            self.write_one_marker(0)
+
+    @precondition(lambda self: self.marked)
+    @rule(number=NUMBERS)
+    def markers_are_said_to_be_written_twice(self, number: int) -> None:
+        """By a task that came late: the transaction is over, and the next one may be under way."""
+        decided = self.marked[number % len(self.marked)]
+        assert self.shard.markers_written(decided, self.now_ms) == Result()
 
     @rule()
     def crash(self) -> None:
@@ -283,11 +354,13 @@ class Transactions(RuleBasedStateMachine):
             (effect, sorted(effect.transaction.partitions)) for effect in self.shard.loaded()
         ]
 
-    @rule(passed_ms=st.integers(1, TIMEOUT_MS))
+    @rule(passed_ms=st.sampled_from([1, TIMEOUT_MS // 4, TIMEOUT_MS + 1]))
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         for result in self.shard.timed_out(self.now_ms):
+            assert result.transactional_id is not None
             self.perform(result)
+            self.fence(result.transactional_id)
 
     # -- what must hold -----------------------------------------------------------------------------
 
@@ -305,8 +378,7 @@ class Transactions(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened, all comes to an end."""
         self.time_passes(10 * TIMEOUT_MS)
-        while self.effects:
-            self.write_one_marker(0)
+        self.write_all_markers()
         self.readers_see_committed_records_only_and_once()
         for log in self.logs.values():
             assert not any(producer.transaction_start >= 0 for _, producer in log.producers)
