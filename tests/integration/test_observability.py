@@ -15,8 +15,8 @@ from tests.integration.raw_client import RawClient
 from tests.processes import running_broker, wait_until
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-# Shown when there is something to show.
-WITH_ERRORS_ALONE = {"kafka_network_requestmetrics_errors_total"}
+# Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start.
+SHOWN_IF_ANY = re.compile("requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_")
 
 
 def documented() -> dict[str, str]:
@@ -27,7 +27,7 @@ def documented() -> dict[str, str]:
     return {
         name: "summary" if kind == "histogram" else kind
         for name, kind in kinds.items()
-        if name not in WITH_ERRORS_ALONE
+        if not SHOWN_IF_ANY.search(name)
     }
 
 
@@ -63,7 +63,7 @@ def test_what_is_documented_is_shown_and_nothing_else(tmp_path: Path, free_port:
         for f in families
         if not f.name.startswith("process_")
     }
-    assert kinds == documented()
+    assert {n: kind for n, kind in kinds.items() if not SHOWN_IF_ANY.search(n)} == documented()
     values = {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in families
