@@ -95,6 +95,24 @@ def test_a_topic_that_allows_it_gets_any_leader_at_once(by_default: bool) -> Non
     assert (now.leader, now.isr, now.leader_recovery_state) == (2, (2,), RECOVERING)
 
 
+def test_an_unclean_election_is_a_new_beginning_in_which_nobody_else_is_eligible() -> None:
+    desk = Desk(1, 2, 3, unclean_leader_election_enable=True)
+    desk.create((1, 2, 3), min_insync_replicas="2")
+    desk.alter_isr(1, 2)
+    desk.fence(1, 2)
+    now = desk.partition()
+    assert (now.leader, now.isr, now.leader_recovery_state) == (3, (3,), RECOVERING)
+    assert (now.elr, now.last_known_elr) == ((), ())
+
+
+def test_a_topic_may_forbid_what_the_cluster_allows() -> None:
+    desk = Desk(1, 2, unclean_leader_election_enable=True)
+    desk.create((1, 2), unclean_leader_election_enable="false")
+    desk.alter_isr(1)
+    desk.fence(1)
+    assert desk.partition().leader == NO_LEADER
+
+
 def test_a_clean_leader_is_preferred_where_both_could_be() -> None:
     desk = Desk(1, 2, 3, unclean_leader_election_enable=True)
     desk.create((1, 2, 3))
