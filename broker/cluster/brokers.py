@@ -225,7 +225,9 @@ def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
     silent = sessions.expired(now_ms)
     for broker_id in silent:
         sessions.end(broker_id)
-    fence(draft, *(b for b in silent if b in draft.brokers and not draft.brokers[b].fenced))
+    unfenced = [b for b in silent if b in draft.brokers and not draft.brokers[b].fenced]
+    if unfenced:
+        fence(draft, *unfenced)
     for broker in draft.brokers.values():
         if not broker.fenced and not sessions.has_session(broker.broker_id, broker.broker_epoch):
             sessions.begin_one(broker, now_ms)
