@@ -92,11 +92,11 @@ class Draft:
         settled = {}
         for key, new in self._partitions.items():
             old = self.image.topics_by_id[key.topic_id].partitions[key.partition]
-            settled[key] = replace(
-                new,
-                partition_epoch=old.partition_epoch + 1,
-                leader_epoch=old.leader_epoch + (new.leader_epoch > old.leader_epoch),
-            )
+            partition_epoch = old.partition_epoch + 1
+            leader_epoch = old.leader_epoch + (new.leader_epoch > old.leader_epoch)
+            if (new.partition_epoch, new.leader_epoch) != (partition_epoch, leader_epoch):
+                new = replace(new, partition_epoch=partition_epoch, leader_epoch=leader_epoch)
+            settled[key] = new
         return settled
 
     # -- brokers ------------------------------------------------------------------------------

@@ -112,7 +112,8 @@ def _imbalanced(draft: Draft, percentage: int) -> Iterable[PartitionKey]:
         preferred[first] += 1
         if registration.leader != first and draft.is_active(first):
             elsewhere[first] += 1
-            keys.append((first, key))
+            if first in registration.isr:
+                keys.append((first, key))
     return [key for first, key in keys if elsewhere[first] * 100 > percentage * preferred[first]]
 
 

@@ -18,7 +18,6 @@ Rules of this file (those of Kafka's PartitionChangeBuilder):
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from enum import Enum, auto
 
 from broker.cluster.events import (
@@ -90,26 +89,34 @@ class PartitionChange:
         self._settle_isr(leader)
         self._finish_reassignment()
         self._draw_up_elr()
-        changed = replace(
-            old,
+        last_known_elr, directories = self._last_known_elr(leader), self._directories()
+        if (
+            leader == old.leader
+            and self.isr == old.isr
+            and self._elr == old.elr
+            and last_known_elr == old.last_known_elr
+            and self.leader_recovery_state == old.leader_recovery_state
+            and self._assignment() == (old.replicas, old.adding_replicas, old.removing_replicas)
+            and directories == old.directories
+        ):
+            return None
+        loses_replica = not set(old.replicas) <= set(self.replicas)
+        return PartitionRegistration(
             replicas=self.replicas,
             isr=self.isr,
             leader=leader,
+            leader_epoch=old.leader_epoch + (leader != old.leader or loses_replica),
+            partition_epoch=old.partition_epoch + 1,
             leader_recovery_state=self.leader_recovery_state,
             elr=self._elr,
-            last_known_elr=self._last_known_elr(leader),
+            last_known_elr=last_known_elr,
             adding_replicas=self.adding,
             removing_replicas=self.removing,
-            directories=self._directories(),
+            directories=directories,
         )
-        loses_replica = not set(old.replicas) <= set(self.replicas)
-        if changed == old:
-            return None
-        return replace(
-            changed,
-            partition_epoch=old.partition_epoch + 1,
-            leader_epoch=old.leader_epoch + (leader != old.leader or loses_replica),
-        )
+
+    def _assignment(self) -> tuple[tuple[int, ...], ...]:
+        return self.replicas, self.adding, self.removing
 
     # -- reassignment (KIP-455) ---------------------------------------------------------------
 
@@ -208,6 +215,8 @@ class PartitionChange:
 
     def _directories(self) -> tuple[bytes, ...]:
         old = self._old
+        if self.replicas == old.replicas and not self.directories:
+            return old.directories
         known = dict(zip(old.replicas, old.directories, strict=True)) if old.directories else {}
         found = tuple(
             self.directories.get(replica) or known.get(replica) or self._new_directory(replica)
