@@ -42,6 +42,7 @@ from kafka_ds.wire.messages import (
 )
 from kafka_ds.wire.messages.group_offsets import (
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteResponsePartition,
@@ -54,6 +55,7 @@ from kafka_ds.wire.messages.group_offsets import (
 from kafka_ds.wire.messages.persisted import OffsetCommitKey, OffsetCommitValue
 from kafka_ds.wire.messages.transactions import (
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
@@ -98,25 +100,16 @@ class Committing:
             expires = now.now_ms + request.retention_time_ms
         topics = []
         for topic in request.topics:
-            results = []
-            for partition in topic.partitions:
-                code = self._check_metadata(partition.committed_metadata)
-                results.append(
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=code
-                    )
-                )
-                if code is ErrorCode.NONE:
-                    record = _commit_record(
-                        request.group_id, topic.name, topic.topic_id, partition, now, expires
-                    )
-                    step.records.append(record)
+            codes = self._write(request.group_id, topic, topic.topic_id, now, expires, step)
+            results = [
+                OffsetCommitResponsePartition(partition_index=index, error_code=code)
+                for index, code in codes
+            ]
             topics.append(
                 OffsetCommitResponseTopic(
                     name=topic.name, topic_id=topic.topic_id, partitions=results
                 )
             )
-        self._state.counts[Count.OFFSET_COMMITS] += len(step.records)
         return OffsetCommitResponse(topics=topics)
 
     def commit_in_transaction(
@@ -133,22 +126,33 @@ class Committing:
         step.producer = Producer(request.producer_id, request.producer_epoch)
         topics = []
         for topic in request.topics:
-            results = []
-            for partition in topic.partitions:
-                code = self._check_metadata(partition.committed_metadata)
-                results.append(
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=code
-                    )
-                )
-                if code is ErrorCode.NONE:
-                    record = _commit_record(
-                        request.group_id, topic.name, NO_UUID, partition, now, NO_TIMESTAMP
-                    )
-                    step.records.append(record)
+            codes = self._write(request.group_id, topic, NO_UUID, now, NO_TIMESTAMP, step)
+            results = [
+                TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+                for index, code in codes
+            ]
             topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
-        self._state.counts[Count.OFFSET_COMMITS] += len(step.records)
         return TxnOffsetCommitResponse(topics=topics)
+
+    def _write(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        topic_id: bytes,
+        now: Instant,
+        expires_ms: int,
+        step: Step,
+    ) -> list[tuple[int, ErrorCode]]:
+        """A record for each offset of a topic that may be remembered; what becomes of each partition."""
+        codes: list[tuple[int, ErrorCode]] = []
+        for partition in topic.partitions:
+            code = self._check_metadata(partition.committed_metadata)
+            codes.append((partition.partition_index, code))
+            if code is ErrorCode.NONE:
+                record = _commit_record(group_id, topic.name, topic_id, partition, now, expires_ms)
+                step.records.append(record)
+                self._state.counts[Count.OFFSET_COMMITS] += 1
+        return codes
 
     def _check_commit(
         self,
