@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cleaning.manager import LogCleaner
@@ -56,7 +56,8 @@ from broker.node_metrics import node_samples
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
 from broker.replica.settings import replication_settings
-from broker.replica.surroundings import Surroundings
+from broker.replica.surroundings import THROTTLED_RATE, Surroundings
+from broker.replica.throttle import ReplicationThrottle
 from broker.seams import Clock, Disk, Network
 from broker.settings import ConfigError
 from broker.system import ThreadBackground, halt, new_uuid
@@ -314,6 +315,11 @@ class Node:
                 node_id=config.node_id,
                 listener=config.inter_broker_listener,
                 settings=replication_settings(config),
+                throttle=ReplicationThrottle(
+                    lambda: cast(int, self.config.in_force(THROTTLED_RATE)),
+                    samples_max=config.replication_quota_window_num,
+                    sample_ms=config.replication_quota_window_size_seconds * 1_000,
+                ),
             )
         )
 

@@ -63,6 +63,8 @@ class Fetcher:
         self._partitions: dict[tuple[str, int], FollowedPartition] = {}
         self._unchecked: set[FollowedPartition] = set()
         self._session = FetchSessionClient()
+        # Of all topics that were ever asked for: what is to be forgotten has a name, too.
+        self._names: dict[bytes, str] = {}
         self._connection: PeerConnection | None = None
         self._compares = True
         self._changed = asyncio.Event()
@@ -204,7 +206,7 @@ class Fetcher:
 
     def _hold_back(self, partition: FollowedPartition) -> None:
         now_ms = self._around.clock.monotonic_ms()
-        partition.follower.delay(now_ms + self._settings.replica_fetch_backoff_ms)
+        partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
 
     def _is_current(self, partition: FollowedPartition, asked: Question) -> bool:
         return self._partitions.get(partition.key) is partition and partition.follower.is_current(
@@ -218,9 +220,13 @@ class Fetcher:
         max_bytes = self._settings.replica_fetch_max_bytes
         asked: Asked = {}
         wanted: dict[Key, FetchPartition] = {}
-        names: dict[bytes, str] = {}
+        names = self._names
         for partition in self._partitions.values():
-            if partition.follower.is_ready(now_ms) and not partition.is_lost:
+            if not partition.follower.is_ready(now_ms) or partition.is_lost:
+                continue
+            if self._around.must_wait(partition):
+                self._hold_back(partition)
+            else:
                 key = partition.topic_id, partition.index
                 wanted[key] = partition.wanted(max_bytes)
                 asked[key] = partition, partition.follower.question
@@ -318,7 +324,7 @@ class Fetcher:
             # To the end of the line: who has had nothing for long is asked for first.
             self._partitions[partition.key] = self._partitions.pop(partition.key)
             self.bytes_in += appended
-            self._around.count_bytes_in(partition, appended)
+            self._around.came_in(partition, appended)
         return appended
 
     async def _flush(self, partition: FollowedPartition) -> None:
@@ -372,11 +378,12 @@ class Fetcher:
         before = partition.log.log_end_offset
         lowers_recovery_point = cut()
         log = partition.log
-        _LOGGER.info(
-            "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
-            log.name, before, log.log_start_offset, log.log_end_offset,
-            self.source, partition.follower.leader_epoch,
-        )  # fmt: skip
+        if log.log_end_offset != before:
+            _LOGGER.info(
+                "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
+                log.name, before, log.log_start_offset, log.log_end_offset,
+                self.source, partition.follower.leader_epoch,
+            )  # fmt: skip
         if lowers_recovery_point:
             await self._around.write_recovery_points()
 

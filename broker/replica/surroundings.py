@@ -6,17 +6,27 @@ Rules of this file: it only passes on; addresses and epochs are those of the met
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.cluster.image import MetadataImage
 from broker.log.ending import Ending
 from broker.replica.settings import ReplicationSettings
+from broker.replica.throttle import ReplicationThrottle, is_listed
 from broker.seams import Clock, Network
+from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.replica.followed import FollowedPartition
+
+
+THROTTLED_RATE = "follower.replication.throttled.rate"
+THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+
+
+def _no_limit() -> int:
+    return MAX_LONG
 
 
 async def _no_lake(partition: FollowedPartition) -> tuple[int, Ending]:
@@ -50,6 +60,24 @@ class Surroundings:
     failed: Callable[[FollowedPartition], None] = lambda _: None
     end_of_lake: Callable[[FollowedPartition], Awaitable[tuple[int, Ending]]] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
+    throttle: ReplicationThrottle = field(default_factory=lambda: ReplicationThrottle(_no_limit))
+
+    def _is_throttled(self, partition: FollowedPartition) -> bool:
+        topic = self.image.topics.get(partition.topic)
+        listed = None if topic is None else topic.configs.get(THROTTLED_REPLICAS)
+        return listed is not None and is_listed(listed, partition.index, self.node_id)
+
+    def must_wait(self, partition: FollowedPartition) -> bool:
+        """Whether the follower's throttle holds this one back (KIP-73); one that is in sync never."""
+        if partition.follower.is_in_sync or not self._is_throttled(partition):
+            return False
+        return self.throttle.is_exceeded(self.clock.monotonic_ms())
+
+    def came_in(self, partition: FollowedPartition, size_bytes: int) -> None:
+        """So much of a partition was appended."""
+        self.count_bytes_in(partition, size_bytes)
+        if self._is_throttled(partition):
+            self.throttle.record(size_bytes, self.clock.monotonic_ms())
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
         """Where other brokers reach this one."""

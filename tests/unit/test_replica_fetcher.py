@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
 import pytest
 
+from broker.cluster.image import TopicImage
 from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.replica.fetch_rate import FetchRate
 from broker.replica.fetcher_metrics import fetcher_samples
 from broker.replica.followed import FollowedPartition
+from broker.replica.surroundings import THROTTLED_REPLICAS
+from broker.replica.throttle import ReplicationThrottle
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.loops import in_loop
@@ -422,3 +426,51 @@ def test_a_rate_is_that_of_the_last_whole_minute() -> None:
     assert rate.of(120, 60_000) == 2.0
     assert rate.of(120, 61_000) == 2.0
     assert rate.of(180, 120_000) == 1.0
+
+
+@in_loop
+async def test_what_is_throttled_and_not_in_sync_waits_for_its_rate() -> None:
+    """KIP-73: the other partitions go on; so does this one, as soon as the rate allows or once it is in sync."""
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+        for number in range(5):
+            append(log, f"{number}" * 50, 1)
+        leader.watermarks["t", log.partition] = 5
+    allowed = 0
+    async with following(leader) as broker:
+        broker.around.throttle = ReplicationThrottle(lambda: allowed)
+        topic = TopicImage("t", b"t" * 16)
+        topic.configs[THROTTLED_REPLICAS] = "0:1,1:7"
+        broker.image.topics["t"] = topic
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(2)]
+        await until(lambda: has_all(partitions[1], logs[1]))
+        count = len(leader.fetches)
+        await until(lambda: len(leader.fetches) > count + 5)
+        assert partitions[0].log.log_end_offset == 1  # one batch, and the rate was exceeded
+        allowed = 1 << 40
+        await until(lambda: has_all(partitions[0], logs[0]) and partitions[0].follower.lag == 0)
+        allowed = 0
+        append(logs[0], "in sync", 1)
+        await until(lambda: has_all(partitions[0], logs[0]))
+
+
+@in_loop
+async def test_all_held_back_wait_without_burning_the_loop() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(3):
+        append(log, f"{number}", 1)
+    leader.watermarks[KEY] = 3
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=0)) as broker:
+        broker.around.throttle = ReplicationThrottle(lambda: 0)
+        topic = TopicImage("t", b"t" * 16)
+        topic.configs[THROTTLED_REPLICAS] = "*"
+        broker.image.topics["t"] = topic
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: partition.log.log_end_offset == 1)
+        seen = len(leader.fetches)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(leader.fetches) == seen
