@@ -126,12 +126,12 @@ def alter_configs(
 
 def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
     if MIN_INSYNC_REPLICAS in names:
-        _judge_elr(draft)
+        judge_elr(draft)
     if UNCLEAN_LEADER_ELECTION_ENABLE in names:
         elect_where_allowed(draft)
 
 
-def _judge_elr(draft: Draft) -> None:
+def judge_elr(draft: Draft) -> None:
     """Who is eligible by the rules that hold now."""
     for _, key, registration in draft.partitions():
         if registration.elr or registration.last_known_elr:
@@ -261,7 +261,7 @@ def update_features(draft: Draft, updates: Sequence[FeatureUpdate]) -> list[Feat
         if level_of(draft.image, wanted.name) != wanted.level:
             draft.set_level(wanted.name, wanted.level)
             if wanted.name == ELR_FEATURE:
-                _judge_elr(draft)
+                judge_elr(draft)
         results.append(FeatureResult(name=wanted.name))
     return results
 

@@ -98,10 +98,16 @@ class Controller:
     # -- the controller itself ----------------------------------------------------------------
 
     def claim(self, controller_id: int) -> Decision[int]:
-        """Become the active controller: the highest epoch that was ever committed, plus one."""
+        """Become the active controller: the highest epoch that was ever committed, plus one.
+
+        Its settings are the defaults of the cluster from now on; where they need fewer in sync than those of the
+        controller before, fewer are eligible.
+        """
         epoch = self.image.controller_epoch + 1
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
-        return Decision(events=(change,), result=epoch)
+        draft = self._draft()
+        administration.judge_elr(draft)
+        return Decision(events=(change, *draft.events()), result=epoch)
 
     def claimed(self, now_ms: int) -> None:
         """The claim is durable: every unfenced broker has a session from now on."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.draft import Defaults
 from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING
 from broker.cluster.isr import AlterPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -199,6 +200,17 @@ def test_the_default_of_the_cluster_counts_where_a_topic_says_nothing() -> None:
     desk.create((1, 2))
     desk.alter_isr(1)
     assert desk.partition().elr == (2,)
+
+
+def test_a_controller_with_another_default_judges_anew() -> None:
+    desk = Desk(1, 2, min_insync_replicas=2)
+    desk.create((1, 2))
+    desk.alter_isr(1)
+    desk.defaults = Defaults(min_insync_replicas=1)
+    desk.controller = desk.new_controller()
+    desk.take(desk.controller.claim(2))
+    assert desk.partition().elr == ()
+    assert [each["type"] for each in desk.log[-1]] == ["ControllerChange", "PartitionChanged"]
 
 
 def test_without_elr_the_last_stay_in_the_isr(desk: Desk) -> None:
