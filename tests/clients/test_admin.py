@@ -1,11 +1,7 @@
 """What administrators' clients change, seen through what brokers do afterwards."""
 
 import time
-from collections.abc import Iterator
 
-import kafka
-import kafka.admin
-import kafka.errors
 import pytest
 from confluent_kafka import (
     Consumer,
@@ -33,13 +29,6 @@ from tests.processes import BrokerProcess
 @pytest.fixture
 def admin(broker: BrokerProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-@pytest.fixture
-def python_admin(broker: BrokerProcess) -> Iterator[kafka.KafkaAdminClient]:
-    client = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    yield client
-    client.close()
 
 
 def produce(broker: BrokerProcess, topic: str, count: int, partition: int = 0) -> None:
@@ -191,39 +180,3 @@ def test_no_leader_has_to_be_elected(broker: BrokerProcess, topic: str, admin: A
     result = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)
     error = result[place]
     assert error.code() == KafkaError.ELECTION_NOT_NEEDED
-
-
-def test_kafka_python_changes_and_reads_settings(
-    broker: BrokerProcess, topic: str, python_admin: kafka.KafkaAdminClient
-) -> None:
-    create_topic(broker.bootstrap, topic)
-    resource = kafka.admin.ConfigResource(
-        kafka.admin.ConfigResourceType.TOPIC, topic, {"retention.ms": "98765"}
-    )
-    python_admin.alter_configs([resource])
-    asked = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, topic)
-    told = python_admin.describe_configs([asked])
-    assert "98765" in str(told)
-    assert "retention.ms" in str(told)
-
-
-def test_kafka_python_grows_and_empties_a_topic(
-    broker: BrokerProcess, topic: str, python_admin: kafka.KafkaAdminClient, admin: AdminClient
-) -> None:
-    create_topic(broker.bootstrap, topic)
-    produce(broker, topic, 5)
-    python_admin.create_partitions({topic: 3})
-    assert len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == 3
-    python_admin.delete_records({kafka.TopicPartition(topic, 0): 2})
-    assert earliest(admin, topic) == 2
-    assert consume(broker, topic, 3) == [b"2", b"3", b"4"]
-
-
-def test_kafka_python_looks_around(
-    broker: BrokerProcess, topic: str, python_admin: kafka.KafkaAdminClient
-) -> None:
-    create_topic(broker.bootstrap, topic, partitions=2)
-    assert topic in str(python_admin.describe_log_dirs())
-    assert topic in str(python_admin.describe_topic_partitions([topic]))
-    assert "__cluster_metadata" in str(python_admin.describe_metadata_quorum())
-    assert python_admin.list_partition_reassignments() in ({}, [])

@@ -1,7 +1,5 @@
 """What a client hears when it asks for what cannot be."""
 
-import kafka
-import kafka.errors
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -69,15 +67,6 @@ def test_describe_the_cluster(broker: BrokerProcess) -> None:
     assert [(node.host, node.port) for node in cluster.nodes] == [(host, int(port))]
     assert cluster.controller.id == cluster.nodes[0].id
     assert cluster.cluster_id
-
-
-def test_kafka_python_lists_and_creates(broker: BrokerProcess, topic: str) -> None:
-    admin = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    try:
-        admin.create_topics([kafka.admin.NewTopic(topic, 3, 1)])
-        assert topic in admin.list_topics()
-    finally:
-        admin.close()
 
 
 def test_all_topics_are_listed_after_one_was_deleted(broker: BrokerProcess, topic: str) -> None:

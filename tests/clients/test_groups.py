@@ -13,7 +13,12 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPart
 from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import JoinGroupRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka_ds.wire.messages import (
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from kafka_ds.wire.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -136,6 +141,9 @@ def test_a_member_that_vanishes_is_replaced_when_its_session_is_over(
                 for name in ("range", "roundrobin")
             ],
         )
+        # The first who asks for a coordinator has the topic of groups made.
+        find = FindCoordinatorRequest(key=topic)
+        wait_until("a coordinator", lambda: client.ask(find, 0).error_code == 0)
         assert client.ask(request, 3).generation_id == 1
     began = time.monotonic()
     member = LibrdkafkaMember(groups.bootstrap, topic, topic).has(PARTITIONS)
