@@ -139,6 +139,9 @@ def test_transactions_command_sees_and_ends_what_hangs(tools: Tools) -> None:
 
     (listed,) = [row for row in run("list") if row[0] == name]
     assert listed[3] == "Ongoing"
+    for pattern, is_named in (("the-.*", True), ("the", False)):
+        names = [row[0] for row in run("list", "--transactional-id-pattern", pattern)]
+        assert (name in names) is is_named
     described = run("describe", "--transactional-id", name)[-1]
     assert f"{topic}-1" in described
     place = ("--topic", topic, "--partition", "1")
