@@ -25,11 +25,9 @@ from broker.cluster.administration import (
     ResourceResult,
 )
 from broker.cluster.brokers import DirectoryAssignment, Heartbeat, HeartbeatReply, Registering
-from broker.cluster.draft import Decision, Defaults, Draft, PartitionKey, Result
+from broker.cluster.draft import Decision, Defaults, Draft, Result
 from broker.cluster.elections import ElectionResult, ElectionType
 from broker.cluster.events import (
-    RECOVERED,
-    RECOVERING,
     BrokerRegistrationChanged,
     ControllerChange,
     Endpoint,
@@ -41,7 +39,6 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage
 from broker.cluster.isr import AlterPartition, AlterPartitionResult
 from broker.cluster.liveness import Session, Sessions
-from broker.cluster.partition_change import PartitionChange
 from broker.cluster.reassignment import OngoingReassignment, Reassignment, ReassignmentResult
 from broker.cluster.topics import (
     PARTITIONS_PER_REQUEST_MAX,
@@ -224,20 +221,6 @@ class Controller:
     ) -> Decision[list[AlterPartitionResult]]:
         """Change ISRs as their leader wants, one result for each. Raises STALE_BROKER_EPOCH."""
         return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
-
-    def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> Decision[None]:
-        """The leaders of these partitions know now where the lake's end is."""
-
-        def recover(change: PartitionChange) -> None:
-            change.leader_recovery_state = RECOVERED
-
-        draft = self._draft()
-        for topic_id, index in partitions:
-            key = PartitionKey(topic_id, index)
-            registration = draft.partition(key)
-            if registration is not None and registration.leader_recovery_state == RECOVERING:
-                draft.change(key, recover)
-        return Decision(events=draft.events(), result=None)
 
     def elect_leaders(
         self, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None

@@ -23,6 +23,7 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.image import MetadataImage, Position
+from broker.cluster.isr import AlterPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 
@@ -256,12 +257,20 @@ def test_after_an_unclean_stop_partitions_have_to_recover(previous: int) -> None
     assert not cluster.register(1, previous=previous)
     topic = cluster.image.topics["t"]
     assert all(p.leader_recovery_state == RECOVERING for p in topic.partitions.values())
-    wanted = [(topic.topic_id, 0), (topic.topic_id, 9), (bytes(15) + b"\xff", 0)]
-    decision = cluster.controller.recovered(wanted)
+    told = topic.partitions[0]
+    recovered = AlterPartition(
+        topic_id=topic.topic_id,
+        partition=0,
+        new_isr=((1, -1),),
+        leader_epoch=told.leader_epoch,
+        partition_epoch=told.partition_epoch,
+        leader_recovery_state=RECOVERED,
+    )
+    epoch = cluster.image.brokers[1].broker_epoch
+    decision = cluster.controller.alter_partitions(1, epoch, [recovered])
     assert [type(event) for event in decision.events] == [PartitionChanged]
     cluster.take(decision)
     assert [p.leader_recovery_state for p in topic.partitions.values()] == [RECOVERED, RECOVERING]
-    assert not cluster.controller.recovered(wanted).events
 
 
 def test_a_recovery_that_was_not_finished_goes_on_after_a_clean_stop() -> None:
