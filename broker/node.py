@@ -53,6 +53,7 @@ from broker.net.metrics_server import MetricsServer
 from broker.net.registry import REGISTRY, RequestContext
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
+from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
 from broker.replica.settings import replication_settings
@@ -93,6 +94,7 @@ class Node:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     cleaner: LogCleaner
+    isr_proposals: IsrProposals
     tier: TierManager | None
 
     def __init__(
@@ -304,7 +306,15 @@ class Node:
             image=self.metadata,
             log_config=lambda overrides: log_config(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+            lag_ms_max=config.replica_lag_time_max_ms,
         )
+        self.isr_proposals = IsrProposals(
+            self.member.channel,
+            node_id=config.node_id,
+            broker_epoch=lambda: self.member.broker_epoch,
+            timeout_ms=config.request_timeout_ms,
+        )
+        self.replica_manager.proposer = self.isr_proposals
         self.log_manager.on_directory_failed = self.replica_manager.directory_failed
         self.replica_manager.decide_recovered = self.member.requests.recovered
         self.replica_manager.follow_others(
@@ -463,6 +473,7 @@ class Node:
         await self.cleaner.stop()
         self.groups.stop()
         self.transactions.stop()
+        self.isr_proposals.stop()
         self.replica_manager.stop()
         self.preparer.close()
         await self.server.stop()

@@ -108,12 +108,17 @@ _OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
         "kafka.cluster:type=Partition,name=UnderReplicated",
         "1 where replicas are out of sync.",
         *_PARTITION,
-    ): lambda partition: int(_is_under_replicated(partition)),
+    ): lambda partition: int(partition.leader.is_under_replicated),
     gauge(
         "kafka.cluster:type=Partition,name=UnderMinIsr",
         "1 where fewer replicas are in sync than min.insync.replicas.",
         *_PARTITION,
     ): lambda partition: int(partition.leader.is_under_min_isr),
+    gauge(
+        "kafka.cluster:type=Partition,name=AtMinIsr",
+        "1 where just as many replicas are in sync as min.insync.replicas asks for.",
+        *_PARTITION,
+    ): lambda partition: int(partition.leader.is_at_min_isr),
 }
 
 _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
@@ -171,6 +176,8 @@ def node_samples(node: Node) -> Iterator[Sample]:
         yield from fetcher_samples(
             node.replica_manager.fetchers, followed, node.clock.monotonic_ms()
         )
+    yield from node.fetching.samples()
+    yield from node.isr_proposals.samples()
     yield from group_samples(list(node.groups.shards()))
     yield from transaction_samples(node.transactions.topic.begun())
     now_ms = node.clock.monotonic_ms()
@@ -206,14 +213,9 @@ def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Itera
     yield LEADERS, (), len(partitions)
     yield OFFLINE_REPLICAS, (), max(led - len(partitions), 0)
     leaders = [partition.leader for partition in partitions]
-    yield UNDER_REPLICATED, (), sum(map(_is_under_replicated, partitions))
+    yield UNDER_REPLICATED, (), sum(leader.is_under_replicated for leader in leaders)
     yield UNDER_MIN_ISR, (), sum(leader.is_under_min_isr for leader in leaders)
-    least = [min(leader.min_insync_replicas, len(leader.replicas)) for leader in leaders]
-    yield (
-        AT_MIN_ISR,
-        (),
-        sum(len(leader.isr) == count for leader, count in zip(leaders, least, strict=True)),
-    )
+    yield AT_MIN_ISR, (), sum(leader.is_at_min_isr for leader in leaders)
     yield (
         REASSIGNING,
         (),
@@ -226,7 +228,3 @@ def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Itera
         produces += partition.acknowledgement_count
     yield WAITING, ("Fetch",), fetches
     yield WAITING, ("Produce",), produces
-
-
-def _is_under_replicated(partition: HostedPartition) -> bool:
-    return len(partition.leader.isr) < len(partition.leader.replicas)

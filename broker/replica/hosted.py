@@ -6,19 +6,19 @@ Rules of this file:
   meanwhile later appends wait with it, as the high watermark must not pass what is not durable.
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
-- A proposal for the ISR goes to whoever asks the controller (`Proposer`), who brings the answer back by `apply`.
+- A proposal for the ISR goes to whoever asks the controller (`Proposer`), who brings the answer back (`answered`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from broker.cluster.events import PartitionRegistration
 from broker.log.log import Log
 from broker.log.values import AbortedTransaction, AppendInfo, AppendOrigin
 from broker.replica.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.isr import Answer, Proposal
 from broker.replica.partition import LeaderPartition
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
@@ -43,7 +43,7 @@ class Proposer(Protocol):
     def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
         """Ask, and apply the answer."""
 
-    def note(self, effect: NoteIsr) -> None:
+    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
         """Count what came of it."""
 
 
@@ -264,9 +264,10 @@ class HostedPartition:
         if self._deletions:
             self._settle_deletions()
 
-    def apply(self, change: Callable[[LeaderPartition, int], Effects]) -> None:
-        """Tell the leader's view of something, by a monotonic clock's milliseconds, and do what follows."""
-        self._perform(change(self.leader, self._clock.monotonic_ms()))
+    def answered(self, proposal: Proposal, answer: Answer) -> None:
+        """The controller has answered a proposal."""
+        now_ms = self._clock.monotonic_ms()
+        self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
 
     def _perform(self, effects: Effects) -> None:
         for effect in effects:
@@ -282,7 +283,7 @@ class HostedPartition:
                     self._proposer.propose(self, effect)
                 case NoteIsr():
                     assert self._proposer is not None
-                    self._proposer.note(effect)
+                    self._proposer.note(self, effect)
                 case _:
                     assert_never(effect)
 

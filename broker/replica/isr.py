@@ -12,7 +12,6 @@ Rules of this file (KIP-497):
 | `Committed` | isr | isr | no |
 | `PendingExpand` | last committed | last committed + the new replica | yes |
 | `PendingShrink` | last committed | last committed | yes |
-| `PendingRecovery` | last committed | last committed | yes |
 
 From `Committed` a proposal leads to a pending state; from there the controller's answer, or a registration that came
 with the metadata, leads back. There is no other way.
@@ -106,20 +105,7 @@ class PendingShrink:
         return self.isr
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRecovery:
-    """The controller is told that an unclean leader has recovered; who is in sync stays."""
-
-    isr: frozenset[int]
-    proposal: Proposal
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The replicas that must have a record before it counts."""
-        return self.isr
-
-
-Pending: TypeAlias = PendingExpand | PendingShrink | PendingRecovery
+Pending: TypeAlias = PendingExpand | PendingShrink
 PartitionState: TypeAlias = Committed | Pending
 
 

@@ -34,7 +34,6 @@ from broker.replica.isr import (
     Committed,
     PartitionState,
     PendingExpand,
-    PendingRecovery,
     PendingShrink,
     Proposal,
     may_join,
@@ -257,16 +256,8 @@ class LeaderPartition:
         self._state = PendingShrink(self.isr, proposal)
         return (ProposeIsr(proposal),)
 
-    def propose_recovered(self) -> Effects:
-        """The lake was met: have the controller end the recovery of an unclean leader (KIP-704)."""
-        if not self._was_unclean or not isinstance(self._state, Committed):
-            return NOTHING
-        proposal = self._proposal(self.isr)
-        self._state = PendingRecovery(self.isr, proposal)
-        return (ProposeIsr(proposal),)
-
     def _proposal(self, isr: frozenset[int]) -> Proposal:
-        # In the order of the assignment. The leader's own epoch is known to who sends it.
+        # In the order of the assignment.
         members = tuple(
             (replica, self._epoch_of(replica)) for replica in self.replicas if replica in isr
         )
@@ -282,6 +273,10 @@ class LeaderPartition:
         if follower is None or follower.broker_epoch is None:
             return NO_BROKER_EPOCH
         return follower.broker_epoch
+
+    def awaits(self, proposal: Proposal) -> bool:
+        """Whether the controller's answer to this proposal still says something."""
+        return not isinstance(self._state, Committed) and self._state.proposal == proposal
 
     def alter_partition_answered(self, proposal: Proposal, answer: Answer, now_ms: int) -> Effects:
         """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
@@ -304,8 +299,6 @@ class LeaderPartition:
             or answer.partition_epoch < self.partition_epoch
         ):
             return (NoteIsr(),)
-        if isinstance(self._state, PendingRecovery):
-            return NOTHING  # It is over when the metadata say so: then this leader is elected.
         # The same epoch says that the controller had nothing to change: what it has is what was proposed.
         notes = self._note(frozenset(answer.isr))
         self.partition_epoch = answer.partition_epoch

@@ -27,7 +27,7 @@ class Proposals:
     def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
         self.asked.append(effect)
 
-    def note(self, effect: NoteIsr) -> None:
+    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
         self.noted.append(effect)
 
 

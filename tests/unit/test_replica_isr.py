@@ -11,7 +11,6 @@ from broker.replica.isr import (
     Committed,
     PartitionState,
     PendingExpand,
-    PendingRecovery,
     PendingShrink,
     Proposal,
 )
@@ -55,12 +54,6 @@ def shrinking() -> tuple[LeaderPartition, Proposal]:
     fetch(partition, 3, 6)
     fetch(partition, 2, END, now_ms=T0 + LAG_MS)
     return partition, proposal_of(partition.tick(T0 + LAG_MS + 1))
-
-
-def recovering() -> tuple[LeaderPartition, Proposal]:
-    """A leader that has met the lake after an unclean stop."""
-    partition = leader(replace(THREE, isr=(1,), leader_recovery_state=RECOVERING))
-    return partition, proposal_of(partition.propose_recovered())
 
 
 def answer_to(proposal: Proposal, **changes: object) -> Answer:
@@ -298,26 +291,6 @@ def test_an_answer_to_an_earlier_proposal_says_nothing() -> None:
     assert partition.state is state
 
 
-# -- recovery -----------------------------------------------------------------------------------
-
-
-def test_a_recovered_leader_tells_the_controller() -> None:
-    partition, proposal = recovering()
-    assert (proposal.members, proposal.leader_recovery_state) == ({1}, RECOVERED)
-    assert partition.propose_recovered() == ()
-    assert partition.state == PendingRecovery(frozenset({1}), proposal)
-    # What the answer confirms is in force with the metadata, which elect it anew.
-    assert partition.alter_partition_answered(proposal, answer_to(proposal), T0) == ()
-    assert partition.is_recovering
-    partition.changed(changed(THREE, isr=(1,)), T0)
-    assert not partition.is_recovering
-    assert proposal_of(partition.elected(END, T0) + fetch(partition, 2, END)).members == {1, 2}
-
-
-def test_who_was_never_unclean_has_nothing_to_tell() -> None:
-    assert elected(THREE).propose_recovered() == ()
-
-
 # -- the table of isr.py ------------------------------------------------------------------------
 
 
@@ -333,7 +306,6 @@ def committed() -> tuple[LeaderPartition, Proposal]:
         (committed, Committed, {1, 2, 3}, {1, 2, 3}),
         (expanding, PendingExpand, {1, 2}, {1, 2, 3}),
         (shrinking, PendingShrink, {1, 2, 3}, {1, 2, 3}),
-        (recovering, PendingRecovery, {1}, {1}),
     ],
 )
 def test_what_is_committed_and_what_must_have_a_record(
@@ -344,7 +316,7 @@ def test_what_is_committed_and_what_must_have_a_record(
     assert (type(state), state.isr, state.maximal_isr) == (kind, isr, maximal)
 
 
-@pytest.mark.parametrize("begin", [committed, expanding, shrinking, recovering])
+@pytest.mark.parametrize("begin", [committed, expanding, shrinking])
 @pytest.mark.parametrize("newer", [changed(THREE, isr=(1, 2)), changed(THREE, leader_epoch=5)])
 def test_newer_metadata_end_whatever_is_under_way(
     begin: object, newer: PartitionRegistration

@@ -1,0 +1,190 @@
+"""Shell: asking the controller to change ISRs (AlterPartition, KIP-497).
+
+Rules of this file:
+- One request at a time is under way for the whole broker; what is proposed meanwhile goes with the next one, of each
+  partition the latest. So a controller that is slow or away is not asked more the longer it is.
+- What comes of a proposal is the partition's to decide (`LeaderPartition.alter_partition_answered`): each is told the
+  answer, or the error that stands for none. Whoever wants it asked again says so, with a pause.
+- The broker epoch is the one of the moment of sending: a broker that has just registered anew asks in its new epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.net.metrics_names import meter
+from broker.replica.isr import Answer, Proposal
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AlterPartitionRequest
+from kafka_ds.wire.messages.brokers import (
+    AlterPartitionBrokerState,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    AlterPartitionResponsePartition,
+)
+
+if TYPE_CHECKING:
+    from broker.net.metrics_names import Sample
+    from broker.replica.effects import NoteIsr, ProposeIsr
+    from broker.replica.hosted import HostedPartition
+
+_LOGGER = logging.getLogger(__name__)
+
+_BEAN = "kafka.server:type=ReplicaManager,name="
+_EXPANDS = meter(f"{_BEAN}IsrExpandsPerSec", "Replicas that came into an ISR, by the change.")
+_SHRINKS = meter(f"{_BEAN}IsrShrinksPerSec", "Replicas that went out of an ISR, by the change.")
+_FAILED = meter(f"{_BEAN}FailedIsrUpdatesPerSec", "Changes of an ISR that the controller refused.")
+
+Key = tuple[bytes, int]
+Batch = Mapping[Key, "tuple[HostedPartition, Proposal]"]
+
+
+class Asks(Protocol):
+    """The way to the active controller."""
+
+    async def ask(self, request: Any, *, timeout_ms: int) -> Any:
+        """Its answer; raises KafkaError."""
+
+
+class IsrProposals:
+    """The proposals of all partitions that this broker leads."""
+
+    def __init__(
+        self, controller: Asks, *, node_id: int, broker_epoch: Callable[[], int], timeout_ms: int
+    ) -> None:
+        """`timeout_ms` bounds one request; it is asked again until metadata or an answer decide."""
+        self._controller = controller
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = timeout_ms
+        self._waiting: dict[Key, tuple[HostedPartition, Proposal]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self.expands = self.shrinks = self.failed = 0
+
+    def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
+        """Ask, and apply the answer."""
+        loop = asyncio.get_running_loop()
+        if effect.after_ms:
+            loop.call_later(effect.after_ms / 1000, self._add, partition, effect.proposal)
+        else:
+            self._add(partition, effect.proposal)
+
+    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
+        """Count what came of a proposal."""
+        self.expands += effect.expanded
+        self.shrinks += effect.shrunk
+        self.failed += not (effect.expanded or effect.shrunk)
+        if effect.expanded or effect.shrunk:
+            leader = partition.leader
+            isr = ",".join(map(str, sorted(leader.isr)))
+            _LOGGER.info(
+                "%s-%d has the ISR %s at partition epoch %d",
+                partition.topic, partition.index, isr, leader.partition_epoch,
+            )  # fmt: skip
+
+    def samples(self) -> Iterator[Sample]:
+        """What has come of the proposals."""
+        yield _EXPANDS, (), self.expands
+        yield _SHRINKS, (), self.shrinks
+        yield _FAILED, (), self.failed
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        self._is_stopped = True
+        self._waiting.clear()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _add(self, partition: HostedPartition, proposal: Proposal) -> None:
+        if self._is_stopped or partition.is_lost or not partition.leader.awaits(proposal):
+            return  # It has been overtaken by metadata.
+        self._waiting[partition.topic_id, partition.index] = (partition, proposal)
+        if self._asking is None:
+            # In the loop's next turn: what one event has brought about goes together.
+            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="isr")
+
+    async def _ask_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, {}
+                self._tell(batch, await self._ask(batch))
+        finally:
+            self._asking = None
+
+    async def _ask(self, batch: Batch) -> Callable[[Key], Answer]:
+        """What the controller says of each."""
+        try:
+            response = await self._controller.ask(self._request(batch), timeout_ms=self._timeout_ms)
+        except KafkaError as error:
+            _LOGGER.warning("the controller does not answer about %d ISRs: %s", len(batch), error)
+            failed = Answer(error=error.code)
+            return lambda _: failed
+        except Exception:
+            # A mistake of ours must not leave the ISRs as they are for ever.
+            _LOGGER.exception("asking about %d ISRs", len(batch))
+            unknown = Answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+            return lambda _: unknown
+        whole = ErrorCode(response.error_code)
+        if whole is not ErrorCode.NONE:
+            _LOGGER.warning("the controller takes no ISRs from this broker: %s", whole.name)
+        answers = {
+            (topic.topic_id, each.partition_index): _answer(each)
+            for topic in response.topics
+            for each in topic.partitions
+        }
+        # One that is not in the answer was forgotten over there.
+        missing = Answer(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
+        return lambda key: answers.get(key, missing)
+
+    def _tell(self, batch: Batch, answer_of: Callable[[Key], Answer]) -> None:
+        for key, (partition, proposal) in batch.items():
+            if partition.is_lost:
+                continue
+            answer = answer_of(key)
+            if answer.error is not ErrorCode.NONE:
+                _LOGGER.info(
+                    "%s-%d keeps its ISR for now: %s",
+                    partition.topic, partition.index, answer.error.name,
+                )  # fmt: skip
+            partition.answered(proposal, answer)
+
+    def _request(self, batch: Batch) -> AlterPartitionRequest:
+        own_epoch = self._broker_epoch()
+        topics: dict[bytes, AlterPartitionRequestTopic] = {}
+        for (topic_id, index), (_, proposal) in batch.items():
+            topic = topics.setdefault(
+                topic_id, AlterPartitionRequestTopic(topic_id=topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                AlterPartitionRequestPartition(
+                    partition_index=index,
+                    leader_epoch=proposal.leader_epoch,
+                    partition_epoch=proposal.partition_epoch,
+                    leader_recovery_state=proposal.leader_recovery_state,
+                    new_isr=[member for member, _ in proposal.isr],
+                    new_isr_with_epochs=[
+                        AlterPartitionBrokerState(
+                            broker_id=member,
+                            broker_epoch=own_epoch if member == self._node_id else epoch,
+                        )
+                        for member, epoch in proposal.isr
+                    ],
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._node_id, broker_epoch=own_epoch, topics=list(topics.values())
+        )
+
+
+def _answer(told: AlterPartitionResponsePartition) -> Answer:
+    return Answer(
+        error=ErrorCode(told.error_code),
+        isr=tuple(told.isr),
+        leader_epoch=told.leader_epoch,
+        partition_epoch=told.partition_epoch,
+        leader_recovery_state=told.leader_recovery_state,
+    )
