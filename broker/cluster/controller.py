@@ -228,16 +228,9 @@ class Controller:
         """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
         return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))
 
-    def balance_leaders(self, imbalance_percentage: int = 0) -> Decision[int]:
-        """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved.
-
-        `imbalance_percentage` is leader.imbalance.per.broker.percentage: brokers up to it are left alone.
-        """
-        return self._decide(lambda d: elections.balance_leaders(d, imbalance_percentage))
-
-    def elect_where_allowed(self) -> Decision[int]:
-        """Elect anybody where nobody leads and topics allow it; how many partitions that helped."""
-        return self._decide(elections.elect_where_allowed)
+    def balance_leaders(self) -> Decision[int]:
+        """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved."""
+        return self._decide(elections.balance_leaders)
 
     def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True

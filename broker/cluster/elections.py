@@ -4,15 +4,15 @@ Rules of this file (those of KRaft's ReplicationControlManager):
 - A preferred election is needed where the first replica does not lead, an unclean one where nobody leads. Where it is
   not: ELECTION_NOT_NEEDED. Where all partitions are asked for, those that need none are not named.
 - An election that finds nobody: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
-- By the clock, where auto.leader.rebalance.enable says so, leadership goes back to preferred replicas; it goes from
-  brokers whose share of preferred partitions led by others is above leader.imbalance.per.broker.percentage. What is one
-  commit has a limit; the rest waits for the next time.
+- By the clock, where auto.leader.rebalance.enable says so, leadership goes back to all preferred replicas that are in
+  sync (KRaft knows no percentage that would be tolerated). One turn has a limit; the rest waits for the next.
+- A topic that begins to allow unclean elections gets its leaders in the same commit; so nobody has to look for
+  such partitions by the clock.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -89,43 +89,24 @@ def _hold_election(
 # -- by the clock ---------------------------------------------------------------------------------
 
 
-def balance_leaders(draft: Draft, imbalance_percentage: int) -> int:
+def balance_leaders(draft: Draft) -> int:
     """Give leadership back to preferred replicas; how many partitions that could be done for."""
 
     def hold(change: PartitionChange) -> None:
         change.election = Election.PREFERRED
 
     moved = 0
-    for key in _imbalanced(draft, imbalance_percentage):
+    for _, key, registration in draft.partitions():
         if moved == ELECTIONS_PER_TURN_MAX:
             break
-        moved += draft.change(key, hold) is not None
+        first = registration.replicas[0]
+        if registration.leader != first and first in registration.isr:
+            moved += draft.change(key, hold) is not None
     return moved
 
 
-def _imbalanced(draft: Draft, percentage: int) -> Iterable[PartitionKey]:
-    preferred: Counter[int] = Counter()
-    elsewhere: Counter[int] = Counter()
-    keys: list[tuple[int, PartitionKey]] = []
-    for _, key, registration in draft.partitions():
-        first = registration.replicas[0]
-        preferred[first] += 1
-        if registration.leader != first and draft.is_active(first):
-            elsewhere[first] += 1
-            if first in registration.isr:
-                keys.append((first, key))
-    return [key for first, key in keys if elsewhere[first] * 100 > percentage * preferred[first]]
-
-
-def elect_where_allowed(draft: Draft) -> int:
-    """Elect leaders for partitions without one whose topics allow unclean elections; how many got one.
-
-    For topics that allow it since a moment ago, and by the clock (unclean.leader.election.interval.ms).
-    """
-    elected = 0
+def elect_where_allowed(draft: Draft) -> None:
+    """Elect leaders for partitions without one whose topics allow unclean elections (since a moment ago)."""
     for topic, key, registration in draft.partitions():
-        if elected == ELECTIONS_PER_TURN_MAX:
-            break
         if registration.leader == NO_LEADER and draft.is_unclean_election_enabled(topic.name):
-            elected += draft.change(key) is not None
-    return elected
+            draft.change(key)

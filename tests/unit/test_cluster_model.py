@@ -27,6 +27,7 @@ from broker.cluster.events import (
     from_json,
     to_json,
 )
+from broker.cluster.features import ELR_FEATURE
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.isr import AlterPartition
 from broker.cluster.partition_change import directory_of
@@ -331,9 +332,9 @@ class Cluster(RuleBasedStateMachine):
         wanted = None if everything else [(name, index)]
         self.desk.take(self.desk.controller.elect_leaders(kind, wanted))
 
-    @rule(percentage=st.sampled_from([0, 10, 50]))
-    def balance(self, percentage: int) -> None:
-        self.desk.take(self.desk.controller.balance_leaders(percentage))
+    @rule()
+    def balance(self) -> None:
+        self.desk.take(self.desk.controller.balance_leaders())
 
     @rule(name=names, wanted=st.lists(brokers, unique=True, max_size=3))
     def reassign(self, name: str, wanted: list[int]) -> None:
@@ -403,7 +404,9 @@ class Cluster(RuleBasedStateMachine):
                 assert not isr & elr
                 assert set(now.adding_replicas) | set(now.removing_replicas) <= replicas
                 assert len(now.directories) in (0, len(now.replicas))
-                if len(isr) >= self.needed(name, now):
+                if len(isr) >= self.needed(name, now) or not self.image.features.get(
+                    ELR_FEATURE, 1
+                ):
                     assert not elr, (name, index, now)
                 self.check_leader(name, now)
                 self.check_move(now)

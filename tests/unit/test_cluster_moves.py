@@ -121,17 +121,28 @@ def test_a_clean_leader_is_preferred_where_both_could_be() -> None:
     assert (desk.partition().leader, desk.partition().leader_recovery_state) == (3, RECOVERED)
 
 
-def test_leaders_are_balanced_where_too_many_are_elsewhere() -> None:
+def test_leaders_go_back_to_preferred_replicas_that_are_in_sync() -> None:
     desk = Desk(1, 2)
     desk.create(*[(1, 2)] * 10)
     desk.alter_isr(1, 2)
     desk.fence(1)
     desk.beat(1)
     come_back(desk, 2, 1)
-    assert desk.take(desk.controller.balance_leaders(100)) == 0
     # Only partition 0 has its preferred replica in sync again.
-    assert desk.take(desk.controller.balance_leaders(10)) == 1
+    assert desk.take(desk.controller.balance_leaders()) == 1
     assert [desk.partition(i).leader for i in range(10)] == [1] + [2] * 9
+    assert desk.take(desk.controller.balance_leaders()) == 0
+
+
+def test_a_turn_of_the_timer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.cluster.elections.ELECTIONS_PER_TURN_MAX", 2)
+    desk = Desk(1, 2)
+    desk.create(*[(1, 2)] * 3)
+    for index in range(3):
+        wanted = Reassignment(topic="t", partition=index, replicas=(2, 1))
+        desk.take(desk.controller.alter_reassignments([wanted]))
+    assert desk.take(desk.controller.balance_leaders()) == 2
+    assert desk.take(desk.controller.balance_leaders()) == 1
 
 
 # -- reassignment (KIP-455) -----------------------------------------------------------------------
