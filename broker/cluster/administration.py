@@ -77,7 +77,6 @@ class ConfigRules:
     where the setting is no list.
     """
 
-    node_id: int
     check_topic: Callable[[Overrides, Overrides], None]
     check_broker: Callable[[Mapping[str, Overrides], MetadataImage], None]
     list_of: Callable[[int, str], Sequence[str] | None]
@@ -99,7 +98,7 @@ def alter_configs(
             if counts[key] > 1:
                 message = "Each resource must appear at most once."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-            before = _present(image, wanted, rules)
+            before = _present(image, wanted)
             after = _altered(before, wanted, rules)
             if wanted.resource_type == TOPIC_RESOURCE:
                 rules.check_topic(before, after)
@@ -138,15 +137,15 @@ def judge_elr(draft: Draft) -> None:
             draft.change(key)
 
 
-def _present(image: MetadataImage, wanted: ResourceAlteration, rules: ConfigRules) -> Overrides:
+def _present(image: MetadataImage, wanted: ResourceAlteration) -> Overrides:
     """The settings that the resource has of its own, or why it has none."""
     name = wanted.resource_name
     if wanted.resource_type == TOPIC_RESOURCE:
         return _topic_of(image, name).configs
     if wanted.resource_type == BROKER_RESOURCE:
-        if name not in ("", str(rules.node_id)):
+        if name and name not in map(str, image.brokers):
             message = (
-                f"Unexpected broker id, expected {rules.node_id} or empty string, but "
+                f"Unexpected broker id, expected one of {sorted(image.brokers)} or empty string, but "
                 f"received {name}"
             )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)

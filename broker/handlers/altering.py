@@ -7,6 +7,7 @@ logs have it. What may be changed and how it looks is said by the declarations o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from broker.cluster.administration import (
     ConfigRules,
@@ -72,9 +73,7 @@ def rules_of(config: BrokerConfig) -> ConfigRules:
         items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
         return items
 
-    return ConfigRules(
-        node_id=config.node_id, check_topic=check_topic, check_broker=check_broker, list_of=list_of
-    )
+    return ConfigRules(check_topic=check_topic, check_broker=check_broker, list_of=list_of)
 
 
 def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> None:
@@ -96,8 +95,14 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
 def _check_broker(
     config: BrokerConfig, changes: Mapping[str, Overrides], image: MetadataImage
 ) -> None:
-    """The settings themselves, and that every topic's own still fit them."""
+    """The settings themselves, and that every topic's own still fit them.
+
+    Those of another broker are judged as if it had this one's file: its own is not known here.
+    """
     try:
+        for name in changes:
+            if name:
+                with_changes(replace(config, node_id=int(name)), changes)
         changed = with_changes(config, changes)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None

@@ -10,8 +10,13 @@ from kafka_ds.wire.messages import (
     DescribeClusterRequest,
     DescribeQuorumRequest,
     ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
+)
+from kafka_ds.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
 )
 from kafka_ds.wire.messages.quorum import (
     DescribeQuorumRequestPartitionData,
@@ -183,6 +188,33 @@ async def test_everybody_tells_who_decides_who_follows_and_who_is_fenced(tmp_pat
             assert [b.broker_id for b in answer.brokers if b.is_fenced] == (
                 [stopped] if include else []
             )
+
+
+@in_loop
+async def test_a_broker_is_set_through_itself_or_any_other(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        for number, broker in enumerate([*cluster.others, cluster.controller]):
+            for node_id in (1, 2):
+                value = str(70_000 + 10 * number + node_id)
+                answer = await broker.ask(set_broker(node_id, "log.retention.ms", value), 1)
+                assert answer.responses[0].error_code == ErrorCode.NONE
+                changed = cluster.nodes[node_id]
+                await cluster.until(
+                    "the setting",
+                    lambda b=changed, v=value: str(b.node.config.topic.retention_ms) == v,  # type: ignore[misc]
+                )
+            answer = await broker.ask(set_broker(2, "log.retention.ms", "often"), 1)
+            assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+            answer = await broker.ask(set_broker(3, "log.retention.ms", "1"), 1)
+            assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+def set_broker(node_id: int, name: str, value: str) -> IncrementalAlterConfigsRequest:
+    config = IncrementalAlterableConfig(name=name, config_operation=0, value=value)
+    resource = IncrementalAlterConfigsResource(
+        resource_type=4, resource_name=str(node_id), configs=[config]
+    )
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
 @in_loop

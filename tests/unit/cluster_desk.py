@@ -39,7 +39,6 @@ def accept_configs(_: Mapping[str, str]) -> None:
 
 
 RULES = ConfigRules(
-    node_id=1,
     check_topic=lambda before, after: None,
     check_broker=lambda changes, image: None,
     list_of=lambda kind, name: None,
