@@ -213,3 +213,4 @@ class Election:
         self._sign_ms = max(self._sign_ms, now_ms)
         if self.stance in (Stance.ASKING, Stance.HESITATING):
             self.stance = Stance.FOLLOWING
+            self._due_ms = now_ms
