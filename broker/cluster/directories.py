@@ -34,8 +34,8 @@ RETRY_SECONDS = 0.5
 # A broker that begins waits so long for its replicas to be known where they are, before it serves clients.
 SETTLE_SECONDS_MAX = 5.0
 
-# The id of the directory with a partition's log, by topic and number.
-DirectoryOf = Callable[[str, int], bytes]
+# The id of the directory with a partition's log, by topic and number; None where it may be in one that has failed.
+DirectoryOf = Callable[[str, int], bytes | None]
 
 
 class DirectoryAssignments:
@@ -83,7 +83,8 @@ class DirectoryAssignments:
     ) -> None:
         if self._where is None or self._node_id not in registration.replicas:
             return
-        if directory_of(registration, self._node_id) != self._where(topic, index):
+        directory = self._where(topic, index)
+        if directory not in (None, directory_of(registration, self._node_id)):
             self._suspects[topic_id, index] = None
             self._news.set()
 
@@ -96,7 +97,8 @@ class DirectoryAssignments:
             registration = topic.partitions.get(index) if topic else None
             if topic is not None and registration and self._node_id in registration.replicas:
                 directory = self._where(topic.name, index)
-                if directory_of(registration, self._node_id) != directory:
+                known = directory_of(registration, self._node_id)
+                if directory is not None and directory != known:
                     yield key, directory
                     continue
             del self._suspects[key]

@@ -132,12 +132,18 @@ class LogManager:
         """How many logs of each directory are still to be opened."""
         return dict(self._loader.remaining)
 
-    def directory_id_of(self, topic: str, partition: int) -> bytes:
-        """The id of the directory that holds a partition's log, or would if it were made now."""
+    def directory_id_of(self, topic: str, partition: int) -> bytes | None:
+        """The id of the directory that holds a partition's log, or would if it were made now.
+
+        None where one has failed that may hold it.
+        """
         home = self._homes.get((topic, partition))
         if home is None:
+            online = self._directories.online
+            if len(online) < len(self._directories.all):
+                return None
             counts = Counter(self._homes.values())
-            home = min(self._directories.online, key=lambda each: counts[each])
+            home = min(online, key=lambda each: counts[each])
         return home.directory_id
 
     def load(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench import broker_parts, cleaning_parts, report, spark_parts, tier_parts
+from tests.bench import broker_parts, cleaning_parts, opening_parts, report, spark_parts, tier_parts
 
 RUNS = 3
 
@@ -19,6 +19,9 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "throughput": partial(broker_parts.throughput, folder / "throughput", out, runs),
         "latency": partial(broker_parts.latency, folder / "latency", out, runs),
         "start": partial(broker_parts.start, folder / "start", out, runs),
+        "open-large": partial(opening_parts.large, folder / "large", out, runs),
+        "open-many": partial(opening_parts.many, folder / "many", out, runs),
+        "start-many": partial(opening_parts.many_behind_a_broker, folder / "broker", out, runs),
         "conversion": partial(tier_parts.conversion, out, runs),
         "compaction": partial(cleaning_parts.compaction, out, runs),
         "cold": partial(tier_parts.cold, folder / "cold", out, runs),

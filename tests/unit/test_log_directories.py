@@ -127,6 +127,18 @@ def test_a_new_log_goes_where_it_can() -> None:
     assert bench.log(6).directory == "/a/t-6"
 
 
+def test_where_a_log_is() -> None:
+    bench = TwoDisks()
+    ids = bench.manager.directory_ids
+    assert bench.manager.directory_id_of("t", 1) == ids["/b"]
+    assert bench.manager.directory_id_of("t", 9) == ids["/a"], "where it would be made"
+    bench.disk.broken = {"/b"}
+    append(bench)
+    assert bench.manager.directory_id_of("t", 0) == ids["/a"]
+    assert bench.manager.directory_id_of("t", 1) is None, "not where it is not"
+    assert bench.manager.directory_id_of("t", 9) is None
+
+
 def test_no_room_is_no_failure() -> None:
     bench = TwoDisks()
     used = sum(len(bench.disk.contents(path)) for path in bench.disk.paths())
