@@ -1,0 +1,153 @@
+"""Three brokers as processes: what was acknowledged survives the death of its leader, byte for byte, on the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ds.wire.batch import iterate_headers, read_records
+from tests.processes import BrokerCluster, cluster, wait_until
+
+TOPIC = "orders"
+PARTITIONS = 3
+SETTINGS = {
+    "min.insync.replicas": 2,
+    "default.replication.factor": 3,
+    "log.segment.bytes": 1 << 20,
+    "replica.fetch.backoff.ms": 100,
+    "replica.lag.time.max.ms": 5_000,
+}
+
+
+class Writer:
+    """Produces with acks=all until told to stop; `acknowledged` are the values that brokers answered for."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: list[tuple[int, int, bytes]] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 60_000,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            value = f"{number}".encode() * 10
+            self._producer.produce(
+                TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            self._producer.poll(0.002)
+            number += 1
+        assert self._producer.flush(60) == 0
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged.append((message.partition(), message.offset(), message.value()))
+
+    def wait_for(self, more: int) -> None:
+        wanted = len(self.acknowledged) + more
+        wait_until(f"{more} more acknowledged", lambda: len(self.acknowledged) >= wanted)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def log_bytes(brokers: BrokerCluster, node_id: int, partition: int) -> bytes:
+    """All batches of a replica, whichever segments they are in."""
+    folder = Path(brokers[node_id].data) / f"{TOPIC}-{partition}"
+    data = bytearray()
+    for path in sorted(folder.glob("*.log")):
+        whole = path.read_bytes()
+        for position, header in iterate_headers(whole):
+            data += whole[position : position + header.size_in_bytes]
+    return bytes(data)
+
+
+def are_equal(brokers: BrokerCluster, node_ids: list[int]) -> bool:
+    return all(
+        len({log_bytes(brokers, node_id, index) for node_id in node_ids}) == 1
+        for index in range(PARTITIONS)
+    )
+
+
+def values(data: bytes) -> dict[int, bytes | None]:
+    found: dict[int, bytes | None] = {}
+    for position, header in iterate_headers(data):
+        for record in read_records(data[position : position + header.size_in_bytes], 0, header):
+            found[record.offset] = record.value
+    return found
+
+
+class Watcher:
+    """What the cluster says of the topic."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self) -> None:
+        made = self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
+        made[TOPIC].result(30)
+
+    def _partitions(self) -> dict[int, Any]:
+        topics = self._admin.list_topics(TOPIC, timeout=10).topics
+        found: dict[int, Any] = topics[TOPIC].partitions
+        return found
+
+    def leaders(self) -> list[int]:
+        return [each.leader for each in self._partitions().values()]
+
+    def is_leading(self, node_id: int) -> bool:
+        try:
+            return node_id in self.leaders()
+        except KafkaException:
+            return True  # Nobody says that it is not.
+
+    def all_in_sync(self) -> bool:
+        try:
+            return all(len(each.isrs) == 3 for each in self._partitions().values())
+        except KafkaException:
+            return False
+
+
+def eventually(what: str, condition: Callable[[], bool]) -> None:
+    wait_until(what, condition, timeout_s=60)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> None:
+    with cluster(tmp_path, 3, SETTINGS) as brokers:
+        watcher = Watcher(brokers.bootstrap)
+        watcher.create()
+        writer = Writer(brokers.bootstrap)
+        try:
+            writer.wait_for(200)
+            victim = watcher.leaders()[0]
+            getattr(brokers[victim], how)()
+            others = [node_id for node_id in brokers.brokers if node_id != victim]
+            eventually("other leaders", lambda: not watcher.is_leading(victim))
+            writer.wait_for(300)
+            brokers[victim].start()
+            writer.wait_for(300)
+        finally:
+            writer.stop()
+        eventually("the others are equal", lambda: are_equal(brokers, others))
+        eventually("the one that was away has caught up", lambda: are_equal(brokers, [1, 2, 3]))
+        eventually("all are in sync", watcher.all_in_sync)
+        stored = [values(log_bytes(brokers, victim, index)) for index in range(PARTITIONS)]
+        for partition, offset, value in writer.acknowledged:
+            assert stored[partition].get(offset) == value

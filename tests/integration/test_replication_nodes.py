@@ -1,0 +1,150 @@
+"""Brokers in one event loop that follow each other: what a leader has, its followers have, and go on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.log.log import Log
+from broker.replica.followed import FollowedPartition
+from broker.replica.hosted import HostedPartition
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
+from kafka_ds.wire.messages.replicas import ReassignablePartition, ReassignableTopic
+from kafka_ds.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+)
+from tests.in_process import Cluster, batch_of, in_process_cluster
+from tests.loops import in_loop
+from tests.unit.followed_logs import content
+
+QUICK = {"replica_fetch_backoff_ms": 20, "replica_fetch_wait_max_ms": 100}
+
+
+async def create(cluster: Cluster, *replicas: int, **configs: object) -> None:
+    """Topic "t" with one partition on these brokers, the first of which leads."""
+    topic = CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))],
+        configs=[
+            CreatableTopicConfig(name=name.replace("_", "."), value=str(value))
+            for name, value in configs.items()
+        ],
+    )
+    answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
+    assert answer.topics[0].error_code == ErrorCode.NONE, answer
+    await cluster.until("a leader", lambda: leader(cluster) is not None)
+
+
+def leader(cluster: Cluster) -> HostedPartition | None:
+    found = [each.node.replica_manager.find("t", 0) for each in cluster.nodes.values()]
+    return next((each for each in found if each is not None), None)
+
+
+def log_of(cluster: Cluster, node_id: int) -> Log:
+    partition = cluster.nodes[node_id].node.replica_manager.replica("t", 0)
+    assert partition is not None
+    return partition.log
+
+
+def agree(cluster: Cluster, *node_ids: int) -> bool:
+    """Whether these replicas have the same records, and know them to be committed."""
+    replicas = [cluster.nodes[node_id].node.replica_manager.replica("t", 0) for node_id in node_ids]
+    if any(each is None or each.high_watermark < each.log.log_end_offset for each in replicas):
+        return False
+    return len({content(each.log) for each in replicas if each is not None}) == 1
+
+
+async def produce(cluster: Cluster, count: int, *, node_id: int, size: int = 10) -> None:
+    for number in range(count):
+        batch = batch_of([b"%d" % number * size])
+        answer = await cluster.nodes[node_id].produce("t", batch, acks=-1)
+        assert answer.error_code == ErrorCode.NONE
+
+
+@in_loop
+async def test_followers_have_what_was_acknowledged(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **QUICK) as cluster:
+        await create(cluster, 2, 1, 3, min_insync_replicas=3)
+        await produce(cluster, 20, node_id=2)
+        assert log_of(cluster, 1).log_end_offset == log_of(cluster, 3).log_end_offset == 20
+        await cluster.until("agreement", lambda: agree(cluster, 1, 2, 3))
+        for node_id in (1, 3):
+            partition = cluster.nodes[node_id].node.replica_manager.replica("t", 0)
+            assert isinstance(partition, FollowedPartition)
+            assert partition.follower.lag == 0
+        assert log_of(cluster, 1).leader_epochs.entries == ((0, 0),)
+
+
+@in_loop
+async def test_a_follower_leads_on_and_the_leader_follows_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    async with in_process_cluster(tmp_path, 3, **QUICK) as cluster:
+        await create(cluster, 2, 1, 3)
+        await produce(cluster, 5, node_id=2)
+        await cluster.stop(2)
+        await cluster.until("another leader", lambda: leader(cluster) is not None)
+        (successor,) = [
+            node_id
+            for node_id, each in cluster.nodes.items()
+            if each.node.replica_manager.find("t", 0) is not None
+        ]
+        await produce(cluster, 5, node_id=successor)
+        await cluster.start(2)
+        await cluster.until("agreement", lambda: agree(cluster, 1, 2, 3))
+        assert log_of(cluster, 2).log_end_offset == 10
+        epochs = log_of(cluster, 2).leader_epochs.entries
+        assert epochs[0] == (0, 0)
+        assert epochs[-1] == log_of(cluster, successor).leader_epochs.entries[-1]
+
+
+@in_loop
+async def test_a_new_replica_begins_behind_the_lake(tmp_path: Path) -> None:
+    """What the leader has in the lake alone is not copied once more; producers and epochs come from the lake."""
+    settings = {
+        **QUICK,
+        "remote_log_storage_system_enable": "true",
+        "lake_local_grace_ms": 0,
+        "lake_start_delay_ms": 10,
+        "remote_log_manager_task_interval_ms": 100,
+        "log_retention_check_interval_ms": 100,
+        "log_segment_bytes": 1 << 20,
+    }
+    async with in_process_cluster(tmp_path, 2, **settings) as cluster:
+        await create(cluster, 1, local_retention_bytes=1)
+        await produce(cluster, 6, node_id=1, size=600_000)
+        mine = log_of(cluster, 1)
+        await cluster.until("a lake", lambda: mine.local_log_start_offset > 0, timeout_s=60)
+        await reassign(cluster, 1, 2)
+        await cluster.until("a follower", lambda: has_followed(cluster, 2, mine))
+        theirs = log_of(cluster, 2)
+        assert theirs.log_start_offset == 0
+        assert theirs.local_log_start_offset > 0
+        assert theirs.leader_epochs.entries == mine.leader_epochs.entries
+        await produce(cluster, 1, node_id=1)
+        await cluster.until("a follower", lambda: has_followed(cluster, 2, mine))
+        assert content(mine).endswith(content(theirs)) or content(theirs).endswith(content(mine))
+
+
+def has_followed(cluster: Cluster, node_id: int, log: Log) -> bool:
+    partition = cluster.nodes[node_id].node.replica_manager.replica("t", 0)
+    return partition is not None and partition.log.log_end_offset == log.log_end_offset
+
+
+async def reassign(cluster: Cluster, *replicas: int) -> None:
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=10_000,
+        topics=[
+            ReassignableTopic(
+                name="t",
+                partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))],
+            )
+        ],
+    )
+    answer = await cluster.controller.ask(request, 0)
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE, answer
