@@ -1,7 +1,9 @@
 """Shell: DeleteRecords 0-2: a partition begins later from now on; what lies below can be read no more.
 
 - An offset up to the high watermark, -1 meaning that one; beyond it or below -1: OFFSET_OUT_OF_RANGE. Below what the
-  partition begins with already nothing changes. The answer is where the partition begins now.
+  partition begins with already nothing changes. The answer is where the partition begins now: the least of all
+  replicas whose brokers live, once that has reached the offset. REQUEST_TIMED_OUT where it has not within timeout_ms;
+  the leader's own start has moved all the same.
 - When it is answered the new log start is durable (Kafka lets a crash take it back); a thread waits for the disk. Where
   that fails: KAFKA_STORAGE_ERROR for all. The segments below the new start go with the next run of retention. The lake
   is told in the background, so that a broker that loses its disk begins there too.
@@ -14,7 +16,9 @@ Left out: rows below the new start stay in the topic's table, where clients of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from broker.net.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
@@ -55,32 +59,55 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Move the log starts, or say why not."""
     node = context.node
-    topics = [_of_topic(topic, node) for topic in request.topics]
+    waiting: list[Coroutine[Any, Any, None]] = []
+    topics = [_of_topic(topic, node, waiting) for topic in request.topics]
     try:
         await node.log_manager.checkpoint_log_starts()
     except OSError as error:
+        for each in waiting:
+            each.close()
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    if waiting:
+        # Whoever does not come to its end in time is in its answer still what it was: REQUEST_TIMED_OUT.
+        tasks = [asyncio.ensure_future(each) for each in waiting]
+        _, late = await asyncio.wait(tasks, timeout=max(request.timeout_ms, 0) / 1000)
+        for task in late:
+            task.cancel()
     return DeleteRecordsResponse(topics=topics)
 
 
-def _of_topic(topic: DeleteRecordsTopic, node: Node) -> DeleteRecordsTopicResult:
+def _of_topic(
+    topic: DeleteRecordsTopic, node: Node, waiting: list[Coroutine[Any, Any, None]]
+) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
         try:
-            start = _delete(topic.name, wanted, node)
+            partition, offset = _delete(topic.name, wanted, node)
         except KafkaError as error:
             results.append(_refused(wanted, error.code))
             continue
-        results.append(
-            DeleteRecordsPartitionResult(
-                partition_index=wanted.partition_index, low_watermark=start
-            )
-        )
+        if partition.low_watermark() >= offset:
+            result = _deleted(wanted, partition.low_watermark())
+        else:
+            result = _refused(wanted, ErrorCode.REQUEST_TIMED_OUT)
+            waiting.append(_when_replicated(result, partition, offset))
+        results.append(result)
     return DeleteRecordsTopicResult(name=topic.name, partitions=results)
 
 
-def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> int:
-    """Where the partition begins from now on."""
+async def _when_replicated(
+    result: DeleteRecordsPartitionResult, partition: HostedPartition, offset: int
+) -> None:
+    """Fill the result in once no living replica has records below the offset."""
+    try:
+        result.low_watermark = await partition.deletion(offset)
+        result.error_code = ErrorCode.NONE
+    except KafkaError as error:
+        result.error_code = error.code
+
+
+def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> tuple[HostedPartition, int]:
+    """Move the leader's log start; where it was to begin."""
     image = node.metadata.topics.get(topic)
     if image is not None and image.is_internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -93,7 +120,13 @@ def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> int:
     partition.log.advance_log_start_offset(offset)
     if node.tier is not None and partition.log.config.remote_storage_enable:
         node.tier.log_start_moved(partition.log)
-    return partition.log.log_start_offset
+    return partition, offset
+
+
+def _deleted(wanted: DeleteRecordsPartition, low_watermark: int) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=low_watermark
+    )
 
 
 def _check_may_delete(partition: HostedPartition) -> None:

@@ -7,6 +7,9 @@
   looks there alone, too). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
   is not in the lake yet. -5 and -6 are -1 for a topic without a table.
 - What a consumer may not fetch is not found: offsets at or above its bound are -1.
+- OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) for the latest offset, and for a record that is not found below
+  the bound, while a new leader's high watermark is below the start of its epoch: more may be committed than it knows
+  yet, and an answer that went back would make consumers go back (KIP-207). Clients ask again.
 - UNSUPPORTED_VERSION for a special timestamp that the version does not know, or that nobody knows;
   INVALID_REQUEST for a partition asked for twice; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR
   where the lake cannot answer.
@@ -53,6 +56,7 @@ FIRST_VERSION_WITH = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 CONSUMER = -1
 NO_TIMESTAMP = -1
 NOT_FOUND = TimestampOffset(NO_TIMESTAMP, -1, -1)
@@ -120,7 +124,8 @@ class Lookup:
         if isinstance(found, TimestampOffset):
             self._fill(answer, found, partition)
         else:
-            self.waiting.append(self._fill_later(answer, found, partition))
+            is_record = wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+            self.waiting.append(self._fill_later(answer, found, partition, is_record=is_record))
         return answer
 
     async def completed(self, response: ListOffsetsResponse) -> ListOffsetsResponse:
@@ -138,10 +143,19 @@ class Lookup:
             return partition.fetchable_end(self._request.isolation_level)
         return partition.log.log_end_offset
 
+    def _check_is_known(self, partition: HostedPartition) -> None:
+        """Refuse to say what lies at the high watermark while a new leader has yet to learn where that is."""
+        if self._request.replica_id == CONSUMER and partition.leader.is_high_watermark_behind:
+            knows = self._version >= FIRST_VERSION_WITH_NOT_AVAILABLE
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE if knows else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+
     def _find(self, partition: HostedPartition, timestamp: int) -> Found:
         log = partition.log
         match timestamp:
             case -1:
+                self._check_is_known(partition)
                 epoch = log.leader_epochs.latest_epoch
                 return TimestampOffset(NO_TIMESTAMP, self._bound(partition), epoch)
             case -2:
@@ -208,9 +222,14 @@ class Lookup:
         answer: ListOffsetsPartitionResponse,
         found: Coroutine[Any, Any, TimestampOffset],
         partition: HostedPartition,
+        *,
+        is_record: bool,
     ) -> None:
         try:
-            self._fill(answer, await found, partition)
+            offset = await found
+            if is_record and not 0 <= offset.offset < self._bound(partition):
+                self._check_is_known(partition)
+            self._fill(answer, offset, partition)
         except KafkaError as error:
             answer.error_code = error.code
 

@@ -11,9 +11,12 @@ from broker.broker_config import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.net.dispatch import Waiting
 from broker.replica.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest
+from kafka_ds.wire.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.data import FetchReplicaState
+from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.in_process import (
+    NOW_MS,
     InProcess,
     batch_of,
     fetch_request,
@@ -322,3 +325,75 @@ async def test_nobody_is_sent_anywhere_unless_asked_for(
             await leader.fetch(replica, 1, fields={"high_watermark": 0})
         data = await broker.fetch("t", 0, rack_id="rack-2")
         assert (data.preferred_read_replica, values_of(data.records)) == (-1, [b"a"])
+
+
+# -- what clients are told while followers have yet to speak ---------------------------------------------
+
+
+async def listed(broker: InProcess, timestamp: int, version: int, **fields: Any) -> tuple[int, int]:
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topic = ListOffsetsTopic(name="t", partitions=[wanted])
+    request = ListOffsetsRequest(**{"replica_id": -1, "topics": [topic], **fields})
+    (found,) = (await broker.ask(request, version)).topics[0].partitions
+    return found.error_code, found.offset
+
+
+@in_loop
+async def test_the_latest_offset_is_not_known_at_first(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker)
+        await written(broker, b"a", b"b")
+        await leader.replicate((1, 2, 3))
+        for timestamp in (-1, 0, -3, NOW_MS):
+            found = await listed(broker, timestamp, 7)
+            assert found == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), timestamp
+        assert (await listed(broker, -1, 4))[0] == ErrorCode.LEADER_NOT_AVAILABLE
+        assert await listed(broker, -2, 7) == (ErrorCode.NONE, 0)
+        assert await listed(broker, -1, 7, replica_id=2) == (ErrorCode.NONE, 2)
+        for replica in (2, 3):
+            await leader.fetch(replica, 2, fields={"high_watermark": 0})
+        await written(broker, b"c")
+        assert await listed(broker, -1, 7) == (ErrorCode.NONE, 2)
+        assert await listed(broker, 0, 7) == (ErrorCode.NONE, 0)
+        assert await listed(broker, NOW_MS + 9, 7) == (ErrorCode.NONE, -1)
+
+
+def deleting(offset: int, timeout_ms: int) -> DeleteRecordsRequest:
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsTopic(name="t", partitions=[wanted])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
+@in_loop
+async def test_records_are_deleted_when_no_replica_has_them(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker)
+        await written(broker, b"a", b"b")
+        for replica in (2, 3):
+            await leader.fetch(replica, 2, fields={"high_watermark": 0})
+        waiting = broker.begin(deleting(1, 5000), 2)
+        assert isinstance(waiting, Waiting)
+        task = asyncio.ensure_future(waiting.result)
+        moved = {"log_start_offset": 1}
+        await leader.fetch(2, 2, fields=moved)
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        assert (await leader.fetch(3, 2, fields=moved)).log_start_offset == 1
+        (result,) = (await asyncio.wait_for(task, 2)).topics[0].partitions
+        assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, 1)
+
+
+@in_loop
+async def test_a_replica_that_is_late_and_one_that_is_gone(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker)
+        await written(broker, b"a", b"b")
+        for replica in (2, 3):
+            await leader.fetch(replica, 2, fields={"high_watermark": 0})
+        (late,) = (await broker.ask(deleting(1, 20), 2)).topics[0].partitions
+        assert (late.error_code, late.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert leader.partition.log.log_start_offset == 1
+        leader.register(3, fenced=True)
+        await leader.fetch(2, 2, fields={"log_start_offset": 1})
+        (done,) = (await broker.ask(deleting(1, 20), 2)).topics[0].partitions
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 1)
