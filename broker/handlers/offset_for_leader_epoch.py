@@ -4,10 +4,10 @@
   the current epoch; -1 and -1 where nothing is known (KIP-101, KIP-279).
 - The reader's own idea of the current epoch is checked first: FENCED_LEADER_EPOCH where it is behind,
   UNKNOWN_LEADER_EPOCH where it is ahead (KIP-320).
-- Partitions that are not here: UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER.
+- Partitions that are not led here: UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER. Leaders alone answer, as in
+  Kafka: a follower's epochs may be about to be cut.
 
-Versions: 3 the asking replica; 4 flexible.
-Left out: answers of followers.
+Versions: 3 the asking replica, which makes no difference; 4 flexible.
 """
 
 from __future__ import annotations
