@@ -80,6 +80,6 @@ def encode_events(events: Sequence[Event]) -> bytes:
 def decode_events(data: bytes | bytearray | memoryview) -> list[Event]:
     """Events as they came over the wire; ValueError where they cannot be understood."""
     listed = json.loads(bytes(data))
-    if not isinstance(listed, list):
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise ValueError("a commit is a list of events")
     return [from_json(each) for each in listed]

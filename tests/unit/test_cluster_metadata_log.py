@@ -2,88 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.cluster import table
-from broker.cluster.controller import Controller, Defaults, NewTopic, TopicResult
-from broker.cluster.driver import ClusterDriver
 from broker.cluster.events import (
     ClusterCreated,
-    Endpoint,
     Event,
     PartitionChanged,
     from_json,
 )
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity
-from broker.cluster.member import decide_claim
 from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
 from broker.settings import ConfigError
-from broker.system import new_uuid
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store import LocalStore, NotWritten
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 from tests.loops import in_loop
-
-ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)
-
-
-def take_any(_: Mapping[str, str]) -> None:
-    """Topics without settings need no check."""
-
-
-def new_controller(image: MetadataImage) -> Controller:
-    return Controller(image, defaults=Defaults(), new_uuid=new_uuid, check_configs=take_any)
-
-
-class Broker:
-    """A broker's part in the cluster, without the broker."""
-
-    def __init__(self, folder: Path, *, node_id: int = 1, store: Any = None) -> None:
-        self.node_id = node_id
-        self.log = MetadataLog(store or LocalStore(str(folder)))
-        self.image = self.log.load()
-        self.driver = ClusterDriver(
-            self.log, self.image, node_id=node_id, new_controller=new_controller
-        )
-
-    async def start(
-        self, cluster_id: str = "c", previous: int = -1, dead: int | None = None
-    ) -> bool:
-        identity = BrokerIdentity(
-            node_id=self.node_id,
-            cluster_id=cluster_id,
-            incarnation_id=new_uuid(),
-            endpoints=(ENDPOINT,),
-            rack=None,
-            log_dirs=(),
-            features=(),
-            previous_broker_epoch=previous,
-        )
-        return await self.driver.claim(lambda claiming: decide_claim(claiming, identity, dead))
-
-    async def allocate_producer_ids(self) -> range:
-        return await self.driver.decide(lambda c: c.allocate_producer_ids(self.node_id))
-
-    async def create(self, *names: str) -> list[TopicResult]:
-        return await self.driver.create_topics([NewTopic(name=name) for name in names])
-
-
-def versions(folder: Path) -> list[Path]:
-    return sorted((folder / CLUSTER_METADATA / "_delta_log").glob("*.json"))
-
-
-def events_of(path: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    info = next(line["commitInfo"] for line in lines if "commitInfo" in line)
-    events: list[dict[str, Any]] = info["kafkaDs"].get("events", [])
-    return events
+from tests.unit.metadata_broker import Broker, events_of, versions
 
 
 def state(image: MetadataImage) -> object:

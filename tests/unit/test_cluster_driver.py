@@ -1,0 +1,195 @@
+"""Several brokers' metadata over one folder: claims that race, controllers that are deposed, brokers that follow."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.events import PartitionChanged
+from broker.cluster.image import MetadataImage
+from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.tail import Tail, decode_events
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from tests.loops import in_loop
+from tests.unit.metadata_broker import Broker, events_of, versions
+
+
+def durable(folder: Path) -> MetadataImage:
+    return MetadataLog(LocalStore(str(folder))).load()
+
+
+async def stop(*brokers: Broker) -> None:
+    for broker in brokers:
+        await broker.driver.stop()
+
+
+@in_loop
+async def test_of_brokers_that_claim_together_one_wins(memory_path: Path) -> None:
+    brokers = [Broker(memory_path, node_id=i) for i in range(1, 6)]
+    won = await asyncio.gather(*(broker.start() for broker in brokers))
+    assert won.count(True) == 1
+    winner = brokers[won.index(True)]
+    assert durable(memory_path).controller_id == winner.node_id
+    for broker in brokers:
+        assert broker.driver.is_active is (broker is winner)
+        # Who lost knows who won.
+        assert broker.image.controller_id == winner.node_id
+        assert broker.image.controller_epoch == 1
+    await stop(*brokers)
+
+
+@in_loop
+async def test_who_meant_to_depose_another_one_does_not_claim(memory_path: Path) -> None:
+    first, second, third = (Broker(memory_path, node_id=i) for i in (1, 2, 3))
+    await first.start()
+    await third.driver.catch_up()
+    assert await third.start(dead=1)
+    # The second one had nobody in mind, and the log has had two controllers since.
+    assert not await second.start()
+    assert durable(memory_path).controller_epoch == 2
+    assert third.driver.is_active
+    await stop(first, second, third)
+
+
+@in_loop
+async def test_a_claim_on_the_dead_fences_it_and_moves_its_leaders_at_once(
+    memory_path: Path,
+) -> None:
+    first, second = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    await first.start()
+    await first.create("t")
+    await second.driver.catch_up()
+    before = len(versions(memory_path))
+    assert await second.start(dead=1)
+    assert len(versions(memory_path)) == before + 1
+    image = durable(memory_path)
+    assert image.brokers[1].fenced and not image.brokers[2].fenced
+    assert image.topics["t"].partitions[0].leader == -1
+    kinds = [event["type"] for event in events_of(versions(memory_path)[-1])]
+    assert kinds[0] == "ControllerChange"
+    assert {"FenceBroker", "RegisterBroker", "PartitionChanged"} < set(kinds)
+    await stop(first, second)
+
+
+@in_loop
+async def test_an_idle_controller_finds_out_that_it_is_none_any_more(memory_path: Path) -> None:
+    old, new, resigned = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2), []
+    await old.start()
+    old.driver.on_resigned = lambda: resigned.append(True)
+    assert await old.driver.confirm()
+    await new.driver.catch_up()
+    await new.start()
+    await new.create("t")
+    assert not await old.driver.confirm()
+    assert resigned == [True]
+    # It has taken in what it met.
+    assert "t" in old.image.topics
+    assert old.image.controller_id == 2
+    with pytest.raises(KafkaError) as refused:
+        await old.create("u")
+    assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    assert "u" not in durable(memory_path).topics
+    await stop(old, new)
+
+
+@in_loop
+async def test_all_that_a_deposed_controller_had_pending_comes_to_nothing(
+    memory_path: Path,
+) -> None:
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    await old.start()
+    await new.driver.catch_up()
+    await new.start()
+    answers = await asyncio.gather(
+        *(old.create(f"t{i}") for i in range(20)), return_exceptions=True
+    )
+    assert all(isinstance(a, KafkaError) and a.code is ErrorCode.NOT_CONTROLLER for a in answers)
+    assert not durable(memory_path).topics
+    # Deciding again later needs a claim.
+    await old.driver.catch_up()
+    assert await old.start()
+    await old.create("t0")
+    assert list(durable(memory_path).topics) == ["t0"]
+    await stop(old, new)
+
+
+class LosingStore(LocalStore):
+    """Loses the answer to the next write that it is told to, after it was done."""
+
+    loses = 0
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        won = super().put_if_absent(path, data)
+        if self.loses and path.endswith(".json"):
+            self.loses -= 1
+            raise OSError("the answer was lost")
+        return won
+
+
+@in_loop
+async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.3)
+    store = LosingStore(str(memory_path))
+    old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
+    await old.start()
+    await new.driver.catch_up()
+    store.loses = 1
+    creating = asyncio.ensure_future(old.create("t"))
+    while store.loses:
+        await asyncio.sleep(0.01)
+    assert await new.start()
+    assert "t" in new.image.topics
+    # It was durable before the claim, and so it is answered as done.
+    (result,) = await creating
+    assert result.error == ErrorCode.NONE
+    assert not await old.driver.confirm()
+    await stop(old, new)
+
+
+@in_loop
+async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) -> None:
+    leader, follower = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    applied: list[Any] = []
+
+    async def apply(events: Any) -> None:
+        applied.extend(events)
+
+    await leader.start()
+    await follower.driver.catch_up()
+    await follower.driver.begin_applying(lambda: asyncio.sleep(0), apply)
+    for name in ("a", "b", "c"):
+        await leader.create(name)
+    entries = leader.driver.entries_after(follower.image.version, 1)
+    assert entries is not None and len(entries) == 1, "at least one, however large"
+    entries = leader.driver.entries_after(follower.image.version, 1 << 20) or []
+    assert [entry.version for entry in entries] == [2, 3, 4]
+    told = [(entry.version, decode_events(entry.encoded)) for entry in entries]
+    await follower.driver.follow(told)
+    await follower.driver.follow(told)  # An answer that comes twice changes nothing.
+    assert list(follower.image.topics) == ["a", "b", "c"]
+    assert follower.image.version == leader.image.version
+    assert sum(isinstance(event, PartitionChanged) for event in applied) == 3
+    assert leader.driver.entries_after(leader.image.version, 1 << 20) == []
+    await stop(leader, follower)
+
+
+def test_a_tail_that_forgot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.cluster.tail.COMMITS_MAX", 3)
+    tail = Tail(10)
+    for version in (11, 13, 14, 17):
+        tail.add(version, [])
+    assert tail.after(10, 100) is None
+    assert [each.version for each in tail.after(11, 100) or []] == [13, 14, 17]
+    assert [each.version for each in tail.after(13, 100) or []] == [14, 17]
+    assert tail.after(17, 100) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'[{"type":"Unheard"}]', b"[1]", b"\xff"])
+def test_bytes_that_are_no_events_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_events(data)
