@@ -7,8 +7,8 @@ Rules of this file (those of KRaft's PartitionReassignmentReplicas and -Revert):
 - Adding are those that the partition did not have before the first move that is not finished. So another target in
   the middle of a move, and a cancellation, count from there; a replica that was coming and is not wanted any more
   is both adding and removing, and stays until the move ends, for it may be the only one in sync.
-- A move is cancelled by a target of None: the replicas that came go at once. Where they are all that is left in sync,
-  that would lose data, and needs unclean.leader.election.enable.
+- A move is cancelled by a target of None: the replicas that came go at once. Where they are all that is left of those
+  in sync, eligible or last known to lead, that would lose data, and needs unclean.leader.election.enable.
 - A target that is what is there already needs no move and is no error.
 """
 
@@ -126,7 +126,7 @@ def _cancel(
     adding = registration.adding_replicas
     replicas = _before(registration)
     isr = tuple(each for each in registration.isr if each not in adding)
-    held = set(registration.isr) | set(registration.elr)
+    held = {*registration.isr, *registration.elr, *registration.last_known_elr}
     is_unclean = bool(held) and held <= set(adding)
     if not replicas or (is_unclean and not draft.is_unclean_election_enabled(wanted.topic)):
         message = (

@@ -263,6 +263,19 @@ def test_a_cancellation_that_would_lose_data_needs_leave_to(unclean: bool) -> No
     assert (desk.partition().leader, desk.partition().leader_recovery_state) == (1, RECOVERING)
 
 
+def test_a_cancellation_forgets_no_last_known_leader() -> None:
+    desk = Desk(1, 2, 3)
+    desk.create((1,))
+    desk.reassign(2, 3)
+    desk.alter_isr(1, 2)
+    desk.fence(1)
+    desk.restart(2, clean=False)
+    now = desk.partition()
+    assert (now.isr, now.elr, now.last_known_elr) == ((), (), (2,))
+    assert desk.reassign().error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert desk.partition().last_known_elr == (2,)
+
+
 def test_moves_that_make_no_sense() -> None:
     desk = Desk(1, 2)
     desk.create((1, 2))
