@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from broker.cluster.metrics import cluster_samples
 from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
@@ -162,6 +163,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
     yield from node.replica_manager.topic_metrics.samples()
     yield from node.cleaner.samples()
     yield ACTIVE_CONTROLLER, (), int(node.controller.is_active)
+    yield from cluster_samples(node.controller, node.member)
     for metric, count in _OF_CLUSTER.items():
         yield metric, (), count(node.metadata)
     for metric, read in _OF_PARTITION.items():

@@ -84,6 +84,8 @@ class Candidacy:
         self._lease_due_ms = 0
         self._awake_ms = clock.monotonic_ms()
         self._was_active = False
+        # Counted for the metrics.
+        self.store_errors = 0
         image = driver.image
         self.election = Election(
             settings.node_id,
@@ -157,6 +159,7 @@ class Candidacy:
                 if await self._driver.confirm():
                     await self._write(self._driver.image.controller_epoch)
             except OSError as error:
+                self.store_errors += 1
                 _LOGGER.warning("the controller's lease cannot be written: %s", error)
         return self._lease_due_ms
 
@@ -205,6 +208,7 @@ class Candidacy:
         except FileNotFoundError:
             self._lease = None
         except OSError as error:
+            self.store_errors += 1
             _LOGGER.warning("%s cannot be read: %s", LEASE_PATH, error)
             return
         self.election.sees_lease(self._lease, self._clock.monotonic_ms())
@@ -284,6 +288,7 @@ class Candidacy:
             await self._write(image.controller_epoch + 1)
             won = await driver.claim(lambda claiming: self._decide_claim(claiming, dead))
         except OSError as error:
+            self.store_errors += 1
             _LOGGER.warning("%s does not answer: %s", driver.folder, error)
         now_ms = self._clock.monotonic_ms()
         if not won:

@@ -1,0 +1,53 @@
+"""Pure: what a broker shows of its part in the cluster, under Kafka's names.
+
+Rules of this file: counters only grow, from the start of the process; what the metadata themselves say is shown by
+`broker.node_metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.net.metrics_names import Sample, attribute, gauge
+
+if TYPE_CHECKING:
+    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.member import ClusterMember
+
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_METADATA = "kafka.server:type=broker-metadata-metrics"
+
+NEW_ACTIVE_CONTROLLERS = gauge(
+    f"{_CONTROLLER}NewActiveControllersCount", "How often this broker has become the controller."
+)
+METADATA_ERRORS = gauge(
+    f"{_CONTROLLER}MetadataErrorCount", "Commits that took no effect on this broker."
+)
+LAST_COMMITTED = gauge(
+    f"{_CONTROLLER}LastCommittedRecordOffset",
+    "The version of the metadata's table that is durable.",
+)
+PENDING = gauge(
+    f"{_CONTROLLER}PendingDecisionCount",
+    "Decisions that wait for the store to take those before them.",
+    ours=True,
+)
+STORE_AWAY = gauge(
+    f"{_CONTROLLER}MetadataStoreUnansweredCount",
+    "How often the store did not say what became of a commit, or could not be reached; each is tried again.",
+    ours=True,
+)
+APPLY_ERRORS = attribute(
+    _METADATA, "metadata-apply-error-count", "Commits that took no effect on this broker."
+)
+
+
+def cluster_samples(driver: ClusterDriver, member: ClusterMember) -> Iterator[Sample]:
+    """Everything that is counted."""
+    yield NEW_ACTIVE_CONTROLLERS, (), driver.new_active_controllers
+    yield METADATA_ERRORS, (), driver.apply_errors
+    yield APPLY_ERRORS, (), driver.apply_errors
+    yield LAST_COMMITTED, (), driver.image.version
+    yield PENDING, (), driver.pending
+    yield STORE_AWAY, (), driver.fates_unknown + member.candidacy.store_errors
