@@ -226,7 +226,7 @@ class Node:
             config_for=self._config_for,
             flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
-            topic_id_for=self._topic_id_for,
+            topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
             recovery_threads=config.num_recovery_threads_per_data_dir,
             soon=loop.call_soon,
         )
@@ -247,10 +247,6 @@ class Node:
                 f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
                 f"{self.log_manager.cluster_id}"
             )
-
-    def _topic_id_for(self, topic: str) -> bytes | None:
-        known = self.metadata.topics.get(topic)
-        return None if known is None else known.topic_id
 
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)

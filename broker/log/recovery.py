@@ -18,15 +18,18 @@ from dataclasses import dataclass
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
 from broker.log.config import LogConfig
+from broker.log.directory import LogDirectoryError
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
 from broker.log.index import RELATIVE_OFFSET_MAX
 from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
-from broker.log.scan import headers, valid_batches
+from broker.log.scan import headers, is_legacy, valid_batches
 from broker.log.segment import Segment
 from broker.seams import Disk
 from kafka_ds.wire.batch import BatchHeader, CorruptRecord
+
+_LEGACY = "{} holds messages of format 0 or 1, which Kafka 4 does not write (KIP-724) and this broker does not read"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,6 +276,8 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
     if segment.size_bytes < size:
+        if is_legacy(segment.file.read, segment.size_bytes, size):
+            raise LogDirectoryError(_LEGACY.format(segment.path))
         segment.cut_file(segment.size_bytes)
     segment.complete_indexes(with_aborted=False)
     return segment.size_bytes == size

@@ -75,6 +75,7 @@ record_parts = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(record_parts, min_size=1, max_size=6))
 def test_what_the_records_say(parts: list[tuple[Any, ...]]) -> None:
     made = [Record(i, *rest) for i, rest in enumerate(parts)]
@@ -87,7 +88,7 @@ def test_what_the_records_say(parts: list[tuple[Any, ...]]) -> None:
     assert found.has_null_key == any(record.key is None for record in made)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_what_is_no_record_is_refused_as_the_reference_does(data: st.DataObject) -> None:
     batch = bytearray(build_batch(RECORDS[:5]))
