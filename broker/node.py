@@ -38,6 +38,7 @@ from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import ClusterMember
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.topic_names import in_force
 from broker.config import BrokerConfig, log_config
 from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
@@ -251,7 +252,7 @@ class Node:
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)
         try:
-            return log_config(self.config, known.configs if known is not None else {})
+            return log_config(self.config, in_force(topic, known.configs if known else {}))
         except ConfigError as error:
             raise ConfigError(f"topic {topic}: {error}") from None
 

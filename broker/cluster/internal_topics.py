@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 from broker.cluster.controller import NewTopic, TopicResult
 from broker.cluster.image import MetadataImage
-from broker.config import topic_settings
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,14 +80,8 @@ class InternalTopic:
 
 
 def _configs(settings: InternalTopicSettings) -> tuple[tuple[str, str | None], ...]:
-    honours = topic_settings()["cleanup.policy"].honours
-    if honours is None or "compact" in honours:
-        keep: tuple[tuple[str, str | None], ...] = (("cleanup.policy", "compact"),)
-    else:
-        # Where logs are not compacted, nothing of this one may be deleted.
-        keep = (("retention.ms", "-1"), ("retention.bytes", "-1"))
     return (
-        *keep,
+        ("cleanup.policy", "compact"),
         ("compression.type", "producer"),
         ("segment.bytes", str(settings.segment_bytes)),
         ("remote.storage.enable", "false"),

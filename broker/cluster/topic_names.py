@@ -6,12 +6,25 @@ that take two names for one when they differ in case.
 """
 
 import re
+from collections.abc import Mapping
 
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+def in_force(name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of a topic's own that hold.
+
+    Internal topics that were made before this broker could compact say nothing of cleanup.policy: they are compacted
+    all the same, as Kafka's are.
+    """
+    if name in COMPACTED_TOPICS and "cleanup.policy" not in configs:
+        return {"cleanup.policy": "compact", **configs}
+    return configs
 
 
 def why_illegal(name: str) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE
-from broker.cluster.topic_names import why_illegal
+from broker.cluster.topic_names import in_force, why_illegal
 from broker.describe import Described, describe_all_brokers, describe_broker, describe_topic
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -79,7 +79,7 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
         topic = node.metadata.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(node.config, topic.configs)
+        return describe_topic(node.config, in_force(topic.name, topic.configs))
     if resource.resource_type == BROKER_RESOURCE:
         if not name:
             return describe_all_brokers(node.config)

@@ -29,8 +29,10 @@ from broker.cluster.events import (
     PartitionRegistration,
     RegisterBroker,
     TopicDeleted,
+    UnfenceBroker,
 )
 from broker.cluster.image import MetadataImage
+from broker.cluster.topic_names import in_force
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
@@ -190,7 +192,7 @@ class ReplicaManager:
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
-            elif isinstance(event, RegisterBroker) and self.fetchers is not None:
+            elif isinstance(event, RegisterBroker | UnfenceBroker) and self.fetchers is not None:
                 self.fetchers.wake(event.broker_id)
 
     async def _take_all(self, changed: Iterable[PartitionChanged]) -> None:
@@ -272,7 +274,7 @@ class ReplicaManager:
     def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
         """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
         topic, index = event.topic, event.partition
-        config = self._log_config(self._image.topics[topic].configs)
+        config = self._log_config(in_force(topic, self._image.topics[topic].configs))
         existed = self._log_manager.get(topic, index) is not None
         is_new = event.registration.partition_epoch == 0 and not self._is_starting
         log = self._log_manager.create(topic, index, event.topic_id, config, is_new=is_new)
@@ -427,7 +429,7 @@ class ReplicaManager:
         image = self._image.topics.get(topic)
         if image is None:
             return
-        config = self._log_config(image.configs)
+        config = self._log_config(in_force(image.name, image.configs))
         for partition in self._by_topic.get(topic, NO_PARTITIONS).values():
             before = partition.log.config
             if before == config:

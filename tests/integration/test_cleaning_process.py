@@ -55,9 +55,11 @@ def create(broker: BrokerProcess, name: str = TOPIC, **more: str) -> None:
         future.result(10)
 
 
-def alter(broker: BrokerProcess, topic: str, changes: dict[str, str]) -> None:
+def alter(broker: BrokerProcess, topic: str, changes: dict[str, str | None]) -> None:
+    """Set what has a value, and take away what has none."""
+    kinds = {True: AlterConfigOpType.DELETE, False: AlterConfigOpType.SET}
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry(name, value, incremental_operation=kinds[value is None])
         for name, value in changes.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
@@ -239,7 +241,8 @@ def test_coordinators_forget_nothing(broker: BrokerProcess) -> None:
         producer.commit_transaction(20)
     for internal in ("__consumer_offsets", "__transaction_state"):
         eager = {name: EAGER[name] for name in ("segment.ms", "min.cleanable.dirty.ratio")}
-        alter(broker, internal, eager)
+        # As such a topic was made before there was compaction.
+        alter(broker, internal, {**eager, "cleanup.policy": None})
     consumer.commit(offsets=[TopicPartition(TOPIC, 0, 77)], asynchronous=False)
     before = end_offset(broker, "__consumer_offsets")
     wait_until_clean(broker, "__consumer_offsets")
