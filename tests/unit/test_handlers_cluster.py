@@ -473,10 +473,10 @@ async def test_a_log_that_cannot_be_opened_is_one_partitions_trouble(
     async with in_process(memory_path) as broker:
         make = broker.node.log_manager.create
 
-        def create(topic: str, index: int, *rest: Any) -> Any:
+        def create(topic: str, index: int, *rest: Any, **more: Any) -> Any:
             if index == 1:
                 raise OSError("no space left")
-            return make(topic, index, *rest)
+            return make(topic, index, *rest, **more)
 
         monkeypatch.setattr(broker.node.log_manager, "create", create)
         await broker.create("t", 3)
