@@ -130,7 +130,8 @@ class KafkaPythonMember(Member):
         )
         try:
             while not self._ending.is_set():
-                batches = consumer.poll(timeout_ms=50)
+                # kafka-python 3.0.12 forgets an assignment that comes just when a poll's time is over.
+                batches = consumer.poll(timeout_ms=50 if consumer.assignment() else 2_000)
                 self.partitions = frozenset(p.partition for p in consumer.assignment())
                 for where, messages in batches.items():
                     self.read += [(where.partition, m.offset, m.value) for m in messages]
