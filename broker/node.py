@@ -175,7 +175,7 @@ class Node:
         await beginning
 
     async def _begin(self) -> None:
-        await self.member.join(self._identity())
+        await self.member.join(self._identity(), lambda: self.log_manager.directory_ids.values())
         if self.tier is not None:
             await self.tier.start()
         await self.controller.begin_applying(self.replica_manager.start, self._apply)

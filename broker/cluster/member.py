@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +148,13 @@ class ClusterMember:
 
     # -- joining --------------------------------------------------------------------------------
 
-    async def join(self, identity: BrokerIdentity) -> None:
-        """Be registered; the metadata here are current then. Raises ConfigError where that cannot be."""
+    async def join(
+        self, identity: BrokerIdentity, online_log_dirs: Callable[[], Collection[bytes]]
+    ) -> None:
+        """Be registered; the metadata here are current then. Raises ConfigError where that cannot be.
+
+        `online_log_dirs`: of the directories that `identity` names, those that work now.
+        """
         config = self._config
         self._lifecycle = Lifecycle(
             identity,
@@ -160,6 +165,9 @@ class ClusterMember:
             ),
             self._driver,
             self._new_channel(),
+            offline_log_dirs=lambda: [
+                each for each in identity.log_dirs if each not in online_log_dirs()
+            ],
         )
         listener = config.inter_broker_listener
         mine = next(each for each in identity.endpoints if each.listener == listener)

@@ -304,3 +304,36 @@ async def test_a_broker_that_was_unregistered_registers_again(tmp_path: Path) ->
             "its return", lambda: other_id in image.brokers and not image.brokers[other_id].fenced
         )
         assert image.brokers[other_id].broker_epoch > epoch
+
+
+@in_loop
+async def test_a_directory_that_failed_is_told_to_the_controller(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+        other_id = other.node.config.node_id
+        dirs = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+        await cluster.stop(other_id)
+        broker = await cluster.start(other_id, log_dirs=dirs)
+        await cluster.controller.create("t", 8)
+        await everywhere(cluster, "t", lambda b: len(leaders(b, "t")) == 8)
+        manager = broker.node.log_manager
+        failed = manager.directory_ids[str(tmp_path / "one")]
+        lost = [i for i in range(8) if manager.directory_id_of("t", i) == failed
+                and leaders(broker, "t")[i] == other_id]  # fmt: skip
+        kept = [i for i in range(8) if leaders(broker, "t")[i] == other_id and i not in lost]
+        assert lost and kept
+        # The controller has to know first where the replicas are.
+        image = cluster.controller.node.metadata
+        await cluster.until(
+            "their directories",
+            lambda: (
+                failed in {d for i in lost for d in image.topics["t"].partitions[i].directories}
+            ),
+        )
+        (directory,) = [d for d in manager._directories.online if d.directory_id == failed]
+        manager._fail(directory, OSError("broken"))
+        await cluster.until(
+            "leaders that go", lambda: all(leaders(cluster.controller, "t")[i] == -1 for i in lost)
+        )
+        assert all(leaders(cluster.controller, "t")[i] == other_id for i in kept)
+        assert failed not in image.brokers[other_id].log_dirs
