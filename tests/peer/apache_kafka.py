@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_conf import jars
@@ -48,7 +49,10 @@ def dump(jar_folder: Path, files: list[Path], *options: str) -> str:
 class ApacheKafka:
     """A broker whose data directory stays when it stops."""
 
-    def __init__(self, jar_folder: Path, folder: Path) -> None:
+    def __init__(
+        self, jar_folder: Path, folder: Path, more: Mapping[str, object] | None = None
+    ) -> None:
+        """`more`: settings beside those that a single node needs."""
         self.folder = folder
         self.data = folder / "data"
         self.log_file = folder / "server.log"
@@ -69,6 +73,7 @@ class ApacheKafka:
             "transaction.state.log.num.partitions": 1,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
+            **(more or {}),
         }
         folder.mkdir(parents=True)
         self._properties = folder / "server.properties"

@@ -1,0 +1,207 @@
+"""Compaction beside Apache Kafka: its tester and our broker, its cleaner and ours on one log, its tool on our files."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from broker.cleaning.manager import LogCleaner
+from broker.cleaning.service import CleaningService
+from broker.cleaning.settings import CleanerSettings
+from broker.cleaning.throttle import Throttle
+from broker.log.checkpoint import decode_offsets
+from broker.log.config import LogConfig
+from broker.log.manager import LogManager
+from broker.system import InlineBackground, SystemClock, SystemDisk
+from kafka_ds.wire.batch import iterate_headers, read_records
+from tests.peer.apache_kafka import ApacheKafka, dump, java
+from tests.peer.jvm import TOOLS
+from tests.processes import running_broker, wait_until
+
+pytestmark = pytest.mark.jars
+
+TOPIC = "accounts"
+SEGMENT_BYTES = 1 << 20
+DAY_MS = 86_400_000
+
+
+def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path) -> None:
+    settings = {
+        "log.cleaner.backoff.ms": 100,
+        "log.cleaner.min.cleanable.ratio": 0,
+        "log.roll.ms": 500,
+        "log.segment.bytes": SEGMENT_BYTES,
+    }
+    with running_broker(tmp_path / "broker", settings) as broker:
+        words = ["--bootstrap-server", broker.bootstrap, "--messages", "20000", "--topics", "1"]
+        words += ["--duplicates", "20", "--percent-deletes", "10", "--sleep", "5"]
+        words += ["--compression-type", "lz4"]
+        options = ("-Xmx256M", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={tmp_path}")
+        command = java(kafka_jars, options, f"{TOOLS}.LogCompactionTester", *words)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ", 0 mismatches" in done.stdout
+        # That alone it would say of a log that was never compacted.
+        match = re.search(r"(\d+) rows of data produced, (\d+) rows of data consumed", done.stdout)
+        assert match is not None
+        produced, consumed = map(int, match.groups())
+        assert produced == 20000
+        assert consumed < 4000
+
+
+def manager_of(folder: Path) -> LogManager:
+    manager = LogManager(
+        [str(folder)],
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        background=InlineBackground(),
+        node_id=1,
+        config=LogConfig(
+            cleanup_policy=frozenset({"compact"}),
+            min_cleanable_dirty_ratio=0.0,
+            segment_bytes=SEGMENT_BYTES,
+        ),
+    )
+    manager.load()
+    return manager
+
+
+def clean(manager: LogManager) -> None:
+    """One round of our cleaner, in this process."""
+    settings, disk, clock = CleanerSettings(), SystemDisk(), SystemClock()
+    throttle = Throttle(settings.log_cleaner_io_max_bytes_per_second, clock)
+    service = CleaningService(settings, disk, throttle, lambda: (1, 2))
+
+    async def ask(request: dict[str, Any]) -> dict[str, Any]:
+        answer, _ = service.operations()[request["op"]](request)
+        assert "error" not in answer, answer
+        return answer
+
+    cleaner = LogCleaner(settings, manager, clock=clock, disk=disk, ask=ask)
+    assert asyncio.run(cleaner.clean_dirtiest())
+
+
+@pytest.fixture
+def kafka(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
+    """With a topic that is dirty and not cleaned before it is told to."""
+    server = ApacheKafka(kafka_jars, tmp_path / "kafka", {"log.cleaner.backoff.ms": 100})
+    server.start()
+    try:
+        config = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "1",
+            "segment.bytes": str(SEGMENT_BYTES),
+        }
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+        fill(server.bootstrap)
+        yield server
+    finally:
+        server.stop()
+
+
+def fill(bootstrap: str) -> None:
+    """Three segments and more: codecs, tombstones, idempotent and transactional producers, aborts."""
+    random = Random(5)
+    producers = [
+        Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
+        for codec in ("none", "zstd", "lz4")
+    ]
+    teller = Producer({"bootstrap.servers": bootstrap, "transactional.id": "teller"})
+    idempotent = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    teller.init_transactions(30)
+    for round_ in range(24):
+        producer = producers[round_ % 3]
+        for _ in range(700):
+            value = None if random.random() < 0.1 else random.randbytes(200)
+            producer.produce(TOPIC, value, b"%d" % random.randrange(900))
+        assert producer.flush(30) == 0
+        idempotent.produce(TOPIC, b"%d" % round_, b"i%d" % (round_ % 5))
+        assert idempotent.flush(30) == 0
+        teller.begin_transaction()
+        for index in range(10):
+            teller.produce(TOPIC, b"%d" % round_, b"t%d" % index)
+        if round_ % 4 == 1:
+            teller.abort_transaction(30)
+        else:
+            teller.commit_transaction(30)
+
+
+def batches(path: Path) -> list[tuple[Any, ...]]:
+    """The batches of a segment, without what depends on a codec's library or on the time of the cleaning."""
+    found = []
+    data = path.read_bytes()
+    for position, header in iterate_headers(data):
+        horizon = header.has_delete_horizon
+        plain = header.codec == 0 and not horizon
+        raw = data[position : position + header.size_in_bytes] if plain else b""
+        alike = header._replace(
+            batch_length=0, crc=0, base_timestamp=0 if horizon else header.base_timestamp
+        )
+        found.append((alike, read_records(data, position, header), raw))
+    return found
+
+
+def test_both_cleaners_leave_the_same(kafka_jars: Path, kafka: ApacheKafka, tmp_path: Path) -> None:
+    theirs = kafka.data / f"{TOPIC}-0"
+    ours = tmp_path / "ours" / f"{TOPIC}-0"
+    shutil.copytree(theirs, ours)
+    manager = manager_of(tmp_path / "ours")
+    log = manager.get(TOPIC, 0)
+    assert log is not None
+    before = log.size_bytes
+    end_offset = log.segments.active.base_offset
+    clean(manager)
+    assert log.size_bytes < before / 2
+    assert log.compaction.cleaned_offset == end_offset
+    entry = ConfigEntry(
+        "min.cleanable.dirty.ratio", "0", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    checkpoint = kafka.data / "cleaner-offset-checkpoint"
+    wait_until(
+        "Apache Kafka to clean the log",
+        lambda: (
+            checkpoint.exists()
+            and decode_offsets(checkpoint.read_bytes()).get((TOPIC, 0)) == end_offset
+        ),
+        timeout_s=60,
+    )
+    bases = [segment.base_offset for segment in log.segments.all[:-1]]
+    kept = sorted(int(path.stem) for path in theirs.glob("*.log"))
+    assert bases == kept[:-1]
+    for base in bases:
+        name = f"{base:020d}"
+        assert batches(ours / f"{name}.log") == batches(theirs / f"{name}.log")
+        aborted = [folder / f"{name}.txnindex" for folder in (ours, theirs)]
+        texts = [path.read_bytes() if path.exists() else b"" for path in aborted]
+        assert texts[0] == texts[1]
+    manager.close()
+    files = sorted(
+        path for kind in ("log", "index", "timeindex") for path in ours.glob(f"*.{kind}")
+    )
+    text = dump(kafka_jars, [path for path in files if path.suffix == ".log"], "--deep-iteration")
+    assert "isvalid: false" not in text
+    assert "invalid bytes" not in text
+    indexes = [path for path in files if path.suffix != ".log" and path.stat().st_size]
+    said = dump(kafka_jars, indexes, "--index-sanity-check")
+    assert said.count("passed sanity check") == len(indexes)
