@@ -42,7 +42,6 @@ from tests.integration.bank_teller import (
     ledger_of,
     nap_of,
 )
-from tests.integration.tier_broker import table
 from tests.model_runs import examples
 from tests.processes import BrokerProcess, wait_until
 
@@ -78,10 +77,9 @@ SETTINGS: dict[str, object] = {
 class Bank:
     """The broker, the tellers, and what was ordered."""
 
-    def __init__(self, folder: Path, seed: int, lag_ms: int) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.broker = BrokerProcess(folder, SETTINGS | {"lake.max.lag.ms": lag_ms}).start()
-        self.is_in_the_lake = lag_ms >= 0
+        self.broker = BrokerProcess(folder, SETTINGS).start()
         self.journal = folder / "journal"
         self.journal.touch()
         self._log = folder / "tellers.log"
@@ -259,12 +257,6 @@ class Bank:
             for where, future in found.items()
         }
 
-    def in_the_lake(self) -> Entries:
-        """What the ledgers' tables hold, as another engine reads them."""
-        tables = [each for each in LEDGERS if (self.broker.lake / "topics" / each).exists()]
-        values = [value for each in tables for value in table(self.broker.lake, each)["value"]]
-        return entries_of(map(json.loads, values))
-
     def entries(self, isolation: str) -> list[dict[str, Any]]:
         """What stands in all ledgers."""
         return list(_read(self.broker.bootstrap, isolation))
@@ -342,8 +334,6 @@ def check(bank: Bank) -> None:
     assert aborted and not aborted & attempts, "what was said to be aborted is"
     assert aborted <= tried, "who reads everything sees what was aborted"
     assert not bank.noted("given-up") & attempts
-    if bank.is_in_the_lake:
-        wait_until("the ledgers to be in the lake", lambda: bank.in_the_lake() == wanted)
 
 
 ACTIONS = (
@@ -356,9 +346,9 @@ ACTIONS = (
 )
 
 
-def run(folder: Path, seed: int, rounds: int, lag_ms: int = -1) -> None:
+def run(folder: Path, seed: int, rounds: int) -> None:
     """Every mishap once a round, in an order of its own, in the midst of transfers."""
-    bank = Bank(folder, seed, lag_ms)
+    bank = Bank(folder, seed)
     try:
         for name in TELLERS:
             bank.employ(name)
@@ -383,4 +373,4 @@ def test_every_transfer_counts_once_whoever_dies(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 2 + examples(3)))
 def test_every_transfer_counts_once_whoever_dies_often(tmp_path: Path, seed: int) -> None:
-    run(tmp_path, seed, rounds=3, lag_ms=1_000)
+    run(tmp_path, seed, rounds=3)

@@ -176,7 +176,10 @@ class Groups(RuleBasedStateMachine):
 
     def _generation(self) -> int:
         group = self.desk.shard.state.groups.get(GROUP)
-        return 0 if group is None else group.generation_id
+        if group is None:
+            self.generation = 0  # nothing is left of it: the next one begins anew
+            return 0
+        return group.generation_id
 
     @precondition(lambda self: self.clients)
     @rule(
