@@ -104,7 +104,10 @@ class Fetcher:
             del self._partitions[partition.key]
 
     def wake(self) -> None:
-        """The source may be reachable again."""
+        """The source may be reachable again: who was held back for its absence asks at once."""
+        if self._is_away:
+            for partition in self._partitions.values():
+                partition.follower.retry()
         self._changed.set()
 
     def __len__(self) -> int:
@@ -233,13 +236,16 @@ class Fetcher:
                 names[partition.topic_id] = partition.topic
         if not asked:
             return
+        session = self._session.request(wanted)
         request = fetch_request(
-            self._session.request(wanted),
+            session,
             names,
             self._settings,
             replica_id=self._around.node_id,
             broker_epoch=self._around.broker_epoch(),
         )
+        if session.to_forget:
+            self._names = {topic_id: names[topic_id] for topic_id, _ in wanted}
         self.requests += 1
         timeout_ms = self._settings.replica_socket_timeout_ms
         response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)

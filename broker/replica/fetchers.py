@@ -47,6 +47,8 @@ class Fetchers:
         fetchers = self.around.settings.num_replica_fetchers
         for partition in add:
             self._remove(partition)
+            if partition.is_lost:
+                continue  # Later metadata were quicker.
             fetcher_id = fetcher_id_of(partition.topic, partition.index, fetchers)
             new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
         for key, partitions in new.items():

@@ -171,6 +171,10 @@ class FollowerPartition:
         """Ask nothing before this time."""
         self.due_ms = max(self.due_ms, until_ms)
 
+    def retry(self) -> None:
+        """Why it was held back is over."""
+        self.due_ms = 0
+
     def fail(self) -> None:
         """Ask nothing more under this leader epoch."""
         self.state = State.FAILED

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.wire.messages import MetadataRequest
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from tests.integration.raw_client import RawClient
 from tests.processes import BrokerCluster, cluster, wait_until
 
 TOPIC = "orders"
@@ -94,34 +100,37 @@ def values(data: bytes) -> dict[int, bytes | None]:
 
 
 class Watcher:
-    """What the cluster says of the topic."""
+    """What the cluster says of the topic; asked of one broker, as a client may choose one that is frozen."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+    def __init__(self, brokers: BrokerCluster) -> None:
+        self._brokers = brokers
 
     def create(self) -> None:
-        made = self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
-        made[TOPIC].result(30)
+        admin = AdminClient({"bootstrap.servers": self._brokers.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
 
-    def _partitions(self) -> dict[int, Any]:
-        topics = self._admin.list_topics(TOPIC, timeout=10).topics
-        found: dict[int, Any] = topics[TOPIC].partitions
+    def _partitions(self, node_id: int) -> list[Any]:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+        with RawClient(self._brokers[node_id].bootstrap) as client:
+            found: list[Any] = client.ask(request, 12).topics[0].partitions
         return found
 
-    def leaders(self) -> list[int]:
-        return [each.leader for each in self._partitions().values()]
+    def leaders(self, node_id: int = 1) -> list[int]:
+        """As this broker knows them."""
+        return [each.leader_id for each in self._partitions(node_id)]
 
     def is_leading(self, node_id: int) -> bool:
-        try:
-            return node_id in self.leaders()
-        except KafkaException:
-            return True  # Nobody says that it is not.
+        """Whether one of the others takes this broker for a leader."""
+        others = [each for each in self._brokers.brokers if each != node_id]
+        return any(node_id in self.leaders(other) for other in others)
 
     def all_in_sync(self) -> bool:
-        try:
-            return all(len(each.isrs) == 3 for each in self._partitions().values())
-        except KafkaException:
-            return False
+        """Whether all know that all replicas are in sync."""
+        return all(
+            len(each.isr_nodes) == 3
+            for node_id in self._brokers.brokers
+            for each in self._partitions(node_id)
+        )
 
 
 def eventually(what: str, condition: Callable[[], bool]) -> None:
@@ -131,7 +140,7 @@ def eventually(what: str, condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> None:
     with cluster(tmp_path, 3, SETTINGS) as brokers:
-        watcher = Watcher(brokers.bootstrap)
+        watcher = Watcher(brokers)
         watcher.create()
         writer = Writer(brokers.bootstrap)
         try:
@@ -149,5 +158,38 @@ def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> 
         eventually("the one that was away has caught up", lambda: are_equal(brokers, [1, 2, 3]))
         eventually("all are in sync", watcher.all_in_sync)
         stored = [values(log_bytes(brokers, victim, index)) for index in range(PARTITIONS)]
+        for partition, offset, value in writer.acknowledged:
+            assert stored[partition].get(offset) == value
+
+
+ROUNDS = 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_what_was_acknowledged_survives_all_that_befalls_brokers(tmp_path: Path, seed: int) -> None:
+    """One broker after the other is killed, stopped or frozen under load; at the end all replicas are equal."""
+    chance = random.Random(seed)
+    with cluster(tmp_path, 3, SETTINGS) as brokers:
+        watcher = Watcher(brokers)
+        watcher.create()
+        writer = Writer(brokers.bootstrap)
+        try:
+            for _ in range(ROUNDS):
+                writer.wait_for(100)
+                victim = chance.choice(sorted(brokers.brokers))
+                if chance.random() < 0.3:
+                    os.kill(brokers[victim].pid, signal.SIGSTOP)
+                    eventually("other leaders", lambda v=victim: not watcher.is_leading(v))  # type: ignore[misc]
+                    os.kill(brokers[victim].pid, signal.SIGCONT)
+                else:
+                    getattr(brokers[victim], chance.choice(["kill", "stop"]))()
+                    writer.wait_for(chance.randint(1, 200))
+                    brokers[victim].start()
+                eventually("all are in sync", watcher.all_in_sync)
+        finally:
+            writer.stop()
+        eventually("all have caught up", lambda: are_equal(brokers, [1, 2, 3]))
+        stored = [values(log_bytes(brokers, 1, index)) for index in range(PARTITIONS)]
         for partition, offset, value in writer.acknowledged:
             assert stored[partition].get(offset) == value

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.cluster.events import Endpoint
 from broker.cluster.image import BrokerRegistration, MetadataImage
+from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.replica.fetchers import Fetchers
 from broker.replica.followed import FollowedPartition
@@ -39,7 +40,8 @@ from kafka_ds.wire.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from kafka_ds.wire.types import message_info
-from tests.unit.followed_logs import answer
+from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.unit.followed_logs import SMALL, answer
 
 LEADER = 2
 SETTINGS = ReplicationSettings(
@@ -283,3 +285,21 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def log_of(topic: str, index: int, config: LogConfig = SMALL) -> Log:
+    log = Log.open(
+        f"/d/{topic}-{index}",
+        config,
+        MemoryDisk(),
+        ManualClock(),
+        topic=topic,
+        partition=index,
+        topic_id=topic.encode() * 16,
+    )
+    log.update_high_watermark(0)
+    return log
+
+
+def has_all(partition: FollowedPartition, leader: Log) -> bool:
+    return partition.log.log_end_offset == leader.log_end_offset

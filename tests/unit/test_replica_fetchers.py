@@ -1,0 +1,193 @@
+"""Fetchers of a broker: the disk, sources that come and go, the throttle, and what is to be seen of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from broker.cluster.image import TopicImage
+from broker.replica.fetch_rate import FetchRate
+from broker.replica.fetcher_metrics import fetcher_samples
+from broker.replica.surroundings import THROTTLED_REPLICAS
+from broker.replica.throttle import ReplicationThrottle
+from kafka_ds.wire.errors import ErrorCode
+from tests.fakes.memory_disk import MemoryDisk
+from tests.loops import in_loop
+from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, log_of, until
+from tests.unit.followed_logs import SMALL, append, content, open_log
+
+KEY = ("t", 0)
+
+
+@in_loop
+async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(5):
+        append(log, f"{number}", 1)
+    other = open_log(MemoryDisk(), config=replace(SMALL, flush_messages=1))
+    async with following(leader) as broker:
+        partition = broker.follow(other, 1)
+        await until(lambda: has_all(partition, log) and other.recovery_point == 5)
+        offsets = [
+            wanted.fetch_offset
+            for fetch in leader.fetches
+            for topic in fetch.topics
+            for wanted in topic.partitions
+        ]
+        assert offsets == [0, 1, 2, 3, 4, 5]
+
+
+@in_loop
+async def test_a_source_that_moves_is_found_again() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "x", 1)
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=5)) as broker:
+        good = broker.image.brokers.pop(2)
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        broker.register(("127.0.0.1", 1))  # nobody is there
+        await until(lambda: partition.follower.due_ms > 0)
+        broker.image.brokers[2] = good
+        broker.fetchers.wake(2)
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_a_fetcher_without_partitions_ends() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        assert len(list(broker.fetchers)) == 1
+        broker.fetchers.update(remove=[partition])
+        assert not list(broker.fetchers)
+
+
+@in_loop
+async def test_partitions_are_spread_over_num_replica_fetchers() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(8)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x", 1)
+    leader.keeps_sessions = False
+    async with following(leader, replace(SETTINGS, num_replica_fetchers=4)) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(8)]
+        await until(lambda: all(map(has_all, partitions, logs)))
+        assert sorted(len(fetcher) for fetcher in broker.fetchers) == [2, 2, 2, 2]
+        assert leader.connections == 4
+
+
+@in_loop
+async def test_what_is_to_be_seen_of_fetchers() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x" * 50, 1)
+    leader.watermarks["t", 0] = 5
+    leader.errors["t", 1] = [ErrorCode.FENCED_LEADER_EPOCH]
+    async with following(leader) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(2)]
+        await until(
+            lambda: has_all(partitions[0], logs[0]) and broker.fetchers.failed_partitions == 1
+        )
+        samples = {
+            (metric.name.rpartition("_")[2], *labels): value
+            for metric, labels, value in fetcher_samples(broker.fetchers, partitions, 0)
+        }
+        name = "ReplicaFetcherThread-0-2"
+        assert samples["consumerlag", name, "t", "0"] == 4
+        assert samples["maxlag", "Replica"] == 4
+        assert samples["failedpartitionscount", "Replica"] == 1
+        assert samples["deadthreadcount", "Replica"] == 0
+        totals = {
+            metric.bean.rpartition("=")[2]: value
+            for metric, labels, value in fetcher_samples(broker.fetchers, partitions, 0)
+            if labels == (name,)
+        }
+        assert totals["BytesPerSec"] == len(content(logs[0]))
+        assert totals["RequestsPerSec"] == next(iter(broker.fetchers)).requests
+
+
+def test_a_rate_is_that_of_the_last_whole_minute() -> None:
+    rate = FetchRate(0)
+    assert rate.of(10, 5_000) == 2.0
+    assert rate.of(120, 60_000) == 2.0
+    assert rate.of(120, 61_000) == 2.0
+    assert rate.of(180, 120_000) == 1.0
+
+
+@in_loop
+async def test_what_is_throttled_and_not_in_sync_waits_for_its_rate() -> None:
+    """KIP-73: the other partitions go on; so does this one, as soon as the rate allows or once it is in sync."""
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+        for number in range(5):
+            append(log, f"{number}" * 50, 1)
+        leader.watermarks["t", log.partition] = 5
+    allowed = 0
+    async with following(leader) as broker:
+        broker.around.throttle = ReplicationThrottle(lambda: allowed)
+        topic = TopicImage("t", b"t" * 16)
+        topic.configs[THROTTLED_REPLICAS] = "0:1,1:7"
+        broker.image.topics["t"] = topic
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(2)]
+        await until(lambda: has_all(partitions[1], logs[1]))
+        count = len(leader.fetches)
+        await until(lambda: len(leader.fetches) > count + 5)
+        assert partitions[0].log.log_end_offset == 1  # one batch, and the rate was exceeded
+        allowed = 1 << 40
+        await until(lambda: has_all(partitions[0], logs[0]) and partitions[0].follower.lag == 0)
+        allowed = 0
+        append(logs[0], "in sync", 1)
+        await until(lambda: has_all(partitions[0], logs[0]))
+
+
+@in_loop
+async def test_all_held_back_wait_without_burning_the_loop() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(3):
+        append(log, f"{number}", 1)
+    leader.watermarks[KEY] = 3
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=0)) as broker:
+        broker.around.throttle = ReplicationThrottle(lambda: 0)
+        topic = TopicImage("t", b"t" * 16)
+        topic.configs[THROTTLED_REPLICAS] = "*"
+        broker.image.topics["t"] = topic
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: partition.log.log_end_offset == 1)
+        seen = len(leader.fetches)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(leader.fetches) == seen
+
+
+@in_loop
+async def test_a_source_that_registers_is_asked_at_once_however_long_the_back_off() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "x", 1)
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=3_600_000)) as broker:
+        good = broker.image.brokers.pop(2)
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: partition.follower.due_ms > 0)
+        broker.image.brokers[2] = good
+        broker.fetchers.wake(2)
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_what_later_metadata_have_taken_away_is_not_fetched() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        broker.fetchers.update(remove=[partition])
+        partition.lose()
+        broker.fetchers.update(add=[partition])
+        assert not list(broker.fetchers)
