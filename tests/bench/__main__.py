@@ -9,7 +9,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench import broker_parts, cleaning_parts, opening_parts, report, spark_parts, tier_parts
+from tests.bench import (
+    broker_parts,
+    cleaning_parts,
+    cluster_parts,
+    opening_parts,
+    report,
+    spark_parts,
+    tier_parts,
+)
 
 RUNS = 3
 
@@ -22,6 +30,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "open-large": partial(opening_parts.large, folder / "large", out, runs),
         "open-many": partial(opening_parts.many, folder / "many", out, runs),
         "start-many": partial(opening_parts.many_behind_a_broker, folder / "broker", out, runs),
+        "controller": partial(cluster_parts.controller, folder / "controller", out, runs),
         "conversion": partial(tier_parts.conversion, out, runs),
         "compaction": partial(cleaning_parts.compaction, out, runs),
         "cold": partial(tier_parts.cold, folder / "cold", out, runs),

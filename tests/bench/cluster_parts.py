@@ -1,0 +1,130 @@
+"""The controller on the lake: what a decision costs, how many there are in a second, what a broker's death costs."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from broker.cluster.controller import Controller, Defaults, NewTopic
+from broker.cluster.driver import ClusterDriver
+from broker.cluster.events import Endpoint
+from broker.cluster.image import MetadataImage
+from broker.cluster.lifecycle import BrokerIdentity
+from broker.cluster.member import decide_claim
+from broker.cluster.metadata_log import MetadataLog
+from broker.system import new_uuid
+from kafka_ds.lake.store import LocalStore
+from tests.bench.report import Figure, Report
+
+DECISIONS = 1_000
+PARTITIONS = 1_000
+COMMIT_MS_MAX = 5.0
+# So many decide at once where it is counted how many decisions a second the log takes.
+AT_ONCE = 100
+IDENTITY = BrokerIdentity(
+    node_id=1,
+    cluster_id="bench",
+    incarnation_id=bytes(15) + b"\x01",
+    endpoints=(Endpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092),),
+    rack=None,
+    log_dirs=(),
+    features=(),
+    previous_broker_epoch=-1,
+)
+
+
+def _take_any(_: Mapping[str, str]) -> None:
+    """Topics without settings need no check."""
+
+
+def _new_controller(image: MetadataImage) -> Controller:
+    return Controller(image, defaults=Defaults(), new_uuid=new_uuid, check_configs=_take_any)
+
+
+async def _begun(folder: Path) -> ClusterDriver:
+    """A controller and a second broker, both unfenced, over an empty log."""
+    log = MetadataLog(LocalStore(str(folder)))
+    driver = ClusterDriver(log, log.load(), node_id=1, new_controller=_new_controller)
+    assert await driver.claim(lambda claiming: decide_claim(claiming, IDENTITY, None))
+    await driver.decide(
+        lambda c: c.register_broker(
+            2,
+            incarnation_id=bytes(15) + b"\x02",
+            endpoints=[replace(IDENTITY.endpoints[0], port=9093)],
+            rack=None,
+            previous_broker_epoch=-1,
+            fenced=False,
+        )
+    )
+    return driver
+
+
+async def _alone(driver: ClusterDriver) -> list[float]:
+    """Milliseconds of decisions that come one after the other."""
+    taken = []
+    for _ in range(DECISIONS):
+        began = time.perf_counter()
+        await driver.decide(lambda c: c.allocate_producer_ids(1))
+        taken.append((time.perf_counter() - began) * 1_000)
+    return sorted(taken)
+
+
+async def _together(driver: ClusterDriver) -> float:
+    """Decisions a second, where many wait for the same commits."""
+
+    async def decide(count: int) -> None:
+        for _ in range(count):
+            await driver.decide(lambda c: c.allocate_producer_ids(1))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(decide(DECISIONS // AT_ONCE * 5) for _ in range(AT_ONCE)))
+    return DECISIONS * 5 / (time.perf_counter() - began)
+
+
+async def _death(driver: ClusterDriver, run: int) -> tuple[float, int]:
+    """Milliseconds until the leaders of a dead broker's partitions have moved, and the commits of it."""
+    assignments = tuple((index, (2, 1)) for index in range(PARTITIONS))
+    await driver.create_topics([NewTopic(name=f"t{run}", assignments=assignments)])
+    before = driver.image.version
+    began = time.perf_counter()
+    await driver.decide(lambda c: c.fence_broker(2))
+    taken_ms = (time.perf_counter() - began) * 1_000
+    partitions = driver.image.topics[f"t{run}"].partitions.values()
+    assert all(each.leader == 1 for each in partitions)
+    entries = driver.entries_after(before, 1 << 30) or []
+    return taken_ms, len(entries)
+
+
+async def _measure(folder: Path, run: int) -> tuple[list[float], float, float, int]:
+    driver = await _begun(folder)
+    try:
+        alone = await _alone(driver)
+        rate = await _together(driver)
+        return alone, rate, *await _death(driver, run)
+    finally:
+        await driver.stop()
+
+
+def controller(folder: Path, report: Report, runs: int) -> None:
+    """Decisions on a local folder: latency, rate, and the death of a broker that leads 1,000 partitions."""
+    p50, p99, rates, deaths, commits = [], [], [], [], []
+    for run in range(runs):
+        target = folder / str(run)
+        alone, rate, death_ms, count = asyncio.run(_measure(target, run))
+        p50.append(alone[len(alone) // 2])
+        p99.append(alone[len(alone) * 99 // 100])
+        rates.append(rate)
+        deaths.append(death_ms)
+        commits.append(float(count))
+        shutil.rmtree(target)
+    report.add(Figure(name="a decision, p50", unit="ms", ours=p50))
+    report.add(Figure(name="a decision, p99", unit="ms", ours=p99, at_most=COMMIT_MS_MAX))
+    report.add(Figure(name=f"decisions of {AT_ONCE} that wait at once", unit="/s", ours=rates))
+    report.add(
+        Figure(name=f"death of the leader of {PARTITIONS} partitions", unit="ms", ours=deaths)
+    )
+    report.add(Figure(name="commits of that death", unit="", ours=commits, at_most=1.0))
