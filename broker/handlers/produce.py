@@ -21,7 +21,7 @@ Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VE
 13 topic ids (KIP-516).
 Transactional batches belong to an open transaction: up to version 11 their partition must have been added to it
 (INVALID_TXN_STATE, from 11 on TRANSACTION_ABORTABLE), from 12 on it joins by being written to.
-Left out: record_errors stay empty: batches are judged by their headers, as a whole.
+Left out: of record_errors all but records without a key on compacted topics: batches are judged as a whole.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ from kafka_ds.wire.batch import (
     BatchHeader,
     Codec,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
 from kafka_ds.wire.messages.data import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceResponse,
@@ -200,6 +201,7 @@ class Appender:
             self.failed = error
             refused = _refused(index, error, partition)
             response.log_start_offset = refused.log_start_offset
+            response.record_errors = refused.record_errors
             if not done.done():
                 done.set_exception(error)
 
@@ -301,6 +303,12 @@ def _refused(
         base_offset=-1,
         log_start_offset=start,
         error_message=error.message,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=message)
+            for place, message in error.records.items()
+        ]
+        if isinstance(error, RecordsRefused)
+        else [],
     )
 
 

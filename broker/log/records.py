@@ -41,7 +41,8 @@ class Inspection(NamedTuple):
 
     oldest_ms: int
     newest_ms: int
-    has_null_key: bool
+    without_key: tuple[int, ...]
+    """Their places in the batch, from 0 on."""
 
 
 def wanted_codec(config: LogConfig, header: BatchHeader) -> Codec | None:
@@ -79,7 +80,8 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
 def inspect(payload: bytes, header: BatchHeader) -> Inspection:
     """Walk the records of a producer's batch; raises CorruptRecord for whatever breaks a rule."""
     base_ms = header.base_timestamp
-    oldest_ms, newest_ms, has_null_key = _SIGN, NO_TIMESTAMP, False
+    oldest_ms, newest_ms = _SIGN, NO_TIMESTAMP
+    without_key: list[int] = []
     position = 0
     try:
         for expected in range(header.record_count):
@@ -92,12 +94,13 @@ def inspect(payload: bytes, header: BatchHeader) -> Inspection:
             if timestamp_ms < oldest_ms and timestamp_ms != NO_TIMESTAMP:
                 oldest_ms = timestamp_ms
             if not has_key:
-                has_null_key = True
+                without_key.append(expected)
     except IndexError:
         raise CorruptRecord("a record is cut short") from None
     if position != len(payload):
         raise CorruptRecord("bytes after the last record")
-    return Inspection(NO_TIMESTAMP if oldest_ms == _SIGN else oldest_ms, newest_ms, has_null_key)
+    oldest_ms = NO_TIMESTAMP if oldest_ms == _SIGN else oldest_ms
+    return Inspection(oldest_ms, newest_ms, tuple(without_key))
 
 
 def _record(payload: bytes, position: int, expected: int) -> tuple[int, bool, int]:

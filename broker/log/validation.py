@@ -33,9 +33,10 @@ from kafka_ds.wire.batch import (
     crc_is_valid,
 )
 from kafka_ds.wire.compression import decompress
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
 
 LEGACY_BYTES_MIN = 14
+_NO_KEY = "Compacted topic cannot accept message without key."
 # A compressed batch that claims more records a byte than this is decompressed to be believed.
 RECORDS_PER_BYTE_BELIEVED = 64
 DOUBTED_BYTES_MAX = 16 << 20
@@ -74,8 +75,8 @@ def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) ->
         found = inspect(payload, header)
     except CorruptRecord as error:
         raise _invalid(f"records that cannot be read: {error}") from error
-    if found.has_null_key and config.is_compacted:
-        raise _invalid("a record without a key, which compaction would not know what to do with")
+    if found.without_key and config.is_compacted:
+        raise RecordsRefused(dict.fromkeys(found.without_key, _NO_KEY))
     if not config.uses_log_append_time:
         _check_not_too_late(found.newest_ms, config, now_ms)
         _check_not_too_old(found.oldest_ms, config, now_ms)

@@ -8,6 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
@@ -204,6 +205,16 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+
+class RecordsRefused(KafkaError):
+    """INVALID_RECORD, with what is wrong with which records of the batch, by their places (KIP-467)."""
+
+    def __init__(self, records: Mapping[int, str]) -> None:
+        super().__init__(
+            ErrorCode.INVALID_RECORD, f"{len(records)} records of the batch have been rejected"
+        )
+        self.records = records
 
 
 class MalformedFrame(Exception):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.net.dispatch import Unanswerable
-from kafka_ds.wire.batch import Codec
+from kafka_ds.wire.batch import Codec, Record, build_batch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ProduceRequest
 from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
@@ -151,6 +151,25 @@ async def test_batches_that_are_refused(
         assert answer.record_errors == []
         assert answer.error_message
         assert (await broker.produce("t", batch_of([b"a"]))).base_offset == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=["at once", "in a thread"])
+@in_loop
+async def test_a_compacted_topic_names_the_records_without_a_key(
+    memory_path: Path, codec: Codec
+) -> None:
+    records = [Record(i, 1, key, b"v") for i, key in enumerate((b"a", None, b"", None))]
+    batch = build_batch(records, codec=codec)
+    async with in_process(memory_path) as broker:
+        await broker.create("t", cleanup_policy="compact")
+        response = await broker.ask(produce_request("t", batch), 9)
+        answer = response.responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+        assert [each.batch_index for each in answer.record_errors] == [1, 3]
+        assert "without key" in answer.record_errors[0].batch_index_error_message
+        assert answer.error_message
+        keyed = build_batch(records[:1], codec=codec)
+        assert (await broker.produce("t", keyed)).base_offset == 0
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -85,7 +85,7 @@ def test_what_the_records_say(parts: list[tuple[Any, ...]]) -> None:
     timed = [time for time in times if time != NO_TIMESTAMP]
     assert found.oldest_ms == min(timed, default=NO_TIMESTAMP)
     assert found.newest_ms == max([*times, NO_TIMESTAMP])
-    assert found.has_null_key == any(record.key is None for record in made)
+    assert list(found.without_key) == [i for i, record in enumerate(made) if record.key is None]
 
 
 @settings(max_examples=400, deadline=None)
