@@ -125,7 +125,7 @@ class Cleaning:
     @property
     def _slots_max(self) -> int:
         """One slot is always empty."""
-        return int(self._keys_max / self._settings.log_cleaner_io_buffer_load_factor) + 2
+        return max(self._settings.slots, self._keys_max + 1)
 
     def _enter(self, chunk: Chunk, is_skipped: NDArray[np.uint8], path: str) -> bool:
         """Enter the keys of a chunk; whether there was room for all."""

@@ -33,10 +33,14 @@ class CleanerSettings:
         return cls(**{field: values[name] for field, name in names.items() if name in values})
 
     @property
+    def slots(self) -> int:
+        """How many keys there is memory for in one thread."""
+        return self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads // KEY_BYTES
+
+    @property
     def keys_max(self) -> int:
         """How many keys one thread may know at a time."""
-        slots = self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads // KEY_BYTES
-        return int(slots * self.log_cleaner_io_buffer_load_factor)
+        return max(int(self.slots * self.log_cleaner_io_buffer_load_factor), 1)
 
     @property
     def read_bytes(self) -> int:

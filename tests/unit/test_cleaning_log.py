@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.cleaning.settings import CleanerSettings
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTransaction, AppendOrigin
 from kafka_ds.wire.batch import Codec, ControlType, TimestampType
 from tests.unit.cleaning_bench import Bench, compacted
 
@@ -296,3 +296,34 @@ def test_delete_and_compact_together() -> None:
     assert bench.clean()
     assert bench.records() == [(3, b"c", b"1")]
     assert bench.log.log_start_offset == 3
+
+
+def test_a_follower_takes_what_compaction_has_left() -> None:
+    leader, follower = Bench(), Bench()
+    for number in range(3):
+        leader.append(
+            [(b"a", b"%d" % number)],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=number,
+            is_transactional=True,
+        )
+        leader.end(1, ControlType.ABORT if number else ControlType.COMMIT, epoch=number // 2)
+    for _ in range(3):
+        leader.clock.ms += 1000
+        leader.append([(b"b", b"")])
+        leader.log.roll()
+        assert leader.clean()
+    assert any(header.is_control and not header.record_count for header, _ in leader.batches())
+    for segment in leader.log.segments.all:
+        data = segment.file.read(segment.size_bytes, 0)
+        if data:
+            follower.log.append(
+                memoryview(bytearray(data)),
+                leader_epoch=0,
+                now_ms=leader.clock.ms,
+                origin=AppendOrigin.REPLICATION,
+            )
+    assert follower.records() == leader.records()
+    assert follower.log.log_end_offset == leader.log.log_end_offset
+    assert follower.log.last_stable_offset(9) == leader.log.last_stable_offset(9)
