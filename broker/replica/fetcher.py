@@ -212,9 +212,8 @@ class Fetcher:
         partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
 
     def _is_current(self, partition: FollowedPartition, asked: Question) -> bool:
-        return self._partitions.get(partition.key) is partition and partition.follower.is_current(
-            asked
-        )
+        is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
+        return is_followed and partition.follower.is_current(asked)
 
     # -- fetching -----------------------------------------------------------------------------
 

@@ -148,3 +148,23 @@ async def reassign(cluster: Cluster, *replicas: int) -> None:
     answer = await cluster.controller.ask(request, 0)
     assert answer.error_code == ErrorCode.NONE
     assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE, answer
+
+
+@in_loop
+async def test_a_replica_that_is_moved_is_filled_up_and_the_old_one_deleted(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **QUICK) as cluster:
+        await create(cluster, 1, 2)
+        await produce(cluster, 10, node_id=1)
+        await reassign(cluster, 3, 2)
+
+        def is_moved() -> bool:
+            moved = cluster.controller.node.metadata.partition("t", 0)
+            return moved is not None and moved.replicas == (3, 2) and not moved.adding_replicas
+
+        await cluster.until("the move", is_moved)
+        first = cluster.nodes[1].node
+        await cluster.until("a deletion", lambda: first.replica_manager.replica("t", 0) is None)
+        assert first.log_manager.get("t", 0) is None
+        await cluster.until("a leader", lambda: leader(cluster) is not None)
+        await cluster.until("agreement", lambda: agree(cluster, 2, 3))
+        assert log_of(cluster, 3).log_end_offset == 10

@@ -68,6 +68,7 @@ class FakeLeader:
         self.session: dict[tuple[str, int], FetchPartition] = {}
         self.session_epoch = 0
         self.connections = 0
+        self.released = asyncio.Event()
         self._late = asyncio.Event()
 
     def lead(self, log: Log, epoch: int) -> None:
@@ -118,6 +119,8 @@ class FakeLeader:
         if fault == "late":
             await self._late.wait()
             return True
+        if fault == "slow":
+            await self.released.wait()
         if fault == "forgotten":
             response.error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             response.responses, self.session = [], {}
