@@ -110,13 +110,21 @@ def test_the_lake_of_another_cluster_is_refused_by_name(tmp_path: Path) -> None:
         assert "belongs to cluster" in text
 
 
-def test_the_lake_of_another_broker_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_broker_goes_on_with_the_lake_but_no_second_one_of_its_number(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path / "one", SETTINGS) as one:
+        create(one, NewTopic("a", 1, 1))
+        twin = BrokerProcess(tmp_path / "twin", {**SETTINGS, "lake.uri": one.lake})
+        assert (
+            f"node.id=1: a broker of this number is the controller at {one.bootstrap}"
+            in refusal(twin)
+        )
         one.stop()
-    settings = {**SETTINGS, "node.id": 2, "lake.uri": one.lake}
-    text = refusal(BrokerProcess(tmp_path / "two", settings))
-    assert "node.id=2" in text
-    assert str(one.lake) in text
+        settings = {**SETTINGS, "node.id": 2, "lake.uri": one.lake}
+        with running_broker(tmp_path / "two", settings) as two:
+            assert "a" in topics_of(two.bootstrap)
+            create(two, NewTopic("b", 1, 1))
 
 
 def test_a_crash_with_a_lake_goes_on_where_it_was(tmp_path: Path) -> None:
