@@ -185,6 +185,11 @@ def _check_cluster(config: BrokerConfig) -> None:
                 f"{name}={interval_ms} is not below "
                 f"broker.session.timeout.ms={config.broker_session_timeout_ms}"
             )
+    wait_ms = config.replica_fetch_wait_max_ms
+    # As in Kafka: or every fetch without news would end its connection, or the follower fall out of sync.
+    for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        if wait_ms > (most_ms := getattr(config, attribute_of(name))):
+            raise ConfigError(f"replica.fetch.wait.max.ms={wait_ms} is above {name}={most_ms}")
 
 
 def _check_topic(topic: TopicConfig) -> None:

@@ -380,11 +380,13 @@ class Fetcher:
 
     async def _cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
         """Cut a log; what its disk believes of it is set right before anything is appended."""
-        before = partition.log.log_end_offset
+        before, committed = partition.log.log_end_offset, partition.high_watermark
         lowers_recovery_point = cut()
         log = partition.log
         if log.log_end_offset != before:
-            _LOGGER.info(
+            # Below what was known to be committed only an unclean election can cut.
+            _LOGGER.log(
+                logging.WARNING if log.log_end_offset < committed else logging.INFO,
                 "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
                 log.name, before, log.log_start_offset, log.log_end_offset,
                 self.source, partition.follower.leader_epoch,

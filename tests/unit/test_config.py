@@ -100,6 +100,11 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "local.retention.ms=604800001 is more than retention.ms",
         ),
         ("lake.log.retention.ms=1", "lake.log.retention.ms=1 is below the least value"),
+        (
+            "replica.fetch.wait.max.ms=30001",
+            "replica.fetch.wait.max.ms=30001 is above replica.socket.timeout.ms=30000",
+        ),
+        ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500 is above replica.lag.time"),
     ],
 )
 def test_a_mistake_is_named(override: str, words: str) -> None:
