@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.handlers.reading import Reading, Replica
+from broker.handlers.found import Replica
+from broker.handlers.reading import Reading
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.messages import FetchResponse
 

@@ -16,16 +16,16 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Any
 
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.handlers.found import Found, Replica, divergence, nothing, replica_of
 from broker.log.values import LogRead
 from broker.net.registry import RequestContext
 from broker.replica.fetch_sessions import FetchContext
 from broker.replica.fetching import LEADER_THROTTLED_REPLICAS, Fetching
-from broker.replica.followed import FollowedPartition
 from broker.replica.hosted import READ_COMMITTED, HostedPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.throttle import is_listed
@@ -34,7 +34,6 @@ from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
     AbortedTransaction,
     FetchableTopicResponse,
-    FetchEpochEndOffset,
     FetchPartition,
     FetchPartitionData,
     FetchTopic,
@@ -44,47 +43,10 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_RACK = 11
 CONSUMER = -1
-NO_BROKER_EPOCH = -1
 NO_EPOCH = -1
-NO_RECORDS = b""
 
-Replica = HostedPartition | FollowedPartition
 # What Kafka counts as a failure of a fetch: no client could have asked better.
 _OUR_FAULTS = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR})
-
-
-class Found:
-    """What there is for one partition of the request."""
-
-    __slots__ = (
-        "cold_bytes",
-        "data",
-        "is_throttled",
-        "is_urgent",
-        "look_again",
-        "part",
-        "partition",
-        "wanted",
-    )
-
-    def __init__(self, wanted: FetchPartition, data: FetchPartitionData) -> None:
-        self.wanted = wanted
-        self.data = data
-        self.partition: Replica | None = None
-        self.part: LogRead | None = None
-        # How much to read from the lake, or from parts of the disk that must be waited for; 0 where nothing.
-        self.cold_bytes = 0
-        # Finds the part in a thread, where the disk is needed even for that.
-        self.look_again: Callable[[], LogRead] | None = None
-        # Whether waiting for more would be wrong: an error, a divergence, more behind than fits.
-        self.is_urgent = False
-        # Whether what is given of it counts for the leader's throttle.
-        self.is_throttled = False
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of records that are found."""
-        return self.part.size_bytes if self.part is not None else self.cold_bytes
 
 
 class Reading:
@@ -109,6 +71,8 @@ class Reading:
         fetching: Fetching = self._node.fetching
         self._fetching = fetching
         self._select_replica = fetching.select_replica if self._may_follow else None
+        # Whether there is more to do than to read what a consumer asks for.
+        self._is_special = self.is_follower or self._select_replica is not None
         self._max_bytes = max(min(request.max_bytes, self._node.config.fetch_max_bytes), 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._found: list[list[Found]] = []
@@ -127,16 +91,15 @@ class Reading:
         self._is_first_look = False
 
     def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Found:
-        found = Found(wanted, _nothing(wanted.partition))
+        found = Found(wanted, nothing(wanted.partition))
         left = self._max_bytes - self.size_bytes
         try:
             partition = self._locate(topic, wanted)
             partition.check_epoch(wanted.current_leader_epoch)
             found.partition = partition
-            if self._check_reader(partition, found):
-                self._look(partition, found, min(wanted.partition_max_bytes, left))
+            self._look(partition, found, min(wanted.partition_max_bytes, left))
         except KafkaError as error:
-            found.data = _nothing(wanted.partition, error.code)
+            found.data = nothing(wanted.partition, error.code)
             found.is_urgent = True
         self.size_bytes += found.size_bytes
         self.is_urgent = self.is_urgent or found.is_urgent
@@ -150,41 +113,43 @@ class Reading:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known.name
         replicas: ReplicaManager = self._node.replica_manager
+        led = replicas.find(name, wanted.partition)
+        if led is not None:
+            return led
         if self._may_follow and not self.is_follower:
             replica = replicas.replica(name, wanted.partition)
             if replica is not None:
                 return replica
-        return replicas.get(name, wanted.partition)
+        raise KafkaError(replicas.why_absent(name, wanted.partition))
 
     def _check_reader(self, partition: Replica, found: Found) -> bool:
-        """Whether to read on: neither has the reader's log parted from this one, nor should it read elsewhere."""
-        wanted, data = found.wanted, found.data
-        offset, log = wanted.fetch_offset, partition.log
-        if self.is_follower:
-            assert isinstance(partition, HostedPartition), "followers read from leaders alone"
+        """Whether to read on: the reader's log has not parted from this one, and it should not read elsewhere."""
+        wanted, log = found.wanted, partition.log
+        if self.is_follower and isinstance(partition, HostedPartition):
             partition.leader.check_follower(self._replica_id, self._broker_epoch)
         if wanted.last_fetched_epoch > NO_EPOCH:
-            data.diverging_epoch = _divergence(partition, wanted)
-        if data.diverging_epoch is None:
-            if not log.log_start_offset <= offset <= log.log_end_offset:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if self.is_follower:
-                self._hear_follower(partition, found)
-            elif self._select_replica is not None and isinstance(partition, HostedPartition):
+            found.data.diverging_epoch = divergence(partition, wanted)
+            if found.data.diverging_epoch is not None:
+                found.is_urgent = True
+                return False
+        if not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return self._admit(partition, found) if self._is_special else True
+
+    def _admit(self, partition: Replica, found: Found) -> bool:
+        """Hear a follower, or send a consumer to a replica that is nearer; whether to read on."""
+        if not self.is_follower:
+            if isinstance(partition, HostedPartition):
                 self._choose_replica(partition, found)
-        data.high_watermark = partition.high_watermark
-        data.last_stable_offset = partition.last_stable_offset()
-        data.log_start_offset = log.log_start_offset
-        if data.diverging_epoch is not None or data.preferred_read_replica >= 0:
-            found.is_urgent = True
-            return False
-        if self.is_follower and self._owes_high_watermark(partition, wanted):
-            found.is_urgent = True
+            found.is_urgent = found.data.preferred_read_replica >= 0
+            return not found.is_urgent
+        assert isinstance(partition, HostedPartition), "followers read from leaders alone"
+        self._hear_follower(partition, found)
+        found.is_urgent = self._owes_high_watermark(partition, found.wanted)
         return not found.is_throttled or not self._is_rate_exceeded()
 
-    def _hear_follower(self, partition: Replica, found: Found) -> None:
+    def _hear_follower(self, partition: HostedPartition, found: Found) -> None:
         """Tell the leader's view where the follower is."""
-        assert isinstance(partition, HostedPartition)
         wanted = found.wanted
         if wanted.fetch_offset < partition.log.local_log_start_offset:
             # It must not be filled up record by record out of the lake, where all replicas read the same.
@@ -234,8 +199,18 @@ class Reading:
         return partition.fetchable_end(self._request.isolation_level)
 
     def _look(self, partition: Replica, found: Found, max_bytes: int) -> None:
-        log, data = partition.log, found.data
-        offset = found.wanted.fetch_offset
+        log, wanted, data = partition.log, found.wanted, found.data
+        offset = wanted.fetch_offset
+        reads_on = True
+        if self._is_special or wanted.last_fetched_epoch > NO_EPOCH:
+            reads_on = self._check_reader(partition, found)
+        elif not log.log_start_offset <= offset <= log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset()
+        data.log_start_offset = log.log_start_offset
+        if not reads_on:
+            return
         if self.is_follower:
             bound = log.log_end_offset
         else:
@@ -244,8 +219,11 @@ class Reading:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)  # KIP-110
         if self._is_committed:
             data.aborted_transactions = []
-        if offset >= bound:
-            return
+        if offset < bound:
+            self._look_in_log(partition, found, bound, max_bytes)
+
+    def _look_in_log(self, partition: Replica, found: Found, bound: int, max_bytes: int) -> None:
+        log, offset = partition.log, found.wanted.fetch_offset
         is_first = not self.size_bytes
         if offset < log.local_log_start_offset:
             # The lake gives one batch at least, so it is asked only where there is room for one.
@@ -351,7 +329,7 @@ class Reading:
         if offset >= log.local_log_start_offset or (is_read and not self._is_committed):
             return
         if offset < log.log_start_offset:
-            found.data = _nothing(found.wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
+            found.data = nothing(found.wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
             return
         found.data = data
         if self._is_committed:
@@ -374,10 +352,10 @@ class Reading:
         try:
             where, buffers = await asyncio.get_running_loop().run_in_executor(None, read)
         except KafkaError as error:
-            found.data = _nothing(found.wanted.partition, error.code)
+            found.data = nothing(found.wanted.partition, error.code)
         except OSError as error:
             partition.log.failed_to_read(error)
-            found.data = _nothing(found.wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            found.data = nothing(found.wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             self._fill(found, where, buffers)
             return True
@@ -409,7 +387,7 @@ class Reading:
                 isolation_level=self._request.isolation_level,
             )
         except KafkaError as error:
-            found.data = _nothing(found.wanted.partition, error.code)
+            found.data = nothing(found.wanted.partition, error.code)
         else:
             found.data.records = read.chunks
 
@@ -434,7 +412,10 @@ class Reading:
         if leaders:
             image = self._node.metadata
             response.node_endpoints = endpoints_of(image, self._context.listener, leaders)
-        return self._wants.finish(response, self._node.clock.monotonic_ms())
+        wants = self._wants
+        if wants.is_single:
+            return response
+        return wants.finish(response, self._node.clock.monotonic_ms())
 
     def _count(self, found: Found) -> None:
         if found.partition is None:
@@ -459,30 +440,3 @@ class Reading:
             known = image.topics_by_id.get(topic.topic_id)
             name = known.name if known is not None else ""
         data.current_leader = leader_of(image, name, data.partition_index)
-
-
-def _nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
-    """An answer without records; the high watermark is not known, as with every error of Kafka's."""
-    return FetchPartitionData(
-        partition_index=index, error_code=code, high_watermark=-1, records=NO_RECORDS
-    )
-
-
-def replica_of(request: FetchRequest) -> tuple[int, int]:
-    """Who fetches, -1 for a consumer, and in which broker epoch, -1 where it does not say (KIP-903)."""
-    state = request.replica_state
-    if state is not None:
-        return state.replica_id, state.replica_epoch
-    return request.replica_id, NO_BROKER_EPOCH
-
-
-def _divergence(partition: Replica, wanted: FetchPartition) -> FetchEpochEndOffset | None:
-    """Where the reader's log parts from this one, if it does (KIP-595)."""
-    epoch, end_offset = partition.end_of_epoch(wanted.last_fetched_epoch)
-    if epoch < 0 or end_offset < 0:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if wanted.fetch_offset < partition.log.log_start_offset:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
-        return FetchEpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return None

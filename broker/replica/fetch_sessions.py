@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafka_ds.wire.errors import ErrorCode
@@ -296,8 +295,7 @@ class _Opening(NamedTuple):
     is_follower: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchContext:
+class FetchContext(NamedTuple):
     """One request: what it wants altogether, and what becomes of its answer."""
 
     topics: Sequence[FetchTopic] = ()
@@ -306,6 +304,11 @@ class FetchContext:
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH
     groups: Sequence[_Group] = ()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the request stands for itself: its answer is the reader's as it is."""
+        return self.opening is None and self.session is None
 
     def finish(self, response: FetchResponse, now_ms: int) -> FetchResponse:
         """The answer as its reader gets it; `response` tells of all `topics`, in their order."""

@@ -169,6 +169,15 @@ def test_a_new_epoch_forgets_what_followers_said() -> None:
     assert fetch(partition, 3, 15) == (AdvanceHighWatermark(15),)
 
 
+def test_nothing_is_committed_on_the_word_of_an_earlier_epoch() -> None:
+    partition = elected(THREE)
+    fetch(partition, 2, 10)
+    fetch(partition, 3, 6)
+    late = T0 + LAG_MS + 1
+    assert partition.changed(changed(THREE, isr=(1, 2), leader_epoch=5), late) == ()
+    assert partition.high_watermark == 6
+
+
 def test_the_latest_offset_is_not_known_until_followers_have_spoken() -> None:
     partition = elected(THREE)
     assert partition.is_high_watermark_behind

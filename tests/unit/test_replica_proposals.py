@@ -1,0 +1,154 @@
+"""Asking the controller for ISRs: one request at a time, what goes with it, and what comes of no answer."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.replica.alter_partition import IsrProposals
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
+from kafka_ds.wire.messages.brokers import (
+    AlterPartitionResponsePartition,
+    AlterPartitionResponseTopic,
+)
+from tests.in_process import batch_of, in_process
+from tests.loops import in_loop
+from tests.unit.follower_desk import EPOCH, Desk, desk
+
+
+class Controller:
+    """A controller that does as it is asked, or as the test says, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.asked: list[AlterPartitionRequest] = []
+        self.says: list[KafkaError | ErrorCode | dict[str, Any]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def ask(self, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
+        self.asked.append(request)
+        await self.may_answer.wait()
+        says = self.says.pop(0) if self.says else {}
+        if isinstance(says, KafkaError):
+            raise says
+        if isinstance(says, ErrorCode):
+            return AlterPartitionResponse(throttle_time_ms=0, error_code=says, topics=[])
+        return AlterPartitionResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            topics=[
+                AlterPartitionResponseTopic(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        AlterPartitionResponsePartition(
+                            **{
+                                "partition_index": each.partition_index,
+                                "error_code": 0,
+                                "leader_id": 1,
+                                "leader_epoch": each.leader_epoch,
+                                "isr": [member.broker_id for member in each.new_isr_with_epochs],
+                                "partition_epoch": each.partition_epoch + 1,
+                                **says,
+                            }
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def asking(leader: Desk) -> tuple[Controller, IsrProposals]:
+    """The desk's partition asks this controller."""
+    controller = Controller()
+    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000)
+    leader.partition._proposer = proposals
+    return controller, proposals
+
+
+@in_loop
+async def test_a_proposal_goes_out_and_its_answer_comes_back(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.may_answer.clear()
+        await leader.fetch(2, 0)
+        await until(lambda: controller.asked)
+        (request,) = controller.asked
+        assert (request.broker_id, request.broker_epoch) == (1, EPOCH + 1)
+        (partition,) = request.topics[0].partitions
+        assert request.topics[0].topic_id == leader.topic_id
+        members = [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+        assert members == [(1, EPOCH + 1), (2, EPOCH + 2)]
+        assert partition.new_isr == [1, 2]
+        controller.may_answer.set()
+        await until(lambda: leader.partition.leader.isr == {1, 2})
+        assert (proposals.expands, proposals.shrinks, proposals.failed) == (1, 0, 0)
+        # The next one goes by itself.
+        await leader.fetch(3, 0)
+        await until(lambda: leader.partition.leader.isr == {1, 2, 3})
+        assert len(controller.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        KafkaError(ErrorCode.REQUEST_TIMED_OUT),
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.NONE,  # The answer does not tell of the partition.
+        {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR},
+        {"error_code": ErrorCode.NOT_CONTROLLER},
+    ],
+)
+@in_loop
+async def test_it_is_asked_again(
+    memory_path: Path, trouble: KafkaError | ErrorCode | dict[str, Any]
+) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.says = [trouble, trouble]
+        await leader.fetch(2, 0)
+        await until(lambda: leader.partition.leader.isr == {1, 2})
+        assert len(controller.asked) == 3
+        assert (proposals.expands, proposals.failed) == (1, 2)
+
+
+@in_loop
+async def test_nothing_is_asked_for_what_metadata_have_overtaken(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.says = [ErrorCode.STALE_BROKER_EPOCH]
+        await leader.fetch(2, 0)
+        await until(lambda: proposals.failed)
+        await leader.replicate((1, 2))
+        await asyncio.sleep(0.1)
+        assert len(controller.asked) == 1
+        assert leader.partition.leader.isr == {1, 2}
+
+
+@in_loop
+async def test_a_broker_that_stops_asks_nothing_more(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.may_answer.clear()
+        await leader.fetch(2, 0)
+        await until(lambda: controller.asked)
+        proposals.stop()
+        controller.may_answer.set()
+        await asyncio.sleep(0.05)
+        assert leader.partition.leader.isr == {1}
+        await broker.produce("t", batch_of([b"a"]), acks=1)
+        await leader.fetch(3, 1)
+        assert len(controller.asked) == 1
