@@ -151,6 +151,69 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     await stop(old, new)
 
 
+class AwayStore(LocalStore):
+    """A store that cannot be reached while it is away."""
+
+    is_away = False
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._reach()
+        return super().put_if_absent(path, data)
+
+    def read(self, path: str) -> bytes:
+        self._reach()
+        return super().read(path)
+
+    def size(self, path: str) -> int | None:
+        self._reach()
+        return super().size(path)
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise OSError("away")
+
+
+@in_loop
+async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
+    store = AwayStore(str(memory_path))
+    broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)
+    await broker.start()
+    store.is_away = True
+    first = asyncio.ensure_future(broker.create("a"))
+    while not broker.driver.fates_unknown:
+        await asyncio.sleep(0.01)
+    second = asyncio.ensure_future(broker.create("b"))
+    await asyncio.sleep(0)
+    reply = await broker.driver.decide(
+        lambda c: c.heartbeat(
+            1,
+            broker.driver.broker_epoch,
+            metadata_version=broker.image.version,
+            want_fence=False,
+            want_shut_down=False,
+            now_ms=0,
+        ),
+        at_once=True,
+    )
+    assert not reply.is_fenced
+    with pytest.raises(OSError, match="away"):
+        await other.start()
+    assert not first.done() and not second.done()
+    assert broker.driver.pending == 1
+    monkeypatch.setattr("broker.cluster.driver.PENDING_MAX", 1)
+    with pytest.raises(KafkaError) as refused:
+        await broker.create("c")
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    store.is_away = False
+    assert [result.error for (result,) in (await first, await second)] == [ErrorCode.NONE] * 2
+    assert sorted(durable(memory_path).topics) == ["a", "b"]
+    await stop(broker, other)
+
+
 @in_loop
 async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) -> None:
     leader, follower = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
