@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from broker.cleaning.policy import Candidate, LogState, Measured, cleanable, group
+from broker.cleaning.settings import CleanerSettings
+from broker.cleaning.throttle import Throttle
+from broker.config import load
 from broker.log.config import LogConfig
 from kafka_ds.wire import hashing
 from kafka_ds.wire.crc import crc32c
+from tests.fakes.memory_disk import ManualClock
 
 NOW_MS = 1_000_000
 
@@ -141,3 +145,25 @@ def test_the_checksum_is_crc_32c() -> None:
     data = np.random.default_rng(1).integers(0, 256, 300, np.uint8)
     for start, end in ((0, 0), (0, 1), (3, 10), (5, 300), (1, 64)):
         assert hashing.crc32c_of(data, start, end) == crc32c(data[start:end].tobytes())
+
+
+def test_cleaners_share_what_they_may_read_and_write() -> None:
+    clock = ManualClock(5_000)
+    throttle = Throttle(1000.0, clock)
+    assert throttle.wait_seconds(0) == 0
+    assert throttle.wait_seconds(500) == 0.5
+    assert throttle.wait_seconds(500) == 1.0
+    clock.ms += 10_000
+    assert throttle.wait_seconds(100) == 0.1, "what was not used is not saved up"
+    assert (
+        Throttle(CleanerSettings().log_cleaner_io_max_bytes_per_second, clock).wait_seconds(1 << 40)
+        == 0
+    )
+
+
+def test_the_memory_of_all_cleaners_is_shared_among_them() -> None:
+    settings = CleanerSettings.of(load(None, ["log.cleaner.threads=2"]).values())
+    assert settings.keys_max == int((64 << 20) // 24 * 0.9)
+    assert settings.read_bytes == 128 << 10
+    assert CleanerSettings.from_child_argument(settings.child_argument()) == settings
+    assert CleanerSettings(log_cleaner_dedupe_buffer_size=0).keys_max == 1
