@@ -345,6 +345,13 @@ class LogManager:
         while its old recovery point would be believed."""
         await self._checkpoint_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points())
 
+    def write_recovery_points(self) -> None:
+        """The same for a log that is appended to at once: waits for the disk."""
+        name, points = names.RECOVERY_POINT_CHECKPOINT, self._recovery_points()
+        for directory in self._directories.online:
+            own = self._of_directory(directory, points)
+            self._directories.checkpoint(directory, name, own, wait=True)
+
     async def checkpoint_log_starts(self) -> None:
         """Write where logs begin, in Background, also what another write may have under way; raises OSError."""
         await self._checkpoint_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts())

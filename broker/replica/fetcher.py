@@ -144,7 +144,7 @@ class Fetcher:
 
     def _due(self) -> list[FollowedPartition]:
         now_ms = self._around.clock.monotonic_ms()
-        return [p for p in self._partitions.values() if p.follower.is_due(now_ms) and not p.is_lost]
+        return [p for p in self._partitions.values() if p.is_free and p.follower.is_due(now_ms)]
 
     async def _wait(self) -> None:
         """Wait until something has changed, or the first back-off is over."""
@@ -224,7 +224,7 @@ class Fetcher:
         wanted: dict[Key, FetchPartition] = {}
         names = self._names
         for partition in self._partitions.values():
-            if not partition.follower.is_ready(now_ms) or partition.is_lost:
+            if not partition.follower.is_ready(now_ms) or not partition.is_free:
                 continue
             if self._around.must_wait(partition):
                 self._hold_back(partition)
@@ -392,7 +392,14 @@ class Fetcher:
                 self.source, partition.follower.leader_epoch,
             )  # fmt: skip
         if lowers_recovery_point:
+            partition.is_cut_unwritten = True
+            await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
+
+    async def _write_cut(self, partition: FollowedPartition) -> None:
+        try:
             await self._around.write_recovery_points()
+        finally:
+            partition.is_cut_unwritten = False
 
     async def _truncate(
         self, connection: PeerConnection, partitions: list[FollowedPartition]

@@ -44,6 +44,7 @@ class FollowedPartition:
         "_watchers",
         "follower",
         "has_lost",
+        "is_cut_unwritten",
         "index",
         "log",
         "topic",
@@ -58,6 +59,8 @@ class FollowedPartition:
         self.log = log
         self.follower = follower
         self.has_lost = has_lost
+        # Nothing may be appended yet: the disk still takes what was cut off for durable.
+        self.is_cut_unwritten = False
         self._watchers: dict[ReaderOfFollower, None] = {}
         self._is_lost = False
         self._asked: Question | None = None
@@ -121,6 +124,11 @@ class FollowedPartition:
     def is_lost(self) -> bool:
         """Whether it is no more followed here."""
         return self._is_lost
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anything may be fetched for it."""
+        return not (self._is_lost or self.is_cut_unwritten)
 
     def lose(self) -> None:
         """It is no more followed here."""

@@ -246,6 +246,8 @@ class ReplicaManager:
         """Lead from now on, what was followed until now or what lies on the disk."""
         if followed is not None:
             log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
+            if followed.is_cut_unwritten:
+                self._log_manager.write_recovery_points()
         else:
             log, watermark, has_lost = self._open(event)
         leader = LeaderPartition(

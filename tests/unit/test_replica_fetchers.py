@@ -242,3 +242,32 @@ async def test_an_answer_for_a_partition_that_is_led_here_by_now_is_not_taken() 
         leader.released.set()
         await until(lambda: has_all(other, leader.logs["u", 0]))
         assert partition.log.log_end_offset == 0
+
+
+@in_loop
+async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
+    """Not even by the fetcher of the next leader, while the one that cut is gone already."""
+    leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
+    append(log, "both", 1)
+    append(other, "both", 1)
+    append(other, "never committed", 1)
+    other.flush(wait=True)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+    written = asyncio.Event()
+
+    async def write() -> None:
+        await written.wait()
+
+    async with following(leader) as broker:
+        broker.around.write_recovery_points = write
+        partition = broker.follow(other, 2)
+        await until(lambda: partition.is_cut_unwritten)
+        leader.lead(log, 3)
+        broker.fetchers.update(remove=[partition])
+        broker.again(partition, 3)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert other.log_end_offset == 1
+        written.set()
+        await until(lambda: has_all(partition, log))

@@ -217,6 +217,22 @@ async def test_a_follower_leads_with_the_log_and_the_high_watermark_that_it_has(
 
 
 @in_loop
+async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_disk() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    followed = bench.followed()
+    give(followed, 10, watermark=7)
+    followed.log.flush(wait=True)
+    bench.logs.write_recovery_points()
+    path = "/d/recovery-point-offset-checkpoint"
+    assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 10\n"
+    followed.truncate_to(8)
+    followed.is_cut_unwritten = True  # as while a fetcher waits for that
+    await bench.commit(changed(registered(ME, 1)))
+    assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 8\n"
+
+
+@in_loop
 async def test_a_leader_that_follows_tells_all_who_wait() -> None:
     bench = Bench()
     bench.manager.tier = cast(Any, Tier())
