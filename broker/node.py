@@ -348,6 +348,7 @@ class Node:
             create_topics=self.member.requests.create_topics,
             producer_ids=self.producer_ids,
             offsets_marked=self._offsets_marked,
+            others=self.member.others(),
         )
 
     def _new_controller(self, image: MetadataImage) -> Controller:

@@ -25,7 +25,7 @@ from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
 from broker.cluster.following import Following
 from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.requests import ControllerRequests
-from broker.net.peers import Peers
+from broker.net.peers import OtherBrokers, Peers
 from broker.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -111,6 +111,17 @@ class ClusterMember:
     @property
     def _client_id(self) -> str:
         return f"broker-{self._config.node_id}"
+
+    def others(self) -> OtherBrokers:
+        """How parts of this broker reach other brokers."""
+        config = self._config
+        return OtherBrokers(
+            node_id=config.node_id,
+            image=self._driver.image,
+            listener=config.inter_broker_listener,
+            new_peers=self._new_peers,
+            timeout_ms=config.request_timeout_ms,
+        )
 
     def _new_peers(self) -> Peers:
         peers = Peers(self._network, self._clock, client_id=self._client_id)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from broker.cluster.events import NO_LEADER
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.groups.placement import partition_for
@@ -90,6 +91,12 @@ class CoordinatedTopic(Generic[R]):
         """The partition that keeps the key; None while there is no topic."""
         topic = self._image.topics.get(self.name)
         return None if topic is None else partition_for(key, len(topic.partitions))
+
+    def leader_of(self, key: str) -> int:
+        """The broker that coordinates a key, as far as this one knows; NO_LEADER where there is none."""
+        index = self.partition_of(key)
+        kept = None if index is None else self._image.partition(self.name, index)
+        return NO_LEADER if kept is None else kept.leader
 
     def runner_of(self, key: str) -> R:
         """The coordinator of a key; raises NOT_COORDINATOR where that is not here."""

@@ -77,13 +77,17 @@ def add_partitions_to_txn(
 async def _for_brokers(
     request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
+    asked = [
+        _verify(each, context) if each.verify_only else _add_for_broker(each, context)
+        for each in request.transactions
+    ]
     by_transaction = []
-    for each in request.transactions:
-        results = _verify(each, context) if each.verify_only else _add_for_broker(each, context)
-        if isinstance(results, Awaitable):
-            results = await results
+    for each, results in zip(request.transactions, asked, strict=True):
         by_transaction.append(
-            AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=await results if isinstance(results, Awaitable) else results,
+            )
         )
     return AddPartitionsToTxnResponse(results_by_transaction=by_transaction)
 

@@ -34,10 +34,11 @@ from typing import Any, NamedTuple
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.handlers.preparing import BatchPreparer
+from broker.log.values import AppendInfo
 from broker.net.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
-from broker.transactions.joining import join_transaction, support_of
+from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.batch import (
     CODEC_MASK,
@@ -170,7 +171,9 @@ class Appender:
             if self._preparer.takes(partition, records):
                 return self._append_later(partition, data.index, records)
             if kind & TRANSACTIONAL_FLAG:
-                self._check_transaction(partition, records)
+                asking = self.join_transaction(partition, records)
+                if asking is not None:
+                    return self._append_later(partition, data.index, records, asking)
             info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = error
@@ -189,51 +192,34 @@ class Appender:
         return response
 
     def _append_later(
-        self, partition: HostedPartition, index: int, records: memoryview
-    ) -> PartitionProduceResponse:
-        """Append one batch when it is prepared; the response is filled in then."""
-        response = PartitionProduceResponse(index=index, base_offset=-1)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_note)
-        self.unacknowledged.append(Unacknowledged(response, done))
-
-        def refuse(error: KafkaError) -> None:
-            self.failed = error
-            refused = _refused(index, error, partition)
-            response.log_start_offset = refused.log_start_offset
-            response.record_errors = refused.record_errors
-            if not done.done():
-                done.set_exception(error)
-
-        def append(prepared: memoryview) -> None:
-            try:
-                self._append_prepared(partition, prepared, response, done)
-            except KafkaError as error:
-                refuse(error)
-
-        self._preparer.submit(partition, records, self._now_ms, append=append, refuse=refuse)
-        return response
-
-    def _append_prepared(
         self,
         partition: HostedPartition,
+        index: int,
         records: memoryview,
-        response: PartitionProduceResponse,
-        done: asyncio.Future[None],
-    ) -> None:
+        asking: Asking | None = None,
+    ) -> PartitionProduceResponse:
+        """Append one batch when its transaction has taken it, or it is prepared; the response is filled in then."""
+        # When the request has timed out its memory is used for another one, while the batch may count yet.
+        records = memoryview(bytearray(records))
+        later = _Later(self, partition, index)
+        self.unacknowledged.append(Unacknowledged(later.response, later.done))
+        if asking is not None:
+            asking.then(partial(later.append, records, is_prepared=False), later.refuse)
+        else:
+            self._preparer.submit(
+                partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
+            )
+        return later.response
+
+    def append_late(
+        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool
+    ) -> AppendInfo:
+        """Append a batch that had to wait; raises KafkaError."""
         if self._replicas.get(partition.topic, partition.index) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
-        if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
-            self._check_transaction(partition, records)
-        info = partition.append(records, acks=self.acks, now_ms=self._now_ms, is_prepared=True)
-        response.base_offset = info.first_offset
-        response.log_append_time_ms = info.log_append_time_ms
-        response.log_start_offset = info.log_start_offset
-        if self.acks and not partition.is_acknowledged(info.last_offset, self.acks):
-            acknowledged = partition.acknowledgement(info.last_offset, self.acks)
-            acknowledged.add_done_callback(partial(_pass_on, done))
-        elif not done.done():
-            done.set_result(None)
+        return partition.append(
+            records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
+        )
 
     def _check_unusual(self, topic: str, kind: int) -> None:
         """Refuse what depends on more than the batch itself."""
@@ -245,19 +231,73 @@ class Appender:
             message = f"Cannot append to internal topic {topic}"
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
-    def _check_transaction(self, partition: HostedPartition, records: Any) -> None:
-        """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890)."""
+    def join_transaction(self, partition: HostedPartition, records: Any) -> Asking | None:
+        """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890).
+
+        None: it may be appended now; else when this has been answered.
+        """
         if self._transactional_id is None:
             message = "a transactional batch without a transactional id"
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         header = BatchHeader._make(HEADER.unpack_from(records))
-        join_transaction(
-            self._context.node.transactions,
+        return self._context.node.transactions.joins.join(
             partition,
             self._transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             support_of(self._context.header.api_version, FIRST_VERSION_THAT_JOINS),
         )
+
+
+class _Later:
+    """A batch that is appended when the time has come, or refused then."""
+
+    __slots__ = ("_appender", "_index", "_partition", "done", "response")
+
+    def __init__(self, appender: Appender, partition: HostedPartition, index: int) -> None:
+        self._appender = appender
+        self._partition = partition
+        self._index = index
+        self.response = PartitionProduceResponse(index=index, base_offset=-1)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_note)
+
+    def refuse(self, error: KafkaError) -> None:
+        self._appender.failed = error
+        refused = _refused(self._index, error, self._partition)
+        self.response.log_start_offset = refused.log_start_offset
+        self.response.record_errors = refused.record_errors
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def prepared(self, records: memoryview) -> None:
+        """The batch is prepared; it may have to join its transaction yet."""
+        try:
+            asking = None
+            if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+                asking = self._appender.join_transaction(self._partition, records)
+        except KafkaError as error:
+            self.refuse(error)
+            return
+        if asking is None:
+            self.append(records, is_prepared=True)
+        else:
+            asking.then(partial(self.append, records, is_prepared=True), self.refuse)
+
+    def append(self, records: memoryview, *, is_prepared: bool) -> None:
+        appender, partition, response = self._appender, self._partition, self.response
+        try:
+            info = appender.append_late(partition, records, is_prepared=is_prepared)
+        except KafkaError as error:
+            self.refuse(error)
+            return
+        response.base_offset = info.first_offset
+        response.log_append_time_ms = info.log_append_time_ms
+        response.log_start_offset = info.log_start_offset
+        if appender.acks and not partition.is_acknowledged(info.last_offset, appender.acks):
+            acknowledged = partition.acknowledgement(info.last_offset, appender.acks)
+            acknowledged.add_done_callback(partial(_pass_on, self.done))
+        elif not self.done.done():
+            self.done.set_result(None)
 
 
 def _count_refused(partition: HostedPartition, records: Any, code: ErrorCode) -> None:

@@ -17,7 +17,7 @@ from broker.handlers.committing import Answers, merge
 from broker.handlers.grouped import client_of
 from broker.handlers.transactional import answered
 from broker.net.registry import RequestContext, serves
-from broker.transactions.joining import join_transaction, support_of
+from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -72,24 +72,25 @@ def txn_offset_commit(
     def fail(code: ErrorCode) -> TxnOffsetCommitResponse:
         return finish(refuse(request, _told(code, context.header.api_version), None))
 
-    def ask() -> object:
-        if request.group_id:
-            _join(request, context)
+    def submit() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))
+
+    def ask() -> object:
+        asking = _join(request, context) if request.group_id else None
+        return submit() if asking is None else asking.before(submit)
 
     if refused and not request.topics:
         return TxnOffsetCommitResponse(topics=refused)
     return answered(ask, finish, fail)
 
 
-def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> None:
-    """Refuse offsets that do not belong to the open transaction; raises KafkaError."""
+def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> Asking | None:
+    """Refuse offsets that do not belong to the open transaction: now, or by what is asked; raises KafkaError."""
     node = context.node
     index = node.groups.topic.partition_of(request.group_id)
     if index is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
-    join_transaction(
-        node.transactions,
+    return node.transactions.joins.join(
         node.replica_manager.get(TOPIC, index),
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

@@ -1,14 +1,18 @@
 """Shell: WriteTxnMarkers 1-2: the ends of transactions, from coordinators and from operators who end a hanging one.
 
 - A marker is answered when it is below the high watermark; what follows for the offsets of groups has happened then.
+  One that is not within request.timeout.ms is REQUEST_TIMED_OUT: it is asked for again.
+- All are appended before the first is waited for.
 - A marker of an older producer epoch is INVALID_PRODUCER_EPOCH, of an older coordinator
   TRANSACTION_COORDINATOR_FENCED.
 
-Versions: 2 the transaction's version (KIP-1228), by which nothing here differs.
+Versions: 2 the transaction's version: a marker of the second protocol that comes late, when the producer's next
+transaction is open, is INVALID_PRODUCER_EPOCH (KIP-1228).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from broker.net.registry import RequestContext, serves
@@ -22,6 +26,8 @@ from kafka_ds.wire.messages.transactions import (
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
 )
+
+Outcome = ErrorCode | Awaitable[ErrorCode]
 
 
 def refuse(
@@ -50,31 +56,39 @@ async def write_txn_markers(
     request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Append a control batch to each partition."""
-    return WriteTxnMarkersResponse(
-        markers=[await _write(marker, context) for marker in request.markers]
-    )
+    response = refuse(request, ErrorCode.REQUEST_TIMED_OUT, None)
+    waiting: dict[asyncio.Task[ErrorCode], WritableTxnMarkerPartitionResult] = {}
+    for wanted, marker in zip(request.markers, response.markers, strict=True):
+        for topic in marker.topics:
+            for partition in topic.partitions:
+                outcome = _write(wanted, topic.name, partition.partition_index, context)
+                if isinstance(outcome, ErrorCode):
+                    partition.error_code = outcome
+                else:
+                    waiting[asyncio.ensure_future(_of(outcome))] = partition
+    if waiting:
+        timeout = context.node.config.request_timeout_ms / 1_000
+        done, late = await asyncio.wait(waiting, timeout=timeout)
+        for task in done:
+            waiting[task].error_code = task.result()
+        for task in late:
+            task.cancel()
+    return response
 
 
-async def _write(wanted: WritableTxnMarker, context: RequestContext) -> WritableTxnMarkerResult:
+def _write(wanted: WritableTxnMarker, topic: str, index: int, context: RequestContext) -> Outcome:
     marker = Marker(
         producer_id=wanted.producer_id,
         producer_epoch=wanted.producer_epoch,
         coordinator_epoch=wanted.coordinator_epoch,
         committed=wanted.transaction_result,
+        transaction_version=wanted.transaction_version,
     )
-    write = context.node.transactions.markers.write
-    topics = []
-    for topic in wanted.topics:
-        outcomes = [
-            (index, write(marker, TopicPartition(topic.name, index)))
-            for index in topic.partition_indexes
-        ]
-        results = []
-        for index, outcome in outcomes:
-            code = await outcome if isinstance(outcome, Awaitable) else outcome
-            results.append(_result(index, code))
-        topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
-    return WritableTxnMarkerResult(producer_id=wanted.producer_id, topics=topics)
+    return context.node.transactions.markers.write(marker, TopicPartition(topic, index))
+
+
+async def _of(outcome: Awaitable[ErrorCode]) -> ErrorCode:
+    return await outcome
 
 
 def _result(index: int, code: ErrorCode) -> WritableTxnMarkerPartitionResult:

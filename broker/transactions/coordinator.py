@@ -4,14 +4,14 @@ Rules of this file:
 - Which coordinator is asked, and where, is `broker.coordinating.topic`'s to say. What this broker leads is read as soon
   as it leads it, as decided transactions must be completed though nobody asks.
 - Time-outs are looked for at intervals, as in Kafka: a transaction is open somewhat longer than its producer said.
-- Whether a partition belongs to a transaction is asked here by Produce and TxnOffsetCommit in the same turn of the
-  event loop as they append, so nothing can end the transaction in between (KIP-890).
+- Partitions of a transaction are led anywhere: their markers, and questions whether a write belongs to a transaction
+  that another broker coordinates, go through one queue a broker (`broker.coordinating.outbox`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from broker.cluster.events import Event, PartitionChanged
@@ -19,11 +19,19 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.cluster.producer_ids import ProducerIds
 from broker.coordinating.loads import Loads, State
+from broker.coordinating.outbox import Outbox
 from broker.coordinating.topic import CoordinatedTopic, Partitions
+from broker.net.peers import OtherBrokers
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from broker.tier.crash_points import TRANSACTION_POINTS, armed_from_environment
-from broker.transactions.markers import MarkerWriter, OffsetsMarked
+from broker.transactions.joining import JoiningQuestions, Joins
+from broker.transactions.markers import (
+    MarkerQuestions,
+    MarkerSender,
+    MarkerWriter,
+    OffsetsMarked,
+)
 from broker.transactions.runner import TransactionRunner
 from broker.transactions.shard import NeedsProducerId
 from broker.transactions.values import (
@@ -51,20 +59,26 @@ class TransactionCoordinator:
         create_topics: CreateTopics,
         producer_ids: ProducerIds,
         offsets_marked: OffsetsMarked,
+        others: OtherBrokers,
     ) -> None:
         """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
         self._settings = settings
         self._clock = clock
         self._producer_ids = producer_ids
         self.loads = Loads()
-        self.markers = MarkerWriter(partitions, clock, offsets_marked)
+        self._marker_outbox = Outbox(others, MarkerQuestions())
+        self._join_outbox = Outbox(others, JoiningQuestions())
+        self.joins = Joins(self, self._join_outbox, others.node_id)
+        self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
+        markers = MarkerSender(self.markers, self._marker_outbox, image, others.node_id)
         crash_points = armed_from_environment(TRANSACTION_POINTS)
 
         def begin(partition: HostedPartition) -> TransactionRunner:
             return TransactionRunner(
                 partition,
                 settings,
-                self.markers,
+                markers,
+                timeout_ms=others.timeout_ms,
                 clock=clock,
                 loads=self.loads,
                 crash_points=crash_points,
@@ -97,11 +111,15 @@ class TransactionCoordinator:
     def stop(self) -> None:
         """Take nothing more."""
         self.topic.stop()
+        self._marker_outbox.stop()
+        self._join_outbox.stop()
         if self._timer is not None:
             self._timer.cancel()
 
-    def apply(self, events: Iterable[Event]) -> None:
-        """Begin to read what is led here now."""
+    def apply(self, events: Sequence[Event]) -> None:
+        """Begin to read what is led here now; wait no more for who is gone."""
+        self._marker_outbox.apply(events)
+        self._join_outbox.apply(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
             self.topic.start()
 

@@ -1,27 +1,41 @@
 """Shell: whether a transactional write belongs to an open transaction, asked before it is appended (KIP-890).
 
 Rules of this file:
-- Asked, answered and appended in one turn of the event loop: no decision can come in between, so no write can arrive
-  behind the marker that ends its transaction and stay open for ever.
-- A log in which the producer's transaction is open already needs no question.
-- Newer clients join by writing. Where the record of that is not committed yet the write is NOT_ENOUGH_REPLICAS:
-  it is sent again in a moment, and waiting here would let the producer's next batches overtake it.
+- A log in which the producer's transaction is open already needs no question. Otherwise the transactional id's
+  coordinator is asked: here in the same turn of the event loop, by AddPartitionsToTxn where it is another broker.
+- No write may arrive behind the marker that ends its transaction and stay open for ever. So what was asked for before
+  a marker came to the partition is refused when the answer is there (Kafka's verification guard).
+- Writes of a producer that come while it is asked wait behind the first, and are appended in their order.
+- Newer clients join by writing. Their writes wait until the record of that is committed.
 - What the coordinator says is put in words that the client's version retries or gives up at.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.cluster.events import NO_LEADER
+from broker.coordinating.outbox import Outbox, found_in
 from broker.replica.hosted import HostedPartition
-from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
     TopicPartition,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka_ds.wire.messages.transactions import (
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from broker.transactions.coordinator import TransactionCoordinator
 
 
 class Support(IntEnum):
@@ -41,38 +55,232 @@ def support_of(version: int, first_that_joins: int) -> Support:
     return Support.ABORTABLE if version == first_that_joins - 1 else Support.NOTHING
 
 
-# The coordinator cannot answer now: a write that is retried.
+# The coordinator cannot answer now, or does not know yet what this broker knows: a write that is retried.
 _NOT_NOW = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
+# How many writes may wait for one answer; a producer has five under way.
+WAITING_MAX = 1_000
 
 
-def join_transaction(
-    transactions: TransactionCoordinator,
-    partition: HostedPartition,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    support: Support,
-) -> None:
-    """Let a write pass that belongs to its producer's open transaction; raises KafkaError for others."""
-    if partition.log.producers.is_in_transaction(producer.producer_id, producer.producer_epoch):
-        return
-    where = TopicPartition(partition.topic, partition.index)
-    try:
-        if support is not Support.JOINS:
-            transactions.verify(transactional_id, producer, where)
-            return
-        answer = transactions.add_partitions(
-            transactional_id, producer, [where], client_version=TRANSACTION_VERSION_2
+class Writer(NamedTuple):
+    """Who writes: a transactional id's producer, whose client knows so much of KIP-890."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    support: Support
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The question whether a partition belongs to a writer's transaction, to another broker."""
+
+    writer: Writer
+    where: TopicPartition
+
+    @property
+    def group(self) -> Hashable:
+        """Responses name transactions by their transactional id."""
+        return self.writer.transactional_id
+
+    @property
+    def content(self) -> Hashable:
+        """Whose transaction, and whether the partition is to be added."""
+        return self.writer.producer, self.writer.support is Support.JOINS
+
+
+class JoiningQuestions:
+    """AddPartitionsToTxn between brokers, of many transactions at once."""
+
+    def request(self, items: Sequence[Joining]) -> AddPartitionsToTxnRequest:
+        """Each transaction with its partitions."""
+        by_writer: dict[str, tuple[Writer, dict[str, list[int]]]] = {}
+        for item in items:
+            writer, where = item.writer, item.where
+            _, topics = by_writer.setdefault(writer.transactional_id, (writer, {}))
+            topics.setdefault(where.topic, []).append(where.partition)
+        return AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=writer.transactional_id,
+                    producer_id=writer.producer.producer_id,
+                    producer_epoch=writer.producer.producer_epoch,
+                    verify_only=writer.support is not Support.JOINS,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                        for name, indexes in topics.items()
+                    ],
+                )
+                for writer, topics in by_writer.values()
+            ]
         )
-    except KafkaError as error:
-        raise KafkaError(_told(error.code, support), error.message) from None
-    if isinstance(answer, asyncio.Future):
-        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "joining the transaction")
+
+    def answers(
+        self, items: Sequence[Joining], response: AddPartitionsToTxnResponse
+    ) -> Iterable[ErrorCode]:
+        """What the coordinator says of each."""
+        codes: dict[Hashable, int] = {
+            (each.transactional_id, topic.name, partition.partition_index): (
+                partition.partition_error_code
+            )
+            for each in response.results_by_transaction
+            for topic in each.topic_results
+            for partition in topic.results_by_partition
+        }
+        # What is not answered may be asked again.
+        otherwise = response.error_code or ErrorCode.NETWORK_EXCEPTION
+        wanted = ((each.writer.transactional_id, *each.where) for each in items)
+        return found_in(codes, wanted, otherwise=otherwise)
+
+
+class Asking:
+    """A question whose answer writes wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], None], Callable[[KafkaError], None]]] = []
+        # Whether a marker came to the partition meanwhile.
+        self.is_over = False
+
+    def then(self, passed: Callable[[], None], refused: Callable[[KafkaError], None]) -> None:
+        """Call one of these when the answer is there, after those that came before."""
+        if len(self._waiting) >= WAITING_MAX:
+            message = "too many writes wait for a coordinator"
+            refused(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message))
+        else:
+            self._waiting.append((passed, refused))
+
+    async def before(self, do: Callable[[], Any]) -> Any:
+        """What `do` gives when it may be done, which it is in the turn of the answer; raises KafkaError."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def passed() -> None:
+            try:
+                given = do()
+            except KafkaError as error:
+                refused(error)
+            else:
+                if not answer.done():
+                    answer.set_result(given)
+
+        def refused(error: KafkaError) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        self.then(passed, refused)
+        given = await answer
+        return await given if isinstance(given, Awaitable) else given
+
+    def answered(self, error: KafkaError | None) -> None:
+        """Let all pass, or none."""
+        for passed, refused in self._waiting:
+            if error is None:
+                passed()
+            else:
+                refused(error)
+
+
+class Joins:
+    """Asks coordinators, here and elsewhere, what belongs to transactions."""
+
+    def __init__(
+        self, transactions: TransactionCoordinator, outbox: Outbox[Joining], node_id: int
+    ) -> None:
+        self._transactions = transactions
+        self._outbox = outbox
+        self._node_id = node_id
+        self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], Asking] = {}
+
+    def join(
+        self,
+        partition: HostedPartition,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        support: Support,
+    ) -> Asking | None:
+        """Let a write pass that belongs to its producer's open transaction: now (None), or when it is known.
+
+        Raises KafkaError for others.
+        """
+        asking = self._asking.get((partition, producer)) if self._asking else None
+        if asking is not None:
+            return asking
+        if partition.log.producers.is_in_transaction(*producer):
+            return None
+        writer = Writer(transactional_id, producer, support)
+        answer = self._ask(writer, TopicPartition(partition.topic, partition.index))
+        if answer is None:
+            return None
+        asking = self._asking[partition, producer] = Asking()
+        task = asyncio.ensure_future(answer)
+        task.add_done_callback(partial(self._answered, partition, writer, asking))
+        return asking
+
+    def marked(self, where: HostedPartition, producer_id: int) -> None:
+        """A marker ends the producer's transaction there."""
+        for (partition, producer), asking in self._asking.items():
+            if partition is where and producer.producer_id == producer_id:
+                asking.is_over = True
+
+    def _ask(self, writer: Writer, where: TopicPartition) -> Awaitable[object] | None:
+        """None: it belongs there; an error code, or what will have it or raise it."""
+        support = writer.support
+        leader = self._transactions.topic.leader_of(writer.transactional_id)
+        if leader not in (self._node_id, NO_LEADER):
+            return self._outbox.send(leader, Joining(writer, where))
+        try:
+            if support is not Support.JOINS:
+                self._transactions.verify(writer.transactional_id, writer.producer, where)
+                return None
+            answer = self._transactions.add_partitions(
+                writer.transactional_id,
+                writer.producer,
+                [where],
+                client_version=TRANSACTION_VERSION_2,
+            )
+        except KafkaError as error:
+            raise KafkaError(_told(error.code, support), error.message) from None
+        return answer if isinstance(answer, Awaitable) else None
+
+    def _answered(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: asyncio.Future[object],
+    ) -> None:
+        del self._asking[partition, writer.producer]
+        asking.answered(self._judge(partition, writer, asking, answer))
+
+    def _judge(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: asyncio.Future[object],
+    ) -> KafkaError | None:
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
+        if not answer.cancelled():
+            raised = answer.exception()
+            if isinstance(raised, KafkaError):
+                error = raised
+            elif raised is None:
+                code = answer.result()
+                error = KafkaError(code if isinstance(code, ErrorCode) else ErrorCode.NONE)
+        if error.code is not ErrorCode.NONE:
+            return KafkaError(_told(error.code, writer.support), error.message)
+        if partition.is_lost:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if asking.is_over:
+            message = "the transaction has ended meanwhile"
+            return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)
+        return None
 
 
 def _told(code: ErrorCode, support: Support) -> ErrorCode:

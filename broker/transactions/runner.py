@@ -5,7 +5,9 @@ Rules of this file:
   answer and markers alike, waits until the record is below the high watermark: a decision that could be lost with
   its leader must not be seen in any partition.
 - Markers that can be written at once are, before the answer goes out: the next transaction of the same producer then
-  finds this one complete and need not ask twice. The rest is tried until it is done.
+  finds this one complete and need not ask twice. The rest, all that is led elsewhere, is tried until it is done.
+- An answer that waits longer than request.timeout.ms is COORDINATOR_NOT_AVAILABLE: the client asks again, and what was
+  appended stands, for it may count yet.
 - Why requests are refused, while the log is read and after the lead, is `broker.coordinating.lead`'s to say.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from broker.coordinating.loads import Loads, State
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from broker.tier.crash_points import CrashPoints
-from broker.transactions.markers import FENCED, Marker, MarkerWriter, is_settled
+from broker.transactions.markers import FENCED, Marker, MarkerSender, is_settled
 from broker.transactions.records import decode_record, encode_record
 from broker.transactions.shard import TransactionShard
 from broker.transactions.values import Result, TopicPartition, Transaction, TransactionSettings
@@ -36,6 +38,7 @@ MARKER_RETRY_SECONDS = 0.1
 MARKERS_AT_ONCE = 100
 
 Event = Callable[[TransactionShard, int], Result]
+Outcome = ErrorCode | Awaitable[ErrorCode]
 
 
 class TransactionRunner:
@@ -45,8 +48,9 @@ class TransactionRunner:
         self,
         partition: HostedPartition,
         settings: TransactionSettings,
-        markers: MarkerWriter,
+        markers: MarkerSender,
         *,
+        timeout_ms: int,
         clock: Clock,
         loads: Loads,
         crash_points: CrashPoints,
@@ -60,6 +64,7 @@ class TransactionRunner:
         )
         self.shard = TransactionShard(settings)
         self._markers = markers
+        self._timeout_seconds = timeout_ms / 1_000
         self._clock = clock
         self._crash_points = crash_points
         self._loop = asyncio.get_running_loop()
@@ -132,7 +137,13 @@ class TransactionRunner:
 
     def submit(self, event: Event) -> Any:
         """The answer to an event, or a future that will have it; raises KafkaError."""
-        return self._perform(event(self.look(), self._clock.now_ms()))
+        shard = self.look()
+        try:
+            result = event(shard, self._clock.now_ms())
+        except KafkaError as error:
+            # It was judged by what may not be committed yet: whoever loses it must not say so.
+            return self._after_commit(partial(_refuse, error))
+        return self._perform(result)
 
     def tick(self, now_ms: int, *, expire: bool) -> None:
         """Abort what is open for too long and, when asked, forget what nobody uses."""
@@ -177,47 +188,66 @@ class TransactionRunner:
         answer: asyncio.Future[Any] = self._loop.create_future()
         waiting = self.partition.acknowledgement(self.lead.written, -1)
         waiting.add_done_callback(partial(_settle, answer, follow))
+        late = self._loop.call_later(self._timeout_seconds, _give_up, answer)
+        answer.add_done_callback(lambda _: late.cancel())
         return answer
 
     # -- markers ------------------------------------------------------------------------------------
 
     def _write_markers(self, decided: Transaction) -> None:
         """Write what can be written at once, and go on with the rest in a task."""
+        if self.lead.refusal is not None:
+            return  # Who leads now will find the decision, and does this.
         marker = Marker.of(decided, self.coordinator_epoch)
         listed = sorted(decided.partitions)
-        if len(listed) > MARKERS_AT_ONCE:
-            self._begin(self._write_all(decided, marker, listed))
-            return
-        waiting: list[tuple[TopicPartition, Awaitable[ErrorCode]]] = []
-        left: list[TopicPartition] = []
-        for where in listed:
-            outcome = self._markers.write(marker, where)
-            self._crash_points.at("after_marker")
-            if not isinstance(outcome, ErrorCode):
-                waiting.append((where, outcome))
-            elif outcome in FENCED:
-                self._fenced(decided, where, outcome)
-            elif not is_settled(outcome):
-                left.append(where)
-        if waiting or left:
-            self._begin(self._write_rest(decided, marker, waiting, left))
+        outcomes = self._write_some(marker, listed[:MARKERS_AT_ONCE])
+        left = listed[MARKERS_AT_ONCE:]
+        if left or any(code is not ErrorCode.NONE for code in outcomes.values()):
+            self._begin(self._write_all(decided, marker, outcomes, left))
         else:
             self._complete(decided)
 
-    async def _write_rest(
+    def _write_some(
+        self, marker: Marker, listed: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Outcome]:
+        outcomes: dict[TopicPartition, Outcome] = {}
+        for where in listed:
+            outcome = self._markers.write(marker, where)
+            if not isinstance(outcome, ErrorCode):
+                outcome = asyncio.ensure_future(outcome)
+            outcomes[where] = outcome
+            self._crash_points.at("after_marker")
+        return outcomes
+
+    async def _write_all(
         self,
         decided: Transaction,
         marker: Marker,
-        waiting: list[tuple[TopicPartition, Awaitable[ErrorCode]]],
+        outcomes: dict[TopicPartition, Outcome],
         left: list[TopicPartition],
     ) -> None:
-        codes = await asyncio.gather(*(outcome for _, outcome in waiting))
-        for (where, _), code in zip(waiting, codes, strict=True):
-            if not is_settled(code):
-                left.append(where)
-        if left:
+        """Ask every partition until it has its marker; then the transaction is complete."""
+        while True:
+            await asyncio.sleep(0)
+            while left:
+                outcomes |= self._write_some(marker, left[:MARKERS_AT_ONCE])
+                left = left[MARKERS_AT_ONCE:]
+                await asyncio.sleep(0)
+            for where, outcome in outcomes.items():
+                code = outcome if isinstance(outcome, ErrorCode) else await outcome
+                if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    # Another broker coordinates this: it has found the decision, and completes it.
+                    self._fenced(decided, where, code)
+                    return
+                if code in FENCED:
+                    self._fenced(decided, where, code)
+                elif not is_settled(code):
+                    left.append(where)
+            if not left:
+                break
+            outcomes = {}
             await self._wait_with(left)
-        await self._write_all(decided, marker, left)
+        self._complete(decided)
 
     async def _wait_with(self, left: list[TopicPartition]) -> None:
         self.markers_left += len(left)
@@ -225,27 +255,6 @@ class TransactionRunner:
             await asyncio.sleep(MARKER_RETRY_SECONDS)
         finally:
             self.markers_left -= len(left)
-
-    async def _write_all(
-        self, decided: Transaction, marker: Marker, left: list[TopicPartition]
-    ) -> None:
-        """Ask every partition until it has its marker; then the transaction is complete."""
-        while left:
-            again: list[TopicPartition] = []
-            for i, where in enumerate(left, 1):
-                outcome = self._markers.write(marker, where)
-                self._crash_points.at("after_marker")
-                code = outcome if isinstance(outcome, ErrorCode) else await outcome
-                if code in FENCED:
-                    self._fenced(decided, where, code)
-                elif not is_settled(code):
-                    again.append(where)
-                if i % MARKERS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            left = again
-            if left:
-                await self._wait_with(left)
-        self._complete(decided)
 
     def _fenced(self, decided: Transaction, where: TopicPartition, code: ErrorCode) -> None:
         """Somebody newer has ended this there: nothing is left to do for this partition."""
@@ -268,6 +277,16 @@ class TransactionRunner:
         finally:
             self.ends_left -= 1
         self._complete(decided)
+
+
+def _refuse(error: KafkaError) -> Any:
+    raise error
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        answer.exception()
 
 
 def _settle(
