@@ -26,6 +26,7 @@ class Watch:
 
     def look(self) -> None:
         """Check every node that runs."""
+        self._world.truth.image()
         for host in self._world.up():
             if host.node is not None and hasattr(host.node, "replica_manager"):
                 self._look_at(host, host.node)

@@ -76,6 +76,8 @@ class Client:
         self._connections: dict[tuple[str, int], WireConnection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[Partition, int] = {}
+        # The newest leader epoch that was heard of: older metadata tell nothing (KIP-320).
+        self._epochs: dict[Partition, int] = {}
 
     async def connection(self, address: tuple[str, int]) -> WireConnection:
         found = self._connections.get(address)
@@ -92,11 +94,11 @@ class Client:
 
     async def leader(self, partition: Partition) -> WireConnection:
         """Whoever leads the partition now, as far as anybody knows."""
-        while partition not in self._leaders:
+        while (address := self._brokers.get(self._leaders.get(partition, -1))) is None:
             await self.refresh(partition[0])
-            if partition not in self._leaders:
+            if self._leaders.get(partition, -1) not in self._brokers:
                 await asyncio.sleep(0.1 + self.random.random() * 0.2)
-        return await self.connection(self._brokers[self._leaders[partition]])
+        return await self.connection(address)
 
     async def refresh(self, topic: str) -> None:
         request = MetadataRequest(
@@ -109,8 +111,15 @@ class Client:
         self._brokers = {b.node_id: (b.host, b.port) for b in answer.brokers}
         for found in answer.topics:
             for each in found.partitions:
-                if each.leader_id in self._brokers:
-                    self._leaders[topic, each.partition_index] = each.leader_id
+                partition = topic, each.partition_index
+                if each.leader_epoch >= self._epochs.get(partition, -1):
+                    self._epochs[partition] = each.leader_epoch
+                    if each.leader_id in self._brokers:
+                        self._leaders[partition] = each.leader_id
+
+    def epoch(self, partition: Partition) -> int:
+        """The leader epoch that this client goes by."""
+        return self._epochs.get(partition, -1)
 
     def forget(self, partition: Partition) -> None:
         """What was known of its leader is not true any more."""
@@ -329,8 +338,12 @@ class Consumer(Client):
 
     async def _fetch(self) -> FetchPartitionData:
         topic, index = self.partition
+        leader = await self.leader(self.partition)
         wanted = FetchPartition(
-            partition=index, fetch_offset=self.position, partition_max_bytes=1 << 20
+            partition=index,
+            current_leader_epoch=self.epoch(self.partition),
+            fetch_offset=self.position,
+            partition_max_bytes=1 << 20,
         )
         request = FetchRequest(
             max_wait_ms=300,
@@ -339,7 +352,7 @@ class Consumer(Client):
             isolation_level=self.isolation_level,
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )
-        answer = await (await self.leader(self.partition)).ask(request, 11)
+        answer = await leader.ask(request, 11)
         found: FetchPartitionData = answer.responses[0].partitions[0]
         return found
 
@@ -368,18 +381,29 @@ class Consumer(Client):
     async def end_offset(self) -> int | None:
         """Where the partition ends for this reader, if its leader says so."""
         topic, index = self.partition
+        try:
+            leader = await self.leader(self.partition)
+        except TROUBLE:
+            self.forget(self.partition)
+            return None
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=self.isolation_level,
             topics=[
                 ListOffsetsTopic(
                     name=topic,
-                    partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST)],
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=index,
+                            current_leader_epoch=self.epoch(self.partition),
+                            timestamp=LATEST,
+                        )
+                    ],
                 )
             ],
         )
         try:
-            answer = await (await self.leader(self.partition)).ask(request, 5)
+            answer = await leader.ask(request, 5)
         except TROUBLE:
             self.forget(self.partition)
             return None

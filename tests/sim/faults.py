@@ -49,8 +49,14 @@ class Faults:
         self._plan = plan
         self._random = world.random
         self._healing: list[Callable[[], Any]] = []
-        # Hosts whose disk has forgotten something, until they are in sync again everywhere.
+        # Hosts whose disk has forgotten something, and hosts that stopped uncleanly, until the cluster knows.
         self.forgetful: set[int] = set()
+        self.crashed: set[int] = set()
+        # Those that will end by themselves.
+        self._doomed: set[int] = set()
+        for host in world.hosts:
+            host.on_halt = self._crashed
+        self.truth = world.truth
 
     async def run(self, seconds: float) -> None:
         """Harm for so long."""
@@ -99,65 +105,57 @@ class Faults:
     # -- processes and machines --------------------------------------------------------------------
 
     def _kill(self, host: Host) -> str | None:
-        if not host.is_up:
+        if not host.is_up or not self._may_go_down(host, forgets=False):
             return None
         host.kill()
-        self._restart_later(host)
+        self._crashed(host)
         return f"kill -9 {host.name}"
 
     def _power(self, host: Host) -> str | None:
-        if not host.is_up or not self._others_are_intact(host):
+        if not host.is_up or not self._may_go_down(host, forgets=True):
             return None
         self.forgetful.add(host.node_id)
         host.lose_power()
         self._restart_later(host)
         return f"{host.name} loses power"
 
+    # -- what the cluster must bear ----------------------------------------------------------------
+
+    def _may_go_down(self, host: Host, *, forgets: bool) -> bool:
+        """Whether all that was acknowledged survives if this host stops uncleanly now (promise 1).
+
+        The cluster cannot tell a crash from a loss of power: who comes back from either is taken out of ISR and ELR. So
+        crashes alone may be as many as they like, as everybody still has everything. Once somebody has forgotten
+        something, and still counts, no partition may have more than min.insync.replicas - 1 members who will be
+        taken out (KIP-966): then whoever leaves the ISR for a better reason leaves somebody there who has everything.
+        """
+        forgetful = self.forgetful | ({host.node_id} if forgets else set())
+        unclean = self.forgetful | self.crashed | self._doomed | {host.node_id}
+        for topic in self.truth.image().topics.values():
+            least = int(topic.configs.get("min.insync.replicas", 1))
+            for each in topic.partitions.values():
+                counting = {*each.isr, *each.elr}
+                if forgets and not counting - unclean:
+                    return False
+                going = counting & unclean
+                if counting & forgetful and (
+                    len(going) >= min(least, len(each.replicas)) or going == counting
+                ):
+                    return False
+        return True
+
     def _remember(self) -> None:
-        """A host that is in every ISR of its partitions again has all that it must have."""
-        image = self._image()
-        if image is None:
-            return
-        for node_id in tuple(self.forgetful):
-            host = self._world.hosts[node_id - 1]
-            registered = image.brokers.get(node_id)
-            if host.node is None or registered is None or registered.fenced:
-                continue
-            if (
-                getattr(host.node, "broker_epoch_seen", registered.broker_epoch)
-                != registered.broker_epoch
-            ):
-                continue
-            mine = [
-                p
-                for t in image.topics.values()
-                for p in t.partitions.values()
-                if node_id in p.replicas
-            ]
-            if host.node.controller.broker_epoch == registered.broker_epoch and all(
-                node_id in p.isr for p in mine
-            ):
+        """Who is registered anew is out of every ISR and ELR, and comes back when it has everything."""
+        brokers = self.truth.image().brokers
+        for node_id in self.forgetful | self.crashed:
+            host, registered = self._world.hosts[node_id - 1], brokers.get(node_id)
+            if registered is not None and host.broker_epoch == registered.broker_epoch:
                 self.forgetful.discard(node_id)
+                self.crashed.discard(node_id)
 
-    def _others_are_intact(self, host: Host) -> bool:
-        """Whether each partition has somebody left who has all that was acknowledged (promise 1)."""
-        image = self._image()
-        if image is None:
-            return False
-        gone = self.forgetful | {host.node_id}
-        return all(
-            any(replica not in gone for replica in (*p.isr, *p.elr))
-            for topic in image.topics.values()
-            for p in topic.partitions.values()
-        )
-
-    def _image(self) -> Any:
-        images = [
-            host.node.metadata
-            for host in self._world.up()
-            if host.node is not None and hasattr(host.node, "metadata")
-        ]
-        return max(images, key=lambda image: image.version, default=None)
+    def _crashed(self, host: Host) -> None:
+        self.crashed.add(host.node_id)
+        self._restart_later(host)
 
     def _stop(self, host: Host) -> str | None:
         node = host.node
@@ -172,8 +170,11 @@ class Faults:
                 await asyncio.wait_for(host.stop(), 40)
             except Exception as error:
                 self._world.log(f"{host.name} did not stop: {error!r}")
-                if host.process is process:
-                    host.kill()
+                while host.process is process and host.is_up:
+                    if self._may_go_down(host, forgets=False):
+                        host.kill()
+                        self._crashed(host)
+                    await asyncio.sleep(1)
             self._restart_later(host)
 
         self._world.loop.create_task(stop())
@@ -241,9 +242,13 @@ class Faults:
         return f"the disk of {host.name} is slow"
 
     def _disk_full(self, host: Host) -> str | None:
+        if not self._may_go_down(host, forgets=False):
+            return None  # It ends its process at the first write.
+        self._doomed.add(host.node_id)
         host.disk.capacity_bytes = 0
 
         def undo() -> None:
+            self._doomed.discard(host.node_id)
             host.disk.capacity_bytes = None
 
         self._later(self._random.random() * 10, undo)

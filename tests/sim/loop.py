@@ -18,10 +18,16 @@ from random import Random
 from typing import Any
 
 THREAD_SECONDS_MAX = 0.004
+# Turns of the loop in one moment. More than this is no work, but somebody who calls himself again and again.
+TURNS_IN_A_MOMENT_MAX = 20_000
 
 
 class NothingWillHappen(AssertionError):
     """Everybody waits for somebody, and no timer is set."""
+
+
+class TimeStandsStill(AssertionError):
+    """Somebody is busy for ever: on a real machine he would have a processor for himself."""
 
 
 class Process:
@@ -81,12 +87,18 @@ class _Selector:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise NothingWillHappen(f"at {self._loop.time():.3f} s")
         if timeout > 0:
             self._loop.advance(timeout)
+            self._turns = 0
+            return []
+        self._turns += 1
+        if self._turns > TURNS_IN_A_MOMENT_MAX:
+            raise TimeStandsStill(f"at {self._loop.time():.3f} s: {self._loop.what_is_ready()}")
         return []
 
 
@@ -117,6 +129,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def advance(self, seconds: float) -> None:
         self._now += seconds
+
+    def what_is_ready(self) -> list[str]:
+        """The callbacks that come next, for whoever looks at a failure."""
+        return [repr(handle)[:300] for handle in list(self._ready)[:3]]  # type: ignore[attr-defined]
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list

@@ -23,6 +23,7 @@ from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.clients import EPOCH_MS
 from tests.sim.loop import Process, SimExecutor, SimLoop
 from tests.sim.network import Fabric, SimNetwork
+from tests.sim.truth import Truth
 
 PORT = 9092
 
@@ -137,12 +138,21 @@ class Host:
         self.lake = SimLake(world.store, world.random)
         self.process: Process | None = None
         self.node: Node | None = None
+        # Told when the process ends itself at once.
+        self.on_halt: Callable[[Host], None] = lambda _: None
         self._world = world
 
     @property
     def is_up(self) -> bool:
         """Whether a process runs here, paused or not."""
         return self.process is not None and self.process.is_alive
+
+    @property
+    def broker_epoch(self) -> int:
+        """In which the process here is registered, as far as it knows; -1 before."""
+        member = getattr(self.node, "member", None)
+        # Until it has joined it has no life of which it could tell.
+        return member.broker_epoch if getattr(member, "_lifecycle", None) is not None else -1
 
     def start(self) -> None:
         """Begin a process; what becomes of it is seen later."""
@@ -162,14 +172,16 @@ class Host:
             open_lake=lambda _: self.lake,
             lake_clock=SimLogClock(self.clock),
             threads=lambda count, _: SimExecutor(loop, count),
+            halt=self._halt,
         )
         self.node = node
         try:
             await node.start()
         except Exception as error:
             # As `python -m broker` does: it says why, and ends; whoever supervises it starts it again.
-            self._world.log(f"{self.name} cannot start: {error!r}")
-            self._world.loop.call_soon(self.kill, context=Context())
+            if not loop.is_closed():
+                self._world.log(f"{self.name} cannot start: {error!r}")
+                loop.call_soon(self.kill, context=Context())
 
     def _settings(self) -> dict[str, tuple[str, str]]:
         given = {
@@ -199,6 +211,12 @@ class Host:
         self.disk.kill()
         self.node = None
 
+    def _halt(self) -> None:
+        if self.is_up:
+            self._world.log(f"{self.name} ends itself")
+            self.kill()
+            self.on_halt(self)
+
     def lose_power(self) -> None:
         """What was not synced is gone, in part."""
         if self.process is not None and self.process.is_alive:
@@ -222,6 +240,7 @@ class World:
         self.settings = {"remote.log.storage.system.enable": "false", **(settings or {})}
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]
         self.lines: list[str] = []
+        self.truth = Truth(self.store, self.log)
 
     def log(self, line: str) -> None:
         """What happened, for whoever looks at a failure."""
