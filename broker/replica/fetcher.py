@@ -355,17 +355,16 @@ class Fetcher:
         """Hold a partition back for its error, or give it up; False where it is the connection's."""
         if isinstance(error, PeerUnreachable):
             return False
-        if isinstance(error, KafkaError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
-            if error.code == ErrorCode.FENCED_LEADER_EPOCH:
-                self._fail(partition, str(error))
-            else:
-                # Damage on the way, as likely as not: the same bytes are asked for again.
-                _LOGGER.error("%s-%d: %s", *partition.key, error)
-                self._hold_back(partition)
-            return True
+        is_fenced = isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_LEADER_EPOCH
         if not isinstance(error, KafkaError | OSError):
             _LOGGER.error("%s-%d", *partition.key, exc_info=error)
-        self._fail(partition, str(error))
+            self._fail(partition, str(error))
+        elif is_fenced or partition.log.storage_error is not None:
+            self._fail(partition, str(error))
+        else:
+            # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
+            _LOGGER.error("%s-%d: %s", *partition.key, error)
+            self._hold_back(partition)
         return True
 
     def _fail(self, partition: FollowedPartition, why: str) -> None:
