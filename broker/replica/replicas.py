@@ -1,0 +1,40 @@
+"""Shell: which partitions a broker leads and which it follows.
+
+Rules of this file: no partition is in both; each is found by topic and number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from broker.replica.followed import FollowedPartition
+from broker.replica.hosted import HostedPartition
+
+_NONE: Mapping[int, HostedPartition] = {}
+
+
+class Replicas:
+    """The partitions of one broker."""
+
+    def __init__(self) -> None:
+        self.led: dict[str, dict[int, HostedPartition]] = {}
+        self.followed: dict[tuple[str, int], FollowedPartition] = {}
+        # The high watermarks that are written down.
+        self.checkpointed: dict[tuple[str, int], int] = {}
+
+    def find(self, topic: str, index: int) -> HostedPartition | None:
+        """The partition, if it is led here."""
+        return self.led.get(topic, _NONE).get(index)
+
+    def led_of(self, topic: str) -> tuple[HostedPartition, ...]:
+        """The partitions of a topic that are led here."""
+        return tuple(self.led.get(topic, _NONE).values())
+
+    def all_led(self) -> Iterator[HostedPartition]:
+        """All partitions that are led here."""
+        for partitions in self.led.values():
+            yield from partitions.values()
+
+    def topics(self) -> set[str]:
+        """The topics of which something is here."""
+        return {*self.led, *(topic for topic, _ in self.followed)}

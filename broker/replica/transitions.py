@@ -1,0 +1,325 @@
+"""Shell: what durable events ask of a broker's replicas: it opens logs, and begins and ends leading and following.
+
+Rules of this file:
+- By partition epochs: what is older than what is known changes nothing.
+- Fetchers hear of all changes of a commit at once; until then what is no more followed is `lost`, and nothing is
+  appended to it.
+- A log that this broker is no more to have is deleted.
+- A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
+  lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
+- So does one whose log went back under a clean stop (a lost folder, an older one restored).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from broker.cluster.events import NO_LEADER, PartitionChanged, PartitionRegistration
+from broker.cluster.image import MetadataImage
+from broker.cluster.topic_names import in_force
+from broker.log.config import LogConfig
+from broker.log.log import Log
+from broker.log.manager import LogManager
+from broker.replica.fetchers import Fetchers
+from broker.replica.followed import FollowedPartition
+from broker.replica.follower import FollowerPartition
+from broker.replica.hosted import HostedPartition, Proposer
+from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.replicas import Replicas
+from broker.replica.topic_metrics import TopicCounters
+from broker.seams import Clock
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.net.metrics_topics import PerTopic
+    from broker.tier.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
+
+# How many logs are opened before others get their turn in the event loop.
+LOGS_OPENED_AT_ONCE = 8
+
+
+class Host(Protocol):
+    """Whoever has the replicas."""
+
+    tier: TierManager | None
+    proposer: Proposer | None
+    fetchers: Fetchers | None
+    topic_metrics: PerTopic[TopicCounters]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing may begin any more."""
+
+
+class FetcherChanges:
+    """What fetchers have to be told after a commit."""
+
+    def __init__(self) -> None:
+        self.remove: list[FollowedPartition] = []
+        self.add: dict[tuple[str, int], FollowedPartition] = {}
+
+
+class Transitions:
+    """Of one broker's replicas."""
+
+    def __init__(
+        self,
+        host: Host,
+        replicas: Replicas,
+        logs: LogManager,
+        *,
+        node_id: int,
+        clock: Clock,
+        image: MetadataImage,
+        log_config: Callable[[Mapping[str, str]], LogConfig],
+        recover: Callable[[], None],
+        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
+    ) -> None:
+        """`recover` is called when a partition has to hear of the lake's end before it leads."""
+        self._host = host
+        self._replicas = replicas
+        self._logs = logs
+        self._node_id = node_id
+        self._clock = clock
+        self._image = image
+        self._log_config = log_config
+        self._recover = recover
+        self._lag_ms_max = lag_ms_max
+        # At a start no log is known to be new.
+        self.is_starting = False
+
+    async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
+        """Lead, follow or leave partitions as their registrations say; fetchers hear of all at once."""
+        changes = FetcherChanges()
+        try:
+            for number, event in enumerate(changed, 1):
+                self._take(event, changes)
+                if number % LOGS_OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if self._host.fetchers is not None and not self._host.is_stopped:
+                self._host.fetchers.update(remove=changes.remove, add=changes.add.values())
+
+    def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        if event.topic_id not in self._image.topics_by_id or self._host.is_stopped:
+            return  # Deleted by a later event of the same commit.
+        registration = event.registration
+        try:
+            if registration.leader == self._node_id:
+                self._lead(event, changes)
+            elif self._node_id in registration.replicas:
+                self._follow(event, changes)
+            else:
+                self._leave(event, changes)
+        except (OSError, KafkaError) as error:
+            # The others go on; clients of this one are told to look for its leader again.
+            _LOGGER.error("%s-%d cannot be opened: %s", event.topic, event.partition, error)
+
+    # -- leading ------------------------------------------------------------------------------
+
+    def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._replicas.followed.get((topic, index))
+        if followed is not None:
+            if registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            self._unfollow(followed, changes)
+        partition = self._replicas.find(topic, index)
+        if partition is None:
+            self._begin(event, followed)
+            return
+        leader = partition.leader
+        epoch, was_recovering = leader.leader_epoch, leader.is_recovering
+        partition.changed(registration)
+        if leader.is_recovering:
+            self._recover()
+        elif leader.leader_epoch != epoch or was_recovering:
+            self.elected(partition)
+
+    def _begin(self, event: PartitionChanged, followed: FollowedPartition | None) -> None:
+        """Lead from now on, what was followed until now or what lies on the disk."""
+        if followed is not None:
+            log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
+            if followed.is_cut_unwritten:
+                self._logs.write_recovery_points()
+        else:
+            log, watermark, has_lost = self._open(event)
+        leader = LeaderPartition(
+            event.registration,
+            node_id=self._node_id,
+            log_end_offset=log.log_end_offset,
+            high_watermark=watermark,
+            min_insync_replicas=log.config.min_insync_replicas,
+            brokers=self._image.brokers,
+            lag_ms_max=self._lag_ms_max,
+            has_lost=has_lost,
+        )
+        partition = HostedPartition(
+            log,
+            leader,
+            self._host.topic_metrics.of(event.topic),
+            clock=self._clock,
+            proposer=self._host.proposer,
+        )
+        self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
+        if leader.is_recovering:
+            self._recover()
+        else:
+            self.elected(partition)
+
+    def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
+        """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
+        topic, index = event.topic, event.partition
+        config = self._log_config(in_force(topic, self._image.topics[topic].configs))
+        existed = self._logs.get(topic, index) is not None
+        is_new = event.registration.partition_epoch == 0 and not self.is_starting
+        log = self._logs.create(topic, index, event.topic_id, config, is_new=is_new)
+        checkpoint = self._replicas.checkpointed.get((topic, index), 0)
+        watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
+        return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
+
+    def _has_lost(
+        self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
+    ) -> bool:
+        """Whether a log that may be in the lake holds less than it is known to have held."""
+        if self._host.tier is None or not log.config.remote_storage_enable:
+            return False
+        is_new = registration.leader_epoch == 0
+        lost = log.log_end_offset < checkpoint or not (existed or is_new)
+        if lost:
+            _LOGGER.error(
+                "%s ends at %d, but was led before up to %d at least: asking the lake",
+                log.name, log.log_end_offset, checkpoint,
+            )  # fmt: skip
+        return lost
+
+    def elected(self, partition: HostedPartition) -> None:
+        """Nothing keeps it from leading any more."""
+        log = partition.log
+        log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
+        partition.elected()
+        self.tell_tier(partition)
+
+    def tell_tier(self, partition: HostedPartition) -> None:
+        """Copy to the lake from now on, if the topic is tiered."""
+        tier = self._host.tier
+        if tier is None or not partition.log.config.remote_storage_enable:
+            return
+        partition.log.on_roll = tier.segment_rolled
+        tier.partition_opened(
+            partition.log,
+            leader_epoch=partition.leader.leader_epoch,
+            last_stable_offset=partition.last_stable_offset,
+        )
+
+    def directory_failed(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Serve what was in a log directory no more (KIP-112)."""
+        changes = FetcherChanges()
+        for key in partitions:
+            partition, followed = self._replicas.find(*key), self._replicas.followed.get(key)
+            if partition is not None:
+                self.end(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            elif followed is not None:
+                self._unfollow(followed, changes)
+        if self._host.fetchers is not None and changes.remove:
+            self._host.fetchers.update(remove=changes.remove)
+
+    def end(
+        self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ) -> None:
+        """Lead it no more; who waits for an append gets this code."""
+        partitions = self._replicas.led[partition.topic]
+        del partitions[partition.index]
+        if not partitions:
+            del self._replicas.led[partition.topic]
+            self._keep_metrics()
+        if self._host.tier is not None:
+            self._host.tier.partition_closed(partition.topic_id, partition.index)
+        partition.log.on_roll = None
+        partition.lose(code)
+
+    # -- following ----------------------------------------------------------------------------
+
+    def _follow(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._replicas.followed.get((topic, index))
+        partition = self._replicas.find(topic, index)
+        if partition is not None:
+            if registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            watermark, has_lost = partition.high_watermark, partition.leader.has_lost
+            self.end(partition)
+            followed = self._begin_following(partition.log, watermark, has_lost=has_lost)
+        elif followed is None:
+            log, watermark, has_lost = self._open(event)
+            followed = self._begin_following(log, watermark, has_lost=has_lost)
+        follower = followed.follower
+        if registration.partition_epoch <= follower.partition_epoch:
+            return
+        follower.partition_epoch = registration.partition_epoch
+        if registration.leader == NO_LEADER:
+            follower.orphaned(registration.leader_epoch)
+            changes.remove.append(followed)
+            changes.add.pop(followed.key, None)
+        elif follower.must_begin(registration.leader, registration.leader_epoch):
+            followed.follow(registration.leader, registration.leader_epoch)
+            changes.add[followed.key] = followed
+
+    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowedPartition:
+        followed = FollowedPartition(
+            log, FollowerPartition(high_watermark=watermark), has_lost=has_lost
+        )
+        self._replicas.followed[followed.key] = followed
+        return followed
+
+    def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
+        del self._replicas.followed[followed.key]
+        self._keep_metrics()
+        changes.add.pop(followed.key, None)
+        changes.remove.append(followed)
+        followed.lose()
+
+    def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        """The partition lives on other brokers alone."""
+        topic, index = event.topic, event.partition
+        partition = self._replicas.find(topic, index)
+        followed = self._replicas.followed.get((topic, index))
+        if partition is not None:
+            if event.registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            self.end(partition)
+        elif followed is not None:
+            if event.registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            self._unfollow(followed, changes)
+        else:
+            return
+        _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
+        self._logs.delete(topic, index)
+
+    def _keep_metrics(self) -> None:
+        """Topics of which nothing is left here are not shown any more."""
+        self._host.topic_metrics.keep(self._replicas.topics())
+
+    def delete(self, topic: str, topic_id: bytes) -> None:
+        """The topic is deleted, and with it what is here of it."""
+        has_table = False
+        for partition in self._replicas.led_of(topic):
+            if partition.topic_id == topic_id:
+                has_table = has_table or partition.log.config.remote_storage_enable
+                self.end(partition)
+                self._logs.delete(topic, partition.index)
+        changes = FetcherChanges()
+        for followed in tuple(self._replicas.followed.values()):
+            if followed.topic_id == topic_id:
+                self._unfollow(followed, changes)
+                self._logs.delete(topic, followed.index)
+        if self._host.fetchers is not None and changes.remove:
+            self._host.fetchers.update(remove=changes.remove)
+        if self._host.tier is not None and has_table:
+            self._host.tier.topic_deleted(topic, topic_id)
