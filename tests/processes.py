@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +45,8 @@ class BrokerProcess:
             **(overrides or {}),
         }
         self.environment = dict(environment or {})
+        # Words before the command: what it is to run in.
+        self.prefix: Sequence[str] = ()
         self.process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
 
@@ -54,7 +56,7 @@ class BrokerProcess:
         return self.process.pid
 
     def command(self) -> list[str]:
-        words = [sys.executable, "-m", "broker"]
+        words = [*self.prefix, sys.executable, "-m", "broker"]
         for name, value in self.overrides.items():
             words += ["--override", f"{name}={value}"]
         return words

@@ -192,7 +192,12 @@ class Candidacy:
         action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, AskPeers):
             answers = await self._ask_peers()
-            self.election.peers_answered(answers, self._clock.monotonic_ms(), chance=self._chance())
+            self.election.peers_answered(
+                answers,
+                self._clock.monotonic_ms(),
+                brokers=len(self._driver.image.brokers),
+                chance=self._chance(),
+            )
             action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, Claim):
             await self._claim(action)

@@ -6,8 +6,11 @@ Rules of this file:
 - Time is the broker's own monotonic clock. A sign of life is a lease that moves, an answer by wire, or a new epoch in
   the log; each counts from the moment at which this broker saw it. A broker that was paused itself has seen nothing
   meanwhile, and so gives the controller a lease interval more before it asks (`paused`).
-- After a session timeout without a sign the other brokers are asked (pre-vote): if the controller has answered one
-  of them lately, it is this broker that is cut off, and it does not claim.
+- After a session timeout without an answer by wire the other brokers are asked (pre-vote): if the controller has
+  answered one of them lately, it is this broker that is cut off, and it does not claim.
+- A controller that is cut from the brokers may still reach the store, and move its lease for ever; it could only fence
+  them all. So, while the lease moves, the brokers that hear nothing claim where they are a majority of all that are
+  registered: it is the controller that is cut off then, as a leader of KRaft without a quorum resigns.
 - A claim comes at once where nobody can be deposed by it: no controller yet, no lease, a lease that was released, or
   the controller was this broker, whose process is gone (the lock on log.dirs).
 """
@@ -85,6 +88,9 @@ class Election:
         self._has_looked = False
         self._is_new = True
         self._sign_ms = now_ms
+        # The last sign other than a lease that moves.
+        self._wire_ms = now_ms
+        self._is_majority_silent = False
         self._heard_ms: int | None = None
         self._due_ms = now_ms
 
@@ -108,7 +114,7 @@ class Election:
         if before is None or lease.order > before.order:
             self._lease = lease
             if before is not None:
-                self._sign(now_ms)
+                self._lease_moved(now_ms)
 
     def hears(self, controller_epoch: int, now_ms: int) -> None:
         """The controller of this epoch has answered."""
@@ -122,13 +128,17 @@ class Election:
         """This process did not run for a while: the controller may have lived all the time."""
         grace_ms = min(2 * self._lease_interval_ms, self._session_timeout_ms)
         self._sign_ms = max(self._sign_ms, now_ms - self._session_timeout_ms + grace_ms)
+        self._wire_ms = max(self._wire_ms, now_ms - self._session_timeout_ms + grace_ms)
         if self.stance in (Stance.ASKING, Stance.HESITATING):
             self.stance = Stance.FOLLOWING
 
-    def peers_answered(self, heard_ms: Sequence[int], now_ms: int, *, chance: float) -> None:
+    def peers_answered(
+        self, heard_ms: Sequence[int], now_ms: int, *, brokers: int, chance: float
+    ) -> None:
         """How long ago the controller answered each peer that could be asked, in milliseconds; -1 for never.
 
-        `chance` is in [0, 1): how long to hesitate.
+        `brokers`: how many are registered, this one and the controller among them. `chance` is in [0, 1): how long to
+        hesitate.
         """
         if self.stance is not Stance.ASKING:
             return
@@ -137,6 +147,12 @@ class Election:
             # When the last of them will have waited for a session timeout, too, if it hears nothing more.
             self.stance = Stance.FOLLOWING
             self._due_ms = now_ms + self._session_timeout_ms - min(lately)
+            return
+        self._is_majority_silent = 2 * (1 + len(heard_ms)) > brokers
+        still_ms = self._sign_ms + self._session_timeout_ms
+        if now_ms < still_ms and not self._is_majority_silent:
+            self.stance = Stance.FOLLOWING
+            self._due_ms = still_ms
             return
         self.stance = Stance.HESITATING
         jitter_ms = min(self._session_timeout_ms // JITTER_SHARE, JITTER_MS_MAX)
@@ -179,13 +195,13 @@ class Election:
         reason = self._why_at_once()
         if reason is not None:
             return self._claim(reason, is_dead=False)
-        silent_from_ms = self._sign_ms + self._session_timeout_ms
+        silent_from_ms = self._wire_ms + self._session_timeout_ms
         if now_ms < silent_from_ms:
             self.stance = Stance.FOLLOWING
             return Wait(until_ms=silent_from_ms)
         if self.stance is Stance.HESITATING:
             return self._claim(
-                f"controller {self._controller_id} was silent for {now_ms - self._sign_ms} ms",
+                f"controller {self._controller_id} was silent for {now_ms - self._wire_ms} ms",
                 is_dead=True,
             )
         self.stance = Stance.ASKING
@@ -209,8 +225,16 @@ class Election:
             return f"controller {self._controller_id} has released its lease"
         return None
 
+    def _lease_moved(self, now_ms: int) -> None:
+        """The controller lives, though perhaps where no broker hears it."""
+        self._sign_ms = max(self._sign_ms, now_ms)
+        if self.stance is Stance.HESITATING and not self._is_majority_silent:
+            self.stance = Stance.FOLLOWING
+            self._due_ms = self._sign_ms + self._session_timeout_ms
+
     def _sign(self, now_ms: int) -> None:
         self._sign_ms = max(self._sign_ms, now_ms)
+        self._wire_ms = max(self._wire_ms, now_ms)
         if self.stance in (Stance.ASKING, Stance.HESITATING):
             self.stance = Stance.FOLLOWING
             self._due_ms = now_ms

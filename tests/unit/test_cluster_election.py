@@ -92,18 +92,57 @@ def test_a_controller_that_may_live_is_given_a_session(lease: Lease | None) -> N
 # -- signs of life --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", ["lease", "wire", "epoch"])
+@pytest.mark.parametrize("sign", ["wire", "epoch"])
 def test_each_sign_of_life_counts_from_when_it_was_seen(sign: str) -> None:
     machine = election()
     machine.sees_lease(LEASE, 0)
-    if sign == "lease":
-        machine.sees_lease(replace(LEASE, sequence=8), 5_000)
-    elif sign == "wire":
+    if sign == "wire":
         machine.hears(5, 5_000)
     else:
         machine.knows(3, 6, 5_000)
     assert machine.next(SESSION_MS) == Wait(until_ms=SESSION_MS + 5_000)
     assert isinstance(machine.next(SESSION_MS + 5_000), AskPeers)
+
+
+def test_who_hears_nothing_while_the_lease_moves_asks_and_waits_where_few_are_silent() -> None:
+    machine = election()
+    machine.sees_lease(LEASE, 0)
+    machine.sees_lease(replace(LEASE, sequence=8), 5_000)
+    assert isinstance(machine.next(SESSION_MS), AskPeers)
+    machine.peers_answered([-1], SESSION_MS, brokers=4, chance=0.0)
+    assert machine.next(SESSION_MS) == Wait(until_ms=SESSION_MS + 5_000)
+    assert isinstance(machine.next(SESSION_MS + 5_000), AskPeers)
+    machine.peers_answered([-1], SESSION_MS + 5_000, brokers=4, chance=0.0)
+    assert isinstance(machine.next(SESSION_MS + 5_000), Claim)
+
+
+@pytest.mark.parametrize(("brokers", "silent"), [(3, 2), (4, 3), (5, 3)])
+def test_a_controller_that_no_majority_hears_is_deposed_though_its_lease_moves(
+    brokers: int, silent: int
+) -> None:
+    machine = election()
+    machine.sees_lease(LEASE, 0)
+    machine.sees_lease(replace(LEASE, sequence=8), SESSION_MS - 1)
+    assert isinstance(machine.next(SESSION_MS), AskPeers)
+    machine.sees_lease(replace(LEASE, sequence=9), SESSION_MS)
+    machine.peers_answered([-1] * (silent - 1), SESSION_MS, brokers=brokers, chance=0.5)
+    hesitation = machine.next(SESSION_MS)
+    assert isinstance(hesitation, Wait)
+    machine.sees_lease(replace(LEASE, sequence=10), SESSION_MS + 1)
+    action = machine.next(hesitation.until_ms)
+    assert isinstance(action, Claim)
+    assert action.is_dead
+
+
+def test_the_one_of_two_that_hears_nothing_leaves_a_controller_alone_whose_lease_moves() -> None:
+    machine = election()
+    for second in range(60):
+        machine.sees_lease(replace(LEASE, sequence=8 + second), 1_000 * second)
+        action = machine.next(1_000 * second)
+        if isinstance(action, AskPeers):
+            machine.peers_answered([], 1_000 * second, brokers=2, chance=0.0)
+            action = machine.next(1_000 * second)
+        assert isinstance(action, Wait)
 
 
 def test_a_lease_that_stands_still_or_is_an_older_ones_is_no_sign() -> None:
@@ -120,7 +159,7 @@ def test_a_controller_that_answers_others_is_left_alone_until_it_is_silent_to_th
     machine = election()
     machine.sees_lease(LEASE, 0)
     assert machine.next(SESSION_MS) == AskPeers(controller_epoch=5)
-    machine.peers_answered([-1, 8_900, 400], SESSION_MS, chance=0.5)
+    machine.peers_answered([-1, 8_900, 400], SESSION_MS, brokers=4, chance=0.5)
     assert machine.next(SESSION_MS) == Wait(until_ms=2 * SESSION_MS - 400)
     assert machine.next(2 * SESSION_MS - 400) == AskPeers(controller_epoch=5)
 
@@ -129,7 +168,7 @@ def test_who_hears_nothing_from_anybody_hesitates_and_claims() -> None:
     machine = election()
     machine.sees_lease(LEASE, 0)
     machine.next(SESSION_MS)
-    machine.peers_answered([-1, SESSION_MS], SESSION_MS, chance=0.5)
+    machine.peers_answered([-1, SESSION_MS], SESSION_MS, brokers=4, chance=0.5)
     hesitation = machine.next(SESSION_MS)
     assert isinstance(hesitation, Wait)
     assert SESSION_MS < hesitation.until_ms <= SESSION_MS + 500
@@ -144,10 +183,10 @@ def test_a_sign_of_life_at_the_last_moment_counts(stance: Stance) -> None:
     machine.sees_lease(LEASE, 0)
     machine.next(SESSION_MS)
     if stance is Stance.HESITATING:
-        machine.peers_answered([], SESSION_MS, chance=0.9)
+        machine.peers_answered([], SESSION_MS, brokers=4, chance=0.9)
     assert machine.stance is stance
     machine.hears(5, SESSION_MS + 1)
-    machine.peers_answered([], SESSION_MS + 2, chance=0.0)
+    machine.peers_answered([], SESSION_MS + 2, brokers=4, chance=0.0)
     assert machine.next(SESSION_MS + 10) == Wait(until_ms=2 * SESSION_MS + 1)
 
 
@@ -257,7 +296,7 @@ class Cluster:
                 for other in self.brokers.values()
                 if other is not broker and other.is_running and not other.is_active
             ]
-            machine.peers_answered(peers, self.now_ms, chance=chance)
+            machine.peers_answered(peers, self.now_ms, brokers=len(self.brokers), chance=chance)
             action = machine.next(self.now_ms)
         if isinstance(action, Claim):
             self.claim(broker)

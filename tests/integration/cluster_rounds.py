@@ -1,0 +1,208 @@
+"""``python -m tests.integration.cluster_rounds FOLDER ROUNDS SEED``: brokers fail round by round under load.
+
+Run in namespaces of its own (`cluster_network.inside_namespaces`). Each round one thing befalls one broker, and in some
+the whole cluster: it is killed, frozen past its session, its disk fills up, or it is cut from others, in one direction
+or both, with and without its clients. The others go on acknowledging meanwhile, and all are in sync again afterwards.
+Prints one line of JSON: how often each fault was tried, and how much was acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.cluster_clients import NumberedWriter, OffsetReader, check
+from tests.integration.cluster_network import CLIENTS, ClusterNetwork, SmallDisk, address
+from tests.integration.test_replication import (
+    PARTITIONS,
+    SETTINGS,
+    TOPIC,
+    Watcher,
+    are_equal,
+    log_bytes,
+    values,
+)
+from tests.processes import BrokerCluster, wait_until
+
+NODES = (1, 2, 3)
+SESSION_MS = 2_000
+PATIENCE_S = 90
+OWN_SETTINGS = {
+    "broker.session.timeout.ms": SESSION_MS,
+    "broker.heartbeat.interval.ms": 200,
+    "controller.lease.interval.ms": 300,
+    "replica.lag.time.max.ms": 2_000,
+    "replica.socket.timeout.ms": 2_000,
+    "replica.fetch.wait.max.ms": 300,
+}
+
+
+class Rounds:
+    """Three brokers, what befalls them, and who writes and reads meanwhile."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.tried: Counter[str] = Counter()
+        self.network = ClusterNetwork(NODES)
+        self.brokers = BrokerCluster(folder, len(NODES), {**SETTINGS, **OWN_SETTINGS})
+        self.disks: dict[int, SmallDisk] = {}
+        for node, broker in self.brokers.brokers.items():
+            self.disks[node] = SmallDisk(broker.data)
+            broker.prefix = self.network.prefix(node)
+            broker.overrides["listeners"] = f"PLAINTEXT://{address(node)}:9092"
+        self.brokers.start()
+        self.watcher = Watcher(self.brokers)
+        self.watcher.create()
+        bootstrap = self.brokers.bootstrap
+        self.writers = [NumberedWriter(n, bootstrap, TOPIC, PARTITIONS) for n in ("ann", "bob")]
+        self.reader = OffsetReader(bootstrap, TOPIC, PARTITIONS)
+
+    @property
+    def faults(self) -> dict[str, Callable[[int], None]]:
+        return {
+            "kill": self.kill,
+            "freeze": self.freeze,
+            "cut off": self.cut_off,
+            "disk": self.fill_disk,
+            "cut from brokers": self.cut_from_brokers,
+            "cut one way": self.cut_one_way,
+            "cut from one": self.cut_from_one,
+            "kill all": self.kill_all,
+        }
+
+    def run(self, count: int) -> None:
+        names: list[str] = []
+        for number in range(count):
+            # Each fault comes once before any comes again; the first four are the ones that must not be missed.
+            if not names:
+                names = list(self.faults)
+                if number:
+                    self.chance.shuffle(names)
+            name, node = names.pop(0), self.chance.choice(NODES)
+            began = time.monotonic()
+            print(f"round {number}: {name} {node}", end="", file=sys.stderr, flush=True)
+            self.faults[name](node)
+            self.tried[name] += 1
+            wait_until("all in sync", self.all_in_sync, timeout_s=PATIENCE_S)
+            self.progress()
+            print(f": {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    def all_in_sync(self) -> bool:
+        try:
+            return self.watcher.all_in_sync()
+        except (OSError, IndexError):  # Not there yet, or it does not know the topic yet.
+            return False
+
+    def progress(self) -> None:
+        """Every partition takes records."""
+        for writer in self.writers:
+            writer.wait_for_each(PATIENCE_S)
+
+    # -- what befalls brokers -----------------------------------------------------------------
+
+    def kill(self, node: int) -> None:
+        self.brokers[node].kill()
+        self.progress()
+        self.brokers.start()
+
+    def kill_all(self, node: int) -> None:
+        for each in NODES:
+            self.brokers[each].kill()
+        self.brokers.start()
+
+    def freeze(self, node: int) -> None:
+        os.kill(self.brokers[node].pid, signal.SIGSTOP)
+        try:
+            self.progress()
+            time.sleep(SESSION_MS / 1_000)
+        finally:
+            os.kill(self.brokers[node].pid, signal.SIGCONT)
+
+    def fill_disk(self, node: int) -> None:
+        """What it leads takes nothing until there is room; what it follows goes on without it."""
+        broker = self.brokers[node]
+        before = broker.log_file.stat().st_size
+        self.disks[node].fill()
+
+        def has_noticed() -> bool:
+            with broker.log_file.open("rb") as log:
+                log.seek(before)
+                return b"No space left on device" in log.read()
+
+        wait_until("a disk that is full", has_noticed, timeout_s=PATIENCE_S)
+        time.sleep(SESSION_MS / 1_000)
+        assert broker.running()
+        self.disks[node].free()
+
+    def cut_off(self, node: int) -> None:
+        """From everybody."""
+        self.cut(node, [each for each in (*NODES, CLIENTS) if each != node])
+
+    def cut_from_brokers(self, node: int) -> None:
+        """Its clients reach it still."""
+        self.cut(node, [each for each in NODES if each != node])
+
+    def cut_from_one(self, node: int) -> None:
+        """The third broker reaches both."""
+        self.cut(node, [self.chance.choice([each for each in NODES if each != node])])
+
+    def cut_one_way(self, node: int) -> None:
+        """It hears the others, or they hear it, but not both."""
+        others = [each for each in NODES if each != node]
+        self.cut(node, others, is_deaf=self.chance.random() < 0.5, is_both=False)
+
+    def cut(
+        self, node: int, others: list[int], *, is_deaf: bool = False, is_both: bool = True
+    ) -> None:
+        for other in others:
+            if is_both or not is_deaf:
+                self.network.cut(node, other)
+            if is_both or is_deaf:
+                self.network.cut(other, node)
+        try:
+            self.progress()
+            time.sleep(SESSION_MS / 1_000)
+        finally:
+            self.network.heal_all()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        for writer in self.writers:
+            writer.stop()
+        sent = sum(each.sent for each in self.writers)
+        wait_until("equal logs", lambda: are_equal(self.brokers, list(NODES)), timeout_s=PATIENCE_S)
+        wait_until("all read", lambda: self.reader.count() >= sent, timeout_s=PATIENCE_S)
+        self.reader.stop()
+        assert not self.reader.errors, self.reader.errors
+        stored = [values(log_bytes(self.brokers, 1, index)) for index in range(PARTITIONS)]
+        check(stored, self.writers, self.reader)
+
+    def close(self) -> None:
+        self.reader.stop()
+        self.brokers.stop()
+        self.network.close()
+
+
+def main() -> int:
+    folder, count, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    rounds = Rounds(folder, seed)
+    try:
+        rounds.run(count)
+        rounds.finish()
+    finally:
+        rounds.close()
+    acknowledged = sum(len(each.acknowledged) for each in rounds.writers)
+    print(json.dumps({"tried": rounds.tried, "acknowledged": acknowledged}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
