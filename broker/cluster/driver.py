@@ -106,7 +106,8 @@ class ClusterDriver:
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
         self._tail = Tail(image.version)
         self._turn = asyncio.Lock()
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order in which they came.
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._queue: list[Pending] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
@@ -219,11 +220,11 @@ class ClusterDriver:
     async def changed(self, timeout_seconds: float) -> None:
         """Wait for the next change of the metadata or of this broker's part in it, not longer than told."""
         waiting = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         try:
             await asyncio.wait([waiting], timeout=timeout_seconds)
         finally:
-            self._waiting.discard(waiting)
+            del self._waiting[waiting]
 
     def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
         """The commits after a version, as the wire has them; None where only the table has them."""

@@ -49,7 +49,7 @@ class Server:
         self.tick = 0
         self.gathers_writes = False
         self._listeners: list[tuple[Endpoint, Listener]] = []
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # In the order in which they came.
         self._per_host: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_at_last_tick = 0
@@ -124,7 +124,7 @@ class Server:
             return f"max.connections.per.ip={config.max_connections_per_ip} are there"
         if self._all_gone is not None:
             return "the broker is stopping"
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_host[connection.host] += 1
         self.metrics.connections = len(self._connections)
         self.metrics.connections_created += 1
@@ -149,7 +149,7 @@ class Server:
         """A connection is gone."""
         if connection not in self._connections:
             return
-        self._connections.discard(connection)
+        del self._connections[connection]
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]

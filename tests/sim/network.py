@@ -32,6 +32,8 @@ class Fabric:
         self.latency_seconds = 0.0005
         # Slow ways add to the latency; a way is from one host to another.
         self.slow_seconds: dict[tuple[str, str], float] = {}
+        # Told of each packet that arrives: source, target, data.
+        self.tap: Callable[[str, str, bytes], None] = lambda source, target, data: None
         self._cuts: set[tuple[str, str]] = set()
         self._transports: dict[SimTransport, None] = {}
         self._next_port = FIRST_PORT
@@ -269,6 +271,7 @@ class SimTransport:
         if not peer.process.is_alive or peer._is_gone:
             self._lose(ConnectionResetError(errno.ECONNRESET, "reset"))
             return
+        self._fabric.tap(self.host, peer.host, data)
         peer._received.append(data)
         peer.call(peer._give)
         self.pump()

@@ -10,6 +10,7 @@ from typing import Any
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import CreateTopicsRequest
 from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
+from tests.sim.chance import drawn_from
 from tests.sim.checkers import Watch, check_history, check_logs
 from tests.sim.clients import (
     READ_COMMITTED,
@@ -65,7 +66,8 @@ class Scenario:
         """Raises AssertionError with everything that happened."""
         loop = self.world.loop
         try:
-            loop.run_until_complete(self._run())
+            with drawn_from(self.world.seed):
+                loop.run_until_complete(self._run())
         except BaseException as error:
             happened = "\n".join(self.world.lines[-60:])
             failures = "\n".join(repr(each) for each in loop.failures[-5:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random as global_random
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import Context
@@ -232,19 +232,28 @@ class World:
     def __init__(self, seed: int, brokers: int, settings: dict[str, str] | None = None) -> None:
         self.seed = seed
         self.random = Random(seed)
-        # What the product draws by the module's own functions is part of the run, too.
-        global_random.seed(seed)
         self.loop = SimLoop(Random(self.random.random()))
         self.fabric = Fabric(self.loop, Random(self.random.random()))
         self.store = MemoryStore(FakeLogClock())
         self.settings = {"remote.log.storage.system.enable": "false", **(settings or {})}
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]
         self.lines: list[str] = []
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.fabric.tap = self._packet
         self.truth = Truth(self.store, self.log)
 
     def log(self, line: str) -> None:
         """What happened, for whoever looks at a failure."""
         self.lines.append(f"{self.loop.time():10.3f} {line}")
+
+    def _packet(self, source: str, target: str, data: bytes) -> None:
+        self._digest.update(f"{self.loop.time():.9f} {source} {target} ".encode())
+        self._digest.update(data)
+
+    @property
+    def digest(self) -> str:
+        """Of every packet of the run and its moment: two runs with the same one were the same."""
+        return self._digest.hexdigest()
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
