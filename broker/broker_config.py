@@ -195,6 +195,11 @@ class BrokerConfig:
         "How many fetches of this broker are under way at each broker that leads what it follows.",
         low=1,
     )
+    follower_fetch_last_tiered_offset_enable: bool = boolean(
+        False,
+        "Whether a follower that begins, or needs what its leader has in the lake alone, goes on behind the lake's "
+        "end instead of the beginning of its leader's local log.",
+    )
     replica_fetch_backoff_ms: int = i32(
         1_000, "How long a partition is not fetched after an error.", low=0
     )
@@ -315,7 +320,9 @@ class BrokerConfig:
     )
 
     # -- lake ---------------------------------------------------------------------------------------
-    lake_uri: str = string("data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True)
+    lake_uri: str = string(
+        "data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True
+    )
     lake_max_lag_ms: int = i64(
         -1,
         "How long a record may wait for its way into the table, even if its segment is not closed; -1 means until "

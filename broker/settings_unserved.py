@@ -54,7 +54,6 @@ delegation.token.secret.key P
 delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000
-follower.fetch.last.tiered.offset.enable B false
 group.consumer.assignment.interval.ms I 1000
 group.consumer.assignors A uniform,range
 group.consumer.heartbeat.interval.ms I 5000

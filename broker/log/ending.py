@@ -1,7 +1,8 @@
 """Shell: how the lake's part of a log ended, for a log that goes on behind it without its own files.
 
-Rules of this file: every transaction below the lake's end was decided before it went there; its marker may lie
-beyond and be lost, so none is open in what is taken over. A snapshot that is damaged is none.
+Rules of this file: every transaction below the lake's end was decided before it went there, but its marker may lie
+beyond. Where that is lost none is open in what is taken over; a follower gets it from its leader, and needs to know
+then which records it ends. A snapshot that is damaged is none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class Ending:
 
     producer_snapshot: bytes = b""
     leader_epochs: tuple[tuple[int, int], ...] = ()
+    has_markers_to_come: bool = False
+    """Whether the records behind are still to be had: those of a leader."""
 
 
 UNKNOWN = Ending()
@@ -33,6 +36,7 @@ def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending) -> No
         producers = Producers.decode_snapshot(ended.producer_snapshot)
     except CorruptSnapshot:
         return
-    producers.forget_open_transactions()
+    if not ended.has_markers_to_come:
+        producers.forget_open_transactions()
     name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
     write_whole(disk, f"{directory}/{name}", producers.encode_snapshot())

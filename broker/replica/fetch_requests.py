@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LATEST = -1
 EARLIEST = -2
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 
 
 def fetch_request(
@@ -96,13 +99,24 @@ def epoch_request(
 def offset_request(
     partition: FollowedPartition, timestamp: int, replica_id: int
 ) -> ListOffsetsRequest:
-    """Where does the leader's log end (LATEST), or begin (EARLIEST)?"""
-    wanted = ListOffsetsPartition(
-        partition_index=partition.index,
-        current_leader_epoch=partition.follower.leader_epoch,
-        timestamp=timestamp,
-    )
+    """Where does the leader's log end (LATEST), or begin (EARLIEST), here or in the lake?"""
+    return offsets_request([partition], timestamp, replica_id)
+
+
+def offsets_request(
+    partitions: Iterable[FollowedPartition], timestamp: int, replica_id: int
+) -> ListOffsetsRequest:
+    """The same of several partitions of one leader."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for each in partitions:
+        topics.setdefault(each.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=each.index,
+                current_leader_epoch=each.follower.leader_epoch,
+                timestamp=timestamp,
+            )
+        )
     return ListOffsetsRequest(
         replica_id=replica_id,
-        topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
+        topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()],
     )

@@ -31,6 +31,7 @@ from broker.replica.fetch_requests import (
 from broker.replica.fetch_session_client import FetchSessionClient, Key
 from broker.replica.followed import FollowedPartition
 from broker.replica.follower import Question, State, Verdict
+from broker.replica.rebuilding import Rebuilding
 from broker.replica.surroundings import Surroundings
 from broker.replica.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -61,7 +62,7 @@ class Fetcher:
         self._around = around
         self._settings = around.settings
         self._partitions: dict[tuple[str, int], FollowedPartition] = {}
-        self._unchecked: dict[FollowedPartition, None] = {}
+        self._unchecked: set[FollowedPartition] = set()
         self._session = FetchSessionClient()
         # Of all topics that were ever asked for: what is to be forgotten has a name, too.
         self._names: dict[bytes, str] = {}
@@ -70,6 +71,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._is_away = False
         self._task: asyncio.Task[None] | None = None
+        self._rebuilding = Rebuilding(self, around)
 
     # -- what the manager says ----------------------------------------------------------------
 
@@ -85,6 +87,7 @@ class Fetcher:
     def stop(self) -> None:
         """Fetch no more."""
         self._partitions.clear()
+        self._rebuilding.stop()
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
@@ -94,12 +97,12 @@ class Fetcher:
         """Fetch these, too; they have been told whom they follow."""
         for partition in partitions:
             self._partitions[partition.key] = partition
-            self._unchecked[partition] = None
+            self._unchecked.add(partition)
         self._changed.set()
 
     def remove(self, partition: FollowedPartition) -> None:
         """Fetch this one no more: the answer that is under way will not count for it."""
-        self._unchecked.pop(partition, None)
+        self._unchecked.discard(partition)
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
 
@@ -169,6 +172,8 @@ class Fetcher:
             if not self._compares:
                 for partition in self._unchecked:
                     partition.follower.compare_first()
+            for partition in self._unchecked:
+                self._rebuilding.begin_first(partition)
             self._unchecked.clear()
         cutting = [p for p in due if p.follower.state is State.TRUNCATING]
         if cutting:
@@ -205,13 +210,18 @@ class Fetcher:
             _LOGGER.warning("%s: %s", self.name, why)
             self._is_away = True
         for partition in due:
-            self._hold_back(partition)
+            self.hold_back(partition)
 
-    def _hold_back(self, partition: FollowedPartition) -> None:
+    def hold_back(self, partition: FollowedPartition) -> None:
         now_ms = self._around.clock.monotonic_ms()
         partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
 
-    def _is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+    def go_on(self, partition: FollowedPartition) -> None:
+        """Fetch it again at once."""
+        partition.follower.retry()
+        self._changed.set()
+
+    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
         is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
 
@@ -227,7 +237,7 @@ class Fetcher:
             if not partition.follower.is_ready(now_ms) or not partition.is_free:
                 continue
             if self._around.must_wait(partition):
-                self._hold_back(partition)
+                self.hold_back(partition)
             else:
                 key = partition.topic_id, partition.index
                 wanted[key] = partition.wanted(max_bytes)
@@ -270,13 +280,13 @@ class Fetcher:
             _LOGGER.info("%s: the fetch session begins anew, error code %d", self.name, code)
             if code not in _LOST_SESSION:
                 for partition, _ in asked.values():
-                    self._hold_back(partition)
+                    self.hold_back(partition)
             return
         appended = 0
         unflushed = []
         for key, data in answered.items():
             found = asked.get(key)
-            if found is None or not self._is_current(*found):
+            if found is None or not self.is_current(*found):
                 continue
             partition, question = found
             with self._guard(partition):
@@ -305,11 +315,11 @@ class Fetcher:
             case Verdict.TRUNCATE:
                 assert diverging is not None
                 end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
-                await self._cut(partition, partial(partition.truncate, end))
+                await self.cut(partition, partial(partition.truncate, end))
             case Verdict.OUT_OF_RANGE:
                 await self._find_place(connection, partition, asked)
             case Verdict.TIERED:
-                await self._rebuild(connection, partition, asked)
+                self._rebuilding.begin(partition, asked)
             case Verdict.FAIL:
                 self._fail(partition, ErrorCode(data.error_code).name)
             case Verdict.RETRY:
@@ -317,7 +327,7 @@ class Fetcher:
                     "%s-%d: broker %d answers with error code %d",
                     *partition.key, self.source, data.error_code,
                 )  # fmt: skip
-                self._hold_back(partition)
+                self.hold_back(partition)
         return 0
 
     def _append(
@@ -364,7 +374,7 @@ class Fetcher:
         else:
             # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
             _LOGGER.error("%s-%d: %s", *partition.key, error)
-            self._hold_back(partition)
+            self.hold_back(partition)
         return True
 
     def _fail(self, partition: FollowedPartition, why: str) -> None:
@@ -377,7 +387,7 @@ class Fetcher:
 
     # -- finding its place --------------------------------------------------------------------
 
-    async def _cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
         """Cut a log; what its disk believes of it is set right before anything is appended."""
         before, committed = partition.log.log_end_offset, partition.high_watermark
         lowers_recovery_point = cut()
@@ -412,7 +422,7 @@ class Fetcher:
                 asked[partition.key] = partition, partition.follower.question
                 continue
             with self._guard(partition):
-                await self._cut(partition, partial(partition.truncate_to, partition.high_watermark))
+                await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
         if not asked:
             return
         request = epoch_request([p for p, _ in asked.values()], self._around.node_id)
@@ -421,54 +431,42 @@ class Fetcher:
         for topic in response.topics:
             for end in topic.partitions:
                 found = asked.get((topic.topic, end.partition))
-                if found is None or not self._is_current(*found):
+                if found is None or not self.is_current(*found):
                     continue
                 with self._guard(found[0]):
                     _check(end.error_code)
                     leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
-                    await self._cut(found[0], partial(found[0].truncate, leader))
+                    await self.cut(found[0], partial(found[0].truncate, leader))
 
     async def _find_place(
         self, connection: PeerConnection, partition: FollowedPartition, asked: Question
     ) -> None:
         """The leader does not have the offset: cut to its end, or begin at its start."""
-        end, _ = await self._offset(connection, partition, LATEST)
+        end, _ = await self.offset_at_leader(partition, LATEST)
         start, epoch = end, NO_EPOCH
         if end >= asked.fetch_offset:
-            start, epoch = await self._offset(connection, partition, EARLIEST)
-        if not self._is_current(partition, asked):
+            start, epoch = await self.offset_at_leader(partition, EARLIEST)
+        if not self.is_current(partition, asked):
             return
         epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
         match recovery_for(
             log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
         ):
             case Recovery.TRUNCATE:
-                await self._cut(partition, partial(partition.truncate_to, end))
+                await self.cut(partition, partial(partition.truncate_to, end))
             case Recovery.RESTART:
                 ended = Ending(leader_epochs=epochs)
-                await self._cut(partition, partial(partition.restart_at, start, ended))
+                await self.cut(partition, partial(partition.restart_at, start, ended))
             case Recovery.GO_ON:
-                self._hold_back(partition)
+                self.hold_back(partition)
 
-    async def _rebuild(
-        self, connection: PeerConnection, partition: FollowedPartition, asked: Question
-    ) -> None:
-        """What comes next is in the lake alone: go on behind the lake, with what it knows of all before."""
-        offset, ended = await self._around.end_of_lake(partition)
-        start, _ = await self._offset(connection, partition, EARLIEST)
-        if not self._is_current(partition, asked):
-            return
-        if offset <= asked.fetch_offset:
-            # The lake of this moment does not hold what the leader says that it does: ask again.
-            self._hold_back(partition)
-            return
-        restart = partial(partition.restart_at, offset, ended, log_start_offset=start)
-        await self._cut(partition, restart)
-
-    async def _offset(
-        self, connection: PeerConnection, partition: FollowedPartition, timestamp: int
+    async def offset_at_leader(
+        self, partition: FollowedPartition, timestamp: int
     ) -> tuple[int, int]:
-        """An end of the leader's log, and the leader epoch there."""
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            raise PeerUnreachable(f"the connection to broker {self.source} is lost")
         request = offset_request(partition, timestamp, self._around.node_id)
         timeout_ms = self._settings.replica_socket_timeout_ms
         response: Any = await connection.ask(request, timeout_ms=timeout_ms)

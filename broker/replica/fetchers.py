@@ -5,6 +5,7 @@ Rules of this file:
   num.replica.fetchers of them a leader, all of a broker's partitions are asked for in so many requests.
 - Changes come in batches: what is taken away first, then what is added.
 - A fetcher without partitions ends. One that failed is tried again when metadata speak of its partition.
+- Leaders are asked what is in the lake from the first tiered partition on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from broker.groups.placement import java_hash
 from broker.replica.fetcher import Fetcher
 from broker.replica.followed import FollowedPartition
 from broker.replica.surroundings import Surroundings
+from broker.replica.tiered_ends import TieredEnds
 
 _WORD = 1 << 32
 _SIGN = 1 << 31
@@ -36,6 +38,7 @@ class Fetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowedPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()
+        self._tiered_ends = TieredEnds(around, lambda: tuple(self._homes))
 
     def update(
         self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
@@ -58,6 +61,8 @@ class Fetchers:
                 fetcher.start()
             for partition in partitions:
                 self._homes[partition] = fetcher
+                if partition.log.config.remote_storage_enable:
+                    self._tiered_ends.start()
             fetcher.add(partitions)
         self._end_idle()
 
@@ -88,6 +93,7 @@ class Fetchers:
         """Follow nothing more."""
         fetchers, self._fetchers = tuple(self._fetchers.values()), {}
         self._homes.clear()
+        self._tiered_ends.stop()
         for fetcher in fetchers:
             fetcher.stop()
 

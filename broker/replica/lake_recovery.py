@@ -3,6 +3,9 @@
 Rules of this file:
 - The lake is a replica that is never unclean: a log that ends before the lake's end goes on behind it, and no offset
   is used twice.
+- Where another broker may have led, a fence is committed first: what an earlier leader, however long it was paused,
+  has not committed to the table by then it never will. So the end that is read then is the end.
+- What the lake's end was written in another epoch than says that the log parted from the lake below: all of it goes.
 - A leader that waits for the lake takes and gives nothing meanwhile; others go on. Who cannot be told is asked again.
 """
 
@@ -11,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.log.ending import UNKNOWN, Ending
+from broker.log.ending import Ending
+from broker.log.log import Log
 from broker.replica.followed import FollowedPartition
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 RECOVERY_RETRY_SECONDS = 1.0
+PARTITIONS_ASKED_AT_ONCE = 1_000
 
 DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
 
@@ -62,7 +68,7 @@ class LakeRecovery:
         """Compare each recovering partition's end with the lake's, until none is left."""
         try:
             while waiting := [p for p in self._led if p.leader.is_recovering]:
-                known = [partition for partition in waiting if await self._meet_lake(partition)]
+                known = await self._meet_lake(waiting)
                 for partition in known:
                     if partition.leader.found_what_was_lost() and not partition.is_lost:
                         self._elected(partition)
@@ -76,39 +82,80 @@ class LakeRecovery:
         finally:
             self._task = None
 
-    async def _meet_lake(self, partition: HostedPartition) -> bool:
-        """Let the log go on behind the lake's end; False while the lake cannot say where that is."""
-        log, tier = partition.log, self._tier()
-        if tier is None or not log.config.remote_storage_enable:
+    async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
+        """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
+        tier = self._tier()
+        known = [p for p in waiting if tier is None or not p.log.config.remote_storage_enable]
+        if tier is None:
+            return known
+        for are_fenced in (False, True):
+            asked = [
+                p
+                for p in waiting
+                if p.log.config.remote_storage_enable and _must_fence(p) is are_fenced
+            ]
+            for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
+                part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]
+                ends = await self._ask_ends(tier, part, are_fenced=are_fenced)
+                for partition, end in zip(part, ends, strict=True):
+                    if isinstance(end, int) and await self._go_on(tier, partition, end):
+                        known.append(partition)
+        return known
+
+    async def _ask_ends(
+        self, tier: TierManager, partitions: Sequence[HostedPartition], *, are_fenced: bool
+    ) -> Sequence[int | KafkaError]:
+        where = [(p.topic, p.topic_id, p.index) for p in partitions]
+        try:
+            if are_fenced:
+                epochs = [p.leader.leader_epoch for p in partitions]
+                ends = await tier.fence([(*w, e) for w, e in zip(where, epochs, strict=True)])
+            else:
+                ends = await tier.tiered_ends(where)
+        except KafkaError as error:
+            ends = [error] * len(where)
+        except Exception as error:
+            # A mistake of ours over there must not leave partitions without a leader here.
+            _LOGGER.exception("%d partitions wait for the lake", len(where))
+            ends = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))] * len(where)
+        for partition, end in zip(partitions, ends, strict=True):
+            if isinstance(end, KafkaError):
+                _LOGGER.warning("%s waits for the lake: %s", partition.log.name, end)
+        return ends
+
+    async def _go_on(self, tier: TierManager, partition: HostedPartition, end: int) -> bool:
+        """Go on with the log, or behind the lake's end where the log ends below it, or holds other records there."""
+        log, epoch = partition.log, partition.leader.leader_epoch
+        if partition.is_lost or end < 0:
+            return not partition.is_lost
+        if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
-            where = (partition.topic, partition.topic_id, partition.index)
-            end, ended = await tier.known_tiered_end(*where), UNKNOWN
-            if end >= log.log_end_offset:
-                ended = await tier.ending(*where, end)
+            _, ended = await tier.ending(partition.topic, partition.topic_id, partition.index, end)
         except KafkaError as error:
-            _LOGGER.warning("%s-%d waits for the lake: %s", log.topic, log.partition, error)
+            _LOGGER.warning("%s waits for the lake: %s", log.name, error)
             return False
-        except Exception:
-            # A mistake of ours over there must not leave partitions without a leader here.
-            _LOGGER.exception("%s-%d waits for the lake", log.topic, log.partition)
+        if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
-        if partition.is_lost:
-            return False
-        if end >= log.log_end_offset:
-            _LOGGER.warning(
-                "%s-%d ends at %d, the lake at %d: going on behind the lake",
-                log.topic, log.partition, log.log_end_offset, end,
-            )  # fmt: skip
-            log.restart_at(end + 1, ended)
-            partition.leader.restarted(end + 1)
-            log.update_high_watermark(end + 1)
+        if end < log.log_end_offset and not _parts(log, end, ended):
+            return True
+        _LOGGER.warning(
+            "%s ends at %d, the lake at %d%s: going on behind the lake",
+            log.name, log.log_end_offset, end,
+            "" if end >= log.log_end_offset else " with records of another epoch",
+        )  # fmt: skip
+        log.restart_at(end + 1, ended)
+        partition.leader.restarted(end + 1)
+        log.update_high_watermark(end + 1)
         return True
 
-    async def end_of_lake(self, partition: FollowedPartition) -> tuple[int, Ending]:
-        """The first offset that is not in the lake, and what it keeps besides the records up to there.
+    async def end_of_lake(
+        self, partition: FollowedPartition, offset: int | None
+    ) -> tuple[int, Ending]:
+        """Where a follower may go on whose leader has what is next in the lake alone, and what was before.
 
-        For a follower whose leader has what comes next in the lake alone (KIP-405; KIP-1023 begins there too).
+        That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
+        the lake's end for None (KIP-1023).
 
         Raises:
             KafkaError: the lake cannot say.
@@ -120,5 +167,26 @@ class LakeRecovery:
                 f"{partition.log.name}: no lake is known here",
             )
         where = (partition.topic, partition.topic_id, partition.index)
-        end = await tier.known_tiered_end(*where)
-        return end + 1, await tier.ending(*where, end)
+        if offset is None:
+            offset = await tier.known_tiered_end(*where)
+        next_offset, ended = await tier.ending(*where, offset)
+        return next_offset, replace(ended, has_markers_to_come=True)
+
+
+def _must_fence(partition: HostedPartition) -> bool:
+    """Whether a leader of before may have copied, or be about to copy, what this one's log does not hold.
+
+    Who led alone, and has its disk, holds all that it ever copied.
+    """
+    return partition.leader.has_lost or len(partition.leader.replicas) > 1
+
+
+def _parts(log: Log, end: int, ended: Ending) -> bool:
+    """Whether the log's record at the lake's end is another one than the lake's: then all since they parted are.
+
+    Two logs that have the same epoch at an offset have the same records up to there (KIP-101).
+    """
+    if not ended.leader_epochs:
+        _LOGGER.warning("%s: the lake does not know its leader epochs at %d", log.name, end)
+        return False
+    return log.leader_epochs.epoch_for_offset(end) != ended.leader_epochs[-1][0]

@@ -127,9 +127,8 @@ class LeaderPartition:
         return self._advance(now_ms)
 
     def restarted(self, log_end_offset: int) -> None:
-        """Recovering has shown that the lake goes beyond the log, which now begins behind it."""
+        """Recovering has shown that the lake goes beyond the log, or holds other records: it now begins behind it."""
         assert self._recovering, "only a recovering leader moves its end"
-        assert log_end_offset >= self.log_end_offset
         self.log_end_offset = self.high_watermark = log_end_offset
 
     def found_what_was_lost(self) -> bool:

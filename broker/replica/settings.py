@@ -19,6 +19,9 @@ class ReplicationSettings:
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_backoff_ms: int = 1_000
+    follower_fetch_last_tiered_offset_enable: bool = False
+    remote_log_manager_task_interval_ms: int = 30_000
+    lake_local_grace_ms: int = 60_000
     replica_socket_timeout_ms: int = 30_000
     replica_socket_receive_buffer_bytes: int = 64 << 10
 

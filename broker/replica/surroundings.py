@@ -29,7 +29,7 @@ def _no_limit() -> int:
     return MAX_LONG
 
 
-async def _no_lake(partition: FollowedPartition) -> tuple[int, Ending]:
+async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
         f"{partition.topic}-{partition.index} is tiered, and this broker has no tier",
@@ -45,8 +45,9 @@ class Surroundings:
     """The machine, the metadata, the settings, and whom to tell.
 
     `write_recovery_points` makes lowered recovery points durable (OSError where it cannot). `failed` hears of a
-    partition that cannot be followed until metadata change. `end_of_lake` gives the first offset that is not in the
-    lake, and what the lake keeps besides the records up to there (KafkaError where it cannot say).
+    partition that cannot be followed until metadata change. `end_of_lake` gives the first offset behind
+    the range of the lake that holds an offset (None: the lake's last one), and what the lake keeps besides the records
+    up to there (KafkaError where it cannot say).
     """
 
     network: Network
@@ -58,7 +59,7 @@ class Surroundings:
     settings: ReplicationSettings
     write_recovery_points: Callable[[], Awaitable[None]] = _nothing_written
     failed: Callable[[FollowedPartition], None] = lambda _: None
-    end_of_lake: Callable[[FollowedPartition], Awaitable[tuple[int, Ending]]] = _no_lake
+    end_of_lake: Callable[[FollowedPartition, int | None], Awaitable[tuple[int, Ending]]] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
     throttle: ReplicationThrottle = field(default_factory=lambda: ReplicationThrottle(_no_limit))
 

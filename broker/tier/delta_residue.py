@@ -77,15 +77,40 @@ class ResidueFiles:
                     )
         return [found[base] for base in sorted(found)]
 
-    def last(
-        self, topic: str, topic_id: bytes, partition: int, tiered_end: int
+    def holding(
+        self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
     ) -> ResidueHeader | None:
-        """What the file says in which the lake's part of the partition ends."""
+        """What the file says whose range holds the offset; of several that which ends first, and knows the most."""
         with self._lock:
-            listing = self._listing(topic, partition, tiered_end, tiered_end)
-            covering = self._covering(listing, topic_id, tiered_end, tiered_end)
-            headers = [each.header for each in covering if each.header.end_offset == tiered_end]
-            return max(headers, key=lambda each: len(each.producer_snapshot), default=None)
+            listing = self._listing(topic, partition, offset, tiered_end)
+            covering = self._covering(listing, topic_id, offset, offset)
+            headers = [
+                each.header for each in covering if offset <= each.header.end_offset <= tiered_end
+            ]
+            return min(
+                headers,
+                key=lambda each: (each.end_offset, -len(each.producer_snapshot)),
+                default=None,
+            )
+
+    def with_snapshot(
+        self, topic: str, topic_id: bytes, partition: int, end_offset: int
+    ) -> ResidueHeader | None:
+        """What the last file says that knows the producers at its end, and ends there or before."""
+        with self._lock:
+            listing = self._listing(topic, partition, end_offset, end_offset)
+            at = bisect_right(listing.starts, end_offset)
+            for path in reversed(listing.paths[:at]):
+                residue = self._opened(path)
+                header = None if residue is None else residue.header
+                if (
+                    header is not None
+                    and header.topic_id == topic_id
+                    and header.end_offset <= end_offset
+                    and header.producer_snapshot
+                ):
+                    return header
+        return None
 
     def forget(self, topic: str) -> None:
         """The topic is gone."""

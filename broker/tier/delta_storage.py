@@ -12,11 +12,20 @@ from dataclasses import replace
 from typing import Any, Self
 
 from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_ending import EndingReader
 from broker.tier.delta_reader import ColdReader
+from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
-from broker.tier.spi import ColdRead, Committed, FateUnknownError, StorageError, Written
+from broker.tier.spi import (
+    ColdRead,
+    Committed,
+    EndOfRange,
+    FateUnknownError,
+    StorageError,
+    Written,
+)
 from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
@@ -39,6 +48,7 @@ log = logging.getLogger(__name__)
 
 OPERATION = "TIER"
 MOVE_LOG_START = "MOVE LOG START"
+FENCE = "FENCE"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
@@ -69,6 +79,7 @@ class DeltaStorage:
         self._cold = ColdReader(
             store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes
         )
+        self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
         self._upkeep = Upkeep(
             store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
         )
@@ -184,19 +195,43 @@ class DeltaStorage:
         )
         intent = Intent(operation=MOVE_LOG_START, topic_id=topic_id, partitions=(part,))
         with shared.lock:
-            self._settle(shared)
             try:
-                shared.table.commit(intent, begun_ms=shared.table.begin_ms())
+                self._commit_alone(shared, intent)
             except Conflict as conflict:
                 # It is there or beyond already, or not ours to say any more: nothing is left to do.
                 log.info("%s: the log start is not moved: %s", shared.folder, conflict)
-            except (NoSuchTable, ForeignTable) as error:
-                raise StorageError(str(error)) from error
-            except FateUnknown as error:
-                self._unsettled[topic] = error.attempt
-                raise FateUnknownError(f"fate unknown, tried again: {error}") from error
-            except CommitError as error:
-                raise StorageError(str(error)) from error
+
+    def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
+        shared = self._tables.get(topic)
+        # Where there is none, somebody of an earlier epoch may be about to make it.
+        shared.claim(topic_id)
+        with shared.lock, shared.view(fresh=True) as snapshot:
+            assert snapshot is not None, "a table that was claimed is there"
+            parts = tuple(
+                PartitionIntent(partition=partition, leader_epoch=epoch)
+                for partition, epoch in leader_epochs.items()
+                if snapshot.leader_epoch(partition) != epoch
+            )
+            if not parts:
+                return
+            intent = Intent(operation=FENCE, topic_id=topic_id, partitions=parts)
+            try:
+                out = self._commit_alone(shared, intent)
+            except Conflict as conflict:
+                raise StorageError(str(conflict)) from conflict
+            if out:
+                raise StorageError("; ".join(map(str, out.values())))
+
+    def _commit_alone(self, shared: SharedTable, intent: Intent) -> Mapping[int, Conflict]:
+        """Commit what has no files; the partitions that it is not about any more, and Conflict where none is left."""
+        self._settle(shared)
+        try:
+            return shared.table.commit(intent, begun_ms=shared.table.begin_ms()).out
+        except FateUnknown as error:
+            self._unsettled[shared.table.topic] = error.attempt
+            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+        except (NoSuchTable, ForeignTable, CommitError) as error:
+            raise StorageError(str(error)) from error
 
     def _settle(self, shared: SharedTable) -> None:
         """Find out what became of a commit whose answer was lost."""
@@ -305,6 +340,9 @@ class DeltaStorage:
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
         return self._cold.offset_for_timestamp(topic, topic_id, partition, timestamp_ms)
+
+    def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
+        return self._endings.at(topic, topic_id, partition, offset)
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         table = self._tables.get(topic)

@@ -109,6 +109,7 @@ def _write_residue(
         start_offset=first.start_offset,
         end_offset=segments[-1].end_offset,
         leader_epochs=_joined(segments),
+        lineage=tuple((epoch, start) for epoch, start in last.lineage),
         producer_snapshot=bytes.fromhex(last.producer_snapshot),
     )
     batches = [batch for origin in origins for batch in origin.residue]

@@ -243,24 +243,46 @@ class TierManager:
         known = self.tiered_end(topic_id, partition)
         if known is not None:
             return known
-        header, _ = await self._ask_to_read(
-            {"op": "state", "partitions": [[topic, uuid_text(topic_id), partition]]}
-        )
-        state = header["partitions"][0]
-        if "error" in state:
+        (end,) = await self.tiered_ends([(topic, topic_id, partition)])
+        if isinstance(end, KafkaError):
             self._metrics.fetch_failed(topic)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
-        end: int = state["tiered_end"]
+            raise end
         return end
 
-    async def ending(self, topic: str, topic_id: bytes, partition: int, end: int) -> Ending:
-        """What the lake keeps besides the records up to its end there; unknown where it is not kept."""
+    async def tiered_ends(
+        self, partitions: Sequence[tuple[str, bytes, int]]
+    ) -> list[int | KafkaError]:
+        """The last offset of each (topic, topic id, number) as the lake says now, -1 for none; or why it cannot say."""
+        asked = [[topic, uuid_text(topic_id), index] for topic, topic_id, index in partitions]
+        header, _ = await self._ask_to_read({"op": "state", "partitions": asked})
+        return [_end_of(state) for state in header["partitions"]]
+
+    async def fence(
+        self, partitions: Sequence[tuple[str, bytes, int, int]]
+    ) -> list[int | KafkaError]:
+        """As `tiered_ends`, after which no leader of an epoch below the fourth value commits anything more.
+
+        For a leader whose log may hold less than what others have copied, or are about to.
+        """
+        asked = [[topic, uuid_text(id_), index, epoch] for topic, id_, index, epoch in partitions]
+        # It may wait for a copy: readers do not wait with it.
+        header, _ = await self._ask({"op": "fence", "partitions": asked})
+        return [_end_of(state) for state in header["partitions"]]
+
+    async def ending(
+        self, topic: str, topic_id: bytes, partition: int, offset: int
+    ) -> tuple[int, Ending]:
+        """The first offset behind the range that holds this one, and what the lake keeps besides records up to there.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
+        """
         request = {"op": "ending", "topic": topic, "topic_id": uuid_text(topic_id)}
-        header, _ = await self._ask_to_read({**request, "partition": partition, "tiered_end": end})
-        return Ending(
+        header, _ = await self._ask_to_read({**request, "partition": partition, "offset": offset})
+        ending = Ending(
             producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
             leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
         )
+        return header["end_offset"] + 1, ending
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -274,18 +296,22 @@ class TierManager:
         self._metrics.reads_waiting = self._reads
         try:
             async with self._reading:
-                return await self._worker.ask(request)
-        except WorkerLost as error:
-            self._metrics.fetch_failed(topic)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        except WorkerFailed as error:
-            self._metrics.fetch_failed(topic)
-            out = error.kind == OUT_OF_RANGE
-            code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
-            raise KafkaError(code, str(error)) from error
+                return await self._ask(request)
         finally:
             self._reads -= 1
             self._metrics.reads_waiting = self._reads
+
+    async def _ask(self, request: Header) -> tuple[Header, memoryview]:
+        try:
+            return await self._worker.ask(request)
+        except WorkerLost as error:
+            self._metrics.fetch_failed(request.get("topic"))
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        except WorkerFailed as error:
+            self._metrics.fetch_failed(request.get("topic"))
+            out = error.kind == OUT_OF_RANGE
+            code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
+            raise KafkaError(code, str(error)) from error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -379,3 +405,11 @@ class TierManager:
         if offset > led.log.highest_offset_in_remote_storage:
             led.log.highest_offset_in_remote_storage = offset
             led.log.delete_local_segments(self._clock.now_ms())
+
+
+def _end_of(state: Header) -> int | KafkaError:
+    """A partition's last offset, out of what the worker says of it."""
+    if "error" in state:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
+    end: int = state["tiered_end"]
+    return end

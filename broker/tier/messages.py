@@ -22,6 +22,8 @@ class CopyRange:
     path: str
     position: int
     size_bytes: int
+    lineage: list[list[int]] = field(default_factory=list)
+    """The same of all epochs from the log's start to the range's end: who rebuilds a replica needs them."""
     aborted: list[list[int]] = field(default_factory=list)
     """[producer id, first offset, last offset] of the aborted transactions in it."""
     producer_snapshot: str = ""

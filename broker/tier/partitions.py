@@ -131,6 +131,7 @@ class Led:
             end_offset=end,
             leader_epoch=self.leader_epoch,
             leader_epochs=self._epochs(start, end),
+            lineage=self._lineage(end),
             path=path,
             position=position,
             size_bytes=size,
@@ -144,6 +145,11 @@ class Led:
         if found:
             found[0][1] = start
         return found or [[self.leader_epoch, start]]
+
+    def _lineage(self, end: int) -> list[list[int]]:
+        """The leader epochs from the log's start on."""
+        log = self.log
+        return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
 
 
 def copy_topics(

@@ -11,7 +11,6 @@ from broker.system import new_uuid
 from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
@@ -52,6 +51,7 @@ class Service:
             "copy": self._copy,
             "delete_topic": self._delete_topic,
             "materialise": self._materialise,
+            "fence": self._fence,
             "move_log_start": self._move_log_start,
         }
 
@@ -108,6 +108,28 @@ class Service:
         )
         return {}, ()
 
+    def _fence(self, request: Header) -> Answer:
+        """Fence partitions, each with the leader epoch beside it; their states after that, or why not."""
+        self._check_store()
+        wanted: dict[tuple[str, str], dict[int, int]] = {}
+        for topic, topic_id, partition, leader_epoch in request["partitions"]:
+            wanted.setdefault((topic, topic_id), {})[partition] = leader_epoch
+        failed: dict[tuple[str, str], str] = {}
+        for (topic, topic_id), epochs in wanted.items():
+            self._touched.add(topic)
+            try:
+                self._storage.fence(topic, uuid_from_text(topic_id), epochs)
+            except STORE_ERRORS as error:
+                failed[topic, topic_id] = str(error)
+        return {
+            "partitions": [
+                {"error": failed[topic, topic_id]}
+                if (topic, topic_id) in failed
+                else self._state_of(topic, topic_id, partition)
+                for topic, topic_id, partition, _ in request["partitions"]
+            ]
+        }, ()
+
     def _materialise(self, request: Header) -> Answer:
         return {"version": self._materialiser.materialise(request["version"])}, ()
 
@@ -138,15 +160,17 @@ class Service:
         return {"found": list(found) if found else None}, ()
 
     def _ending(self, request: Header) -> Answer:
-        last = ResidueFiles(self._store).last(
+        found = self._storage.ending(
             request["topic"],
             uuid_from_text(request["topic_id"]),
             request["partition"],
-            request["tiered_end"],
+            request["offset"],
         )
-        snapshot = last.producer_snapshot.hex() if last else ""
-        epochs = last.leader_epochs if last else ()
-        return {"producer_snapshot": snapshot, "leader_epochs": epochs}, ()
+        return {
+            "end_offset": found.end_offset,
+            "producer_snapshot": found.producer_snapshot.hex(),
+            "leader_epochs": found.leader_epochs,
+        }, ()
 
     def _state(self, request: Header) -> Answer:
         return {"partitions": [self._state_of(*each) for each in request["partitions"]]}, ()

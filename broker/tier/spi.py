@@ -7,7 +7,7 @@ implementation; nothing above this file knows of Delta. Methods block; each obje
 time unless it says otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,6 +57,17 @@ class ColdRead:
     next_offset: int
     tiered_end: int
     log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfRange:
+    """What is known of a partition where one of its ranges ends, besides its records."""
+
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    """(epoch, start offset) from the log's start on; empty where they are not known."""
+    producer_snapshot: bytes = b""
+    """In Kafka's format, as of the offset after the range; empty where it is not known."""
 
 
 class OffsetOutOfRange(Exception):
@@ -112,6 +123,18 @@ class RemoteStorageManager(Protocol):
         committed_only: bool,
     ) -> ColdRead:
         """Batches from `offset` on, one at least. Any thread. Raises OffsetOutOfRange, StorageError."""
+
+    def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
+        """How the partition stood at the end of the range that holds `offset`. Any thread.
+
+        Raises OffsetOutOfRange, StorageError.
+        """
+
+    def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
+        """Let nobody of an earlier leader epoch commit to these partitions (number → epoch) any more.
+
+        Raises StorageError, also where a later epoch is there; FateUnknownError.
+        """
 
     def move_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int

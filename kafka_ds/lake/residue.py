@@ -69,6 +69,8 @@ class ResidueHeader:
     leader_epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
     """Kafka's producer snapshot as of the offset after the range; empty where there is none."""
+    lineage: tuple[tuple[int, int], ...] = ()
+    """All leader epochs from the log's start to the range's end; empty in files of before this was kept."""
     batches: tuple[BatchPlace, ...] = ()
 
     def find(self, start_offset: int, end_offset: int) -> list[BatchPlace]:
@@ -90,6 +92,7 @@ def encode_residue(header: ResidueHeader, batches: Iterable[ResidueBatch]) -> li
         "startOffset": header.start_offset,
         "endOffset": header.end_offset,
         "leaderEpochs": [list(each) for each in header.leader_epochs],
+        "lineage": [list(each) for each in header.lineage],
         "producerSnapshot": base64.b64encode(header.producer_snapshot).decode(),
         "kind": [each.kind for each in ordered],
         "baseOffset": [each.base_offset for each in ordered],
@@ -187,6 +190,7 @@ def _header(text: bytes, name: str, position: int, size: int) -> ResidueHeader:
             end_offset=fields["endOffset"],
             leader_epochs=tuple((epoch, start) for epoch, start in fields["leaderEpochs"]),
             producer_snapshot=base64.b64decode(fields["producerSnapshot"]),
+            lineage=tuple((epoch, start) for epoch, start in fields.get("lineage", ())),
             batches=tuple(batches),
         )
     except (ValueError, KeyError, TypeError) as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,14 +283,24 @@ class FakeTier:
         self.opened: list[tuple[int, int]] = []
         self.deleted: list[str] = []
 
-    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
+    async def tiered_ends(
+        self, partitions: Sequence[tuple[str, bytes, int]]
+    ) -> list[int | KafkaError]:
         if self.is_away:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
-        return self.end
+        return [self.end] * len(partitions)
 
-    async def ending(self, topic: str, topic_id: bytes, partition: int, end: int) -> Ending:
-        assert end == self.end
-        return Ending(producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),))
+    async def fence(
+        self, partitions: Sequence[tuple[str, bytes, int, int]]
+    ) -> list[int | KafkaError]:
+        return await self.tiered_ends([each[:3] for each in partitions])
+
+    async def ending(
+        self, topic: str, topic_id: bytes, partition: int, offset: int
+    ) -> tuple[int, Ending]:
+        assert offset == self.end
+        ending = Ending(producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),))
+        return self.end + 1, ending
 
     def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
         self.opened.append((leader_epoch, last_stable_offset()))

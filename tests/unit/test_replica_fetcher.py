@@ -287,7 +287,7 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
     asked: list[FollowedPartition] = []
 
-    async def end_of_lake(partition: FollowedPartition) -> tuple[int, Ending]:
+    async def end_of_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
         asked.append(partition)
         return 30, Ending(leader_epochs=((1, 0),))
 

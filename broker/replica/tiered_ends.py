@@ -1,0 +1,121 @@
+"""Shell: what of the followed logs is in the lake, as their leaders know: local retention acts on that (KIP-405).
+
+Rules of this file:
+- Followers copy nothing. Every `remote.log.manager.task.interval.ms` each leader is asked once, by ListOffsets -5
+  (KIP-1005), where the lake ends, for those partitions alone of which there may be news: idle ones cost nothing, and
+  no worker process is needed to know it.
+- A leader tells what is FINISHED. As on the leader local segments go `lake.local.grace.ms` later, and never what is not
+  committed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from broker.net.peer import PeerUnreachable
+from broker.net.peers import Peers
+from broker.replica.fetch_requests import LATEST_TIERED, offsets_request
+from broker.replica.followed import FollowedPartition
+from broker.replica.surroundings import Surroundings
+from broker.tier.policy import CopyState
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListOffsetsResponse
+
+_LOGGER = logging.getLogger(__name__)
+
+PARTITIONS_ASKED_AT_ONCE = 1_000
+
+
+class TieredEnds:
+    """Keeps the logs that are followed here told of the lake."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        followed: Callable[[], Iterable[FollowedPartition]],
+    ) -> None:
+        self._around = around
+        self._followed = followed
+        self._peers = Peers(
+            around.network, around.clock, client_id=f"broker-{around.node_id}-tiered-ends"
+        )
+        self._known: dict[FollowedPartition, CopyState] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to ask, if that is not so already."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="tiered ends")
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+        self._peers.close()
+
+    async def _run(self) -> None:
+        interval_ms = self._around.settings.remote_log_manager_task_interval_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            try:
+                await self.look()
+            except Exception:  # the root of a task: nobody else would hear of it
+                _LOGGER.exception("followed logs are not told of the lake")
+
+    async def look(self) -> None:
+        """Ask all leaders, then let go what may go."""
+        by_leader: dict[int, list[FollowedPartition]] = {}
+        tiered = [each for each in self._followed() if each.log.config.remote_storage_enable]
+        for partition in tiered:
+            leader = partition.follower.leader
+            if leader >= 0 and self._may_have_news(partition):
+                by_leader.setdefault(leader, []).append(partition)
+        await asyncio.gather(*(self._ask(*each) for each in by_leader.items()))
+        self._known = {each: self._known[each] for each in tiered if each in self._known}
+        for partition in tiered:
+            self._let_go(partition)
+
+    def _may_have_news(self, partition: FollowedPartition) -> bool:
+        known = self._known.get(partition)
+        end = -1 if known is None else known.copied_offset
+        return end < partition.log.log_end_offset - 1
+
+    async def _ask(self, leader: int, partitions: Sequence[FollowedPartition]) -> None:
+        address = self._around.address_of(leader)
+        if address is None:
+            return
+        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        for start in range(0, len(partitions), PARTITIONS_ASKED_AT_ONCE):
+            asked = partitions[start : start + PARTITIONS_ASKED_AT_ONCE]
+            epochs = [each.follower.leader_epoch for each in asked]
+            request = offsets_request(asked, LATEST_TIERED, self._around.node_id)
+            try:
+                answer = await self._peers.ask(leader, *address, request, timeout_ms=timeout_ms)
+            except (PeerUnreachable, KafkaError) as error:
+                _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)
+                return
+            self._take(dict(zip(asked, epochs, strict=True)), answer)
+
+    def _take(self, asked: dict[FollowedPartition, int], answer: ListOffsetsResponse) -> None:
+        by_key = {each.key: (each, epoch) for each, epoch in asked.items()}
+        now_ms = self._around.clock.monotonic_ms()
+        for topic in answer.topics:
+            for found in topic.partitions:
+                partition, epoch = by_key[topic.name, found.partition_index]
+                is_current = not partition.is_lost and partition.follower.leader_epoch == epoch
+                if found.error_code == ErrorCode.NONE and found.offset >= 0 and is_current:
+                    state = self._known.setdefault(partition, CopyState())
+                    state.learnt(found.offset, now_ms)
+
+    def _let_go(self, partition: FollowedPartition) -> None:
+        state = self._known.get(partition)
+        if state is None or partition.is_lost:
+            return
+        clock, log = self._around.clock, partition.log
+        grace_ms = self._around.settings.lake_local_grace_ms
+        offset = state.deletable_offset(clock.monotonic_ms(), grace_ms)
+        if offset > log.highest_offset_in_remote_storage:
+            log.highest_offset_in_remote_storage = offset
+            log.delete_local_segments(clock.now_ms())

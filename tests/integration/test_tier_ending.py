@@ -1,0 +1,175 @@
+"""How a partition stood where a range ends, as the lake tells it, against the log that the range came from; fences."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.log import Log
+from broker.log.values import AppendOrigin
+from broker.tier.messages import CONFLICT, FAILED, FINISHED, CopyRange
+from broker.tier.spi import OffsetOutOfRange, StorageError
+from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.memory_disk import MemoryDisk
+from tests.integration.test_tier_faults import Worker
+from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, segment
+from tests.model_runs import examples
+from tests.unit.followed_logs import NOW_MS, content, open_log
+
+IDEMPOTENT = (1, 2)
+TRANSACTIONAL = (11, 12, 13)
+
+
+class History:
+    """A log that producers have written to, and its producers behind each batch."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.log: Log = open_log(MemoryDisk())
+        self.snapshots: dict[int, bytes] = {}
+        self._sequences: dict[int, int] = {}
+        self._open: set[int] = set()
+        self.epoch = 0
+
+    def go_on(self, count: int) -> None:
+        for _ in range(count):
+            if self.random.random() < 0.05:
+                self.epoch += self.random.randint(1, 3)
+                self.log.assign_leader_epoch(self.epoch, self.log.log_end_offset)
+            if self._open and self.random.random() < 0.3:
+                self._end(self.random.choice(sorted(self._open)))
+            else:
+                self._write(self.random.choice((-1, *IDEMPOTENT, *TRANSACTIONAL)))
+        for producer_id in sorted(self._open):
+            self._end(producer_id)
+
+    def _write(self, producer_id: int) -> None:
+        count = self.random.randint(1, 4)
+        sequence = self._sequences.get(producer_id, 0)
+        batch = build_batch(
+            [Record(i, NOW_MS + i, b"k", b"v" * self.random.randint(0, 40)) for i in range(count)],
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 0,
+            base_sequence=-1 if producer_id < 0 else sequence,
+            is_transactional=producer_id in TRANSACTIONAL,
+        )
+        self._append(batch, AppendOrigin.CLIENT)
+        self._sequences[producer_id] = sequence + count
+        if producer_id in TRANSACTIONAL:
+            self._open.add(producer_id)
+
+    def _end(self, producer_id: int) -> None:
+        self._open.remove(producer_id)
+        marker = end_transaction_marker(
+            self.random.choice((ControlType.ABORT, ControlType.COMMIT)),
+            timestamp=NOW_MS,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=3,
+        )
+        self._append(marker, AppendOrigin.COORDINATOR)
+
+    def _append(self, batch: bytes, origin: AppendOrigin) -> None:
+        log = self.log
+        log.append(
+            memoryview(bytearray(batch)), leader_epoch=self.epoch, now_ms=NOW_MS, origin=origin
+        )
+        self.snapshots[log.log_end_offset - 1] = log.producers.encode_snapshot()
+
+    def ranges(self, folder: Path, count: int) -> list[CopyRange]:
+        """All of it, cut anywhere between batches; few ranges know their producers."""
+        ends = sorted(self.random.sample(sorted(self.snapshots)[:-1], count - 1))
+        ends.append(self.log.log_end_offset - 1)
+        found, start = [], 0
+        for end in ends:
+            path = folder / f"{start}.log"
+            path.write_bytes(content(self.log, end + 1)[len(content(self.log, start)) :])
+            found.append(
+                CopyRange(
+                    partition=0,
+                    start_offset=start,
+                    end_offset=end,
+                    leader_epoch=self.epoch,
+                    leader_epochs=[list(e) for e in self.log.leader_epochs.between(start, end + 1)],
+                    lineage=[list(e) for e in self.log.leader_epochs.between(0, end + 1)],
+                    path=str(path),
+                    position=0,
+                    size_bytes=path.stat().st_size,
+                    aborted=[list(e[:3]) for e in self.log.aborted_transactions(start, end + 1)],
+                    producer_snapshot=self.snapshots[end].hex()
+                    if self.random.random() < 0.3
+                    else "",
+                )
+            )
+            start = end + 1
+        return found
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_the_lake_knows_producers_and_epochs_behind_each_range(
+    store: MemoryStore, tmp_path: Path, seed: int
+) -> None:
+    history = History(seed)
+    history.go_on(60)
+    worker = Worker(store)
+    ranges = history.ranges(tmp_path, 8)
+    for each in ranges:
+        (outcome,) = worker.copy(each)
+        assert outcome.outcome == FINISHED
+    for each in ranges:
+        offset = history.random.randint(each.start_offset, each.end_offset)
+        found = worker.storage.ending(TOPIC, TOPIC_ID, 0, offset)
+        assert found.end_offset == each.end_offset
+        assert [list(epoch) for epoch in found.leader_epochs] == each.lineage
+        assert found.producer_snapshot == history.snapshots[each.end_offset]
+
+
+def test_what_is_not_in_the_lake_has_no_ending(store: MemoryStore, tmp_path: Path) -> None:
+    worker = Worker(store)
+    worker.copy(copy_range(segment(tmp_path / "0.log", 0, 10), 0, 9))
+    for offset in (-1, 10):
+        with pytest.raises(OffsetOutOfRange):
+            worker.storage.ending(TOPIC, TOPIC_ID, 0, offset)
+
+
+def copied(worker: Worker, tmp_path: Path, start: int, epoch: int) -> Any:
+    path = segment(tmp_path / f"{start}-{epoch}.log", start, 10, epoch=epoch)
+    (outcome,) = worker.copy(copy_range(path, start, start + 9, epoch=epoch))
+    return outcome
+
+
+def test_behind_a_fence_no_earlier_leader_commits(store: MemoryStore, tmp_path: Path) -> None:
+    former, worker = Worker(store), Worker(store)
+    assert copied(former, tmp_path, 0, 3).outcome == FINISHED
+    worker.storage.fence(TOPIC, TOPIC_ID, {0: 5})
+    assert copied(former, tmp_path, 10, 4).outcome in (CONFLICT, FAILED)
+    assert worker.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    assert copied(worker, tmp_path, 10, 5).outcome == FINISHED
+    with pytest.raises(StorageError, match="leader epoch 5"):
+        former.storage.fence(TOPIC, TOPIC_ID, {0: 4})
+
+
+def test_a_fence_comes_before_a_table_that_an_earlier_leader_is_about_to_make(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    worker = Worker(store)
+    worker.storage.fence(TOPIC, TOPIC_ID, {0: 5, 1: 2})
+    assert copied(Worker(store), tmp_path, 0, 4).outcome in (CONFLICT, FAILED)
+    assert worker.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == -1
+
+
+def test_a_fence_is_committed_once(store: MemoryStore) -> None:
+    worker = Worker(store)
+    worker.storage.fence(TOPIC, TOPIC_ID, {0: 5})
+    before = set(store.objects)
+    Worker(store).storage.fence(TOPIC, TOPIC_ID, {0: 5})
+    assert set(store.objects) == before
