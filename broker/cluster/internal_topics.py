@@ -1,8 +1,11 @@
 """Shell: a topic in which a coordinator keeps its records: made when somebody first asks.
 
-Rules of this file: such a topic is compacted, has as many replicas as there are brokers up to what is set, and is no
-table: nobody else reads it. Its number of partitions decides where a key is, so it is the topic that counts, not the
-setting; who asks at the same time waits for the same creation.
+Rules of this file:
+- Such a topic is compacted and is no table: nobody else reads it. Its number of partitions decides where a key is, so
+  it is the topic that counts, not the setting; who asks at the same time waits for the same creation.
+- A replication factor that somebody has set is kept to, as in Kafka: with fewer brokers the topic is not made yet, and
+  clients ask again. The default is 3, or as many brokers as have ever registered where that is less, so that one broker
+  works without any setting.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ class InternalTopicSettings:
     num_partitions: int
     replication_factor: int
     segment_bytes: int
+    # Whether the factor is somebody's will, or Kafka's default.
+    is_factor_set: bool = False
     more: tuple[tuple[str, str | None], ...] = ()
 
 
@@ -60,11 +65,16 @@ class InternalTopic:
 
     async def _create(self) -> None:
         settings = self._settings
-        brokers = sum(not broker.fenced for broker in self._image.brokers.values())
+        factor = settings.replication_factor
+        if not settings.is_factor_set and len(self._image.brokers) < factor:
+            factor = max(len(self._image.brokers), 1)
+            _LOGGER.warning(
+                "%s is made with %d replicas, as there are no more brokers", settings.name, factor
+            )
         wanted = NewTopic(
             name=settings.name,
             num_partitions=settings.num_partitions,
-            replication_factor=min(settings.replication_factor, max(brokers, 1)),
+            replication_factor=factor,
             configs=_configs(settings),
         )
         try:

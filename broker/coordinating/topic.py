@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from broker.cluster.events import NO_LEADER
+from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.groups.placement import partition_for
 from broker.replica.hosted import HostedPartition
+from kafka_ds.wire.batch import NO_LEADER_EPOCH
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 
@@ -94,9 +95,17 @@ class CoordinatedTopic(Generic[R]):
 
     def leader_of(self, key: str) -> int:
         """The broker that coordinates a key, as far as this one knows; NO_LEADER where there is none."""
-        index = self.partition_of(key)
-        kept = None if index is None else self._image.partition(self.name, index)
+        kept = self._registration(key)
         return NO_LEADER if kept is None else kept.leader
+
+    def leader_epoch_of(self, key: str) -> int:
+        """Under which epoch the key is coordinated, as far as this broker knows."""
+        kept = self._registration(key)
+        return NO_LEADER_EPOCH if kept is None else kept.leader_epoch
+
+    def _registration(self, key: str) -> PartitionRegistration | None:
+        index = self.partition_of(key)
+        return None if index is None else self._image.partition(self.name, index)
 
     def runner_of(self, key: str) -> R:
         """The coordinator of a key; raises NOT_COORDINATOR where that is not here."""

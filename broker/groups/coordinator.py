@@ -48,6 +48,7 @@ class GroupCoordinator:
                 num_partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
                 segment_bytes=settings.offsets_topic_segment_bytes,
+                is_factor_set=settings.is_replication_factor_set,
             ),
             partitions=partitions,
             image=image,

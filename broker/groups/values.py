@@ -158,6 +158,7 @@ class GroupSettings:
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
     offsets_topic_segment_bytes: int = 100 * 1024 * 1024
+    is_replication_factor_set: bool = False
 
     @property
     def offsets_retention_ms(self) -> int:

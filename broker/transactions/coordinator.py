@@ -90,6 +90,7 @@ class TransactionCoordinator:
                 num_partitions=settings.transaction_state_log_num_partitions,
                 replication_factor=settings.transaction_state_log_replication_factor,
                 segment_bytes=settings.transaction_state_log_segment_bytes,
+                is_factor_set=settings.is_replication_factor_set,
                 more=(("min.insync.replicas", str(settings.transaction_state_log_min_isr)),),
             ),
             partitions=partitions,

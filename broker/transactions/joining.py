@@ -5,6 +5,8 @@ Rules of this file:
   coordinator is asked: here in the same turn of the event loop, by AddPartitionsToTxn where it is another broker.
 - No write may arrive behind the marker that ends its transaction and stay open for ever. So what was asked for before
   a marker came to the partition is refused when the answer is there (Kafka's verification guard).
+- Nor may a former coordinator say yes: where the log has a marker of a newer one, this broker knows less than the log,
+  and asks nobody before it knows more.
 - Writes of a producer that come while it is asked wait behind the first, and are appended in their order.
 - Newer clients join by writing. Their writes wait until the record of that is committed.
 - What the coordinator says is put in words that the client's version retries or gives up at.
@@ -214,6 +216,7 @@ class Joins:
         if partition.log.producers.is_in_transaction(*producer):
             return None
         writer = Writer(transactional_id, producer, support)
+        self._check_epoch(partition, writer)
         answer = self._ask(writer, TopicPartition(partition.topic, partition.index))
         if answer is None:
             return None
@@ -227,6 +230,15 @@ class Joins:
         for (partition, producer), asking in self._asking.items():
             if partition is where and producer.producer_id == producer_id:
                 asking.is_over = True
+
+    def _check_epoch(self, partition: HostedPartition, writer: Writer) -> None:
+        found = partition.log.producers.get(writer.producer.producer_id)
+        if found is None:
+            return
+        epoch = self._transactions.topic.leader_epoch_of(writer.transactional_id)
+        if epoch < found.coordinator_epoch:
+            message = "another broker coordinates the transaction by now"
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
     def _ask(self, writer: Writer, where: TopicPartition) -> Awaitable[object] | None:
         """None: it belongs there; an error code, or what will have it or raise it."""

@@ -1,6 +1,7 @@
 """Pure: the settings of transactions out of a broker's.
 
-Rules of this file: names are the same on both sides, so nothing can be forgotten.
+Rules of this file: names are the same on both sides, so nothing can be forgotten. Whether somebody has set the
+replication factor is not a setting, and follows from where it came from.
 """
 
 from __future__ import annotations
@@ -13,5 +14,10 @@ from broker.transactions.values import TransactionSettings
 
 def transaction_settings(config: Any) -> TransactionSettings:
     """What a broker's configuration says of transactions."""
-    names = [each.name for each in fields(TransactionSettings)]
-    return TransactionSettings(**{name: getattr(config, name) for name in names})
+    given: dict[str, Any] = {
+        each.name: getattr(config, each.name, None) for each in fields(TransactionSettings)
+    }
+    given["is_replication_factor_set"] = (
+        "transaction.state.log.replication.factor" in config.origins
+    )
+    return TransactionSettings(**given)

@@ -7,6 +7,8 @@ Rules of this file:
   takes nothing else: CONCURRENT_TRANSACTIONS, and clients ask again.
 - Who begins anew fences who was there: the open transaction is aborted under a raised epoch first, and the newcomer
   asks again. The state PrepareEpochFence is passed through in one step, as an append here fails or is done at once.
+- Nothing is granted out of memory: what was decided or added already is written again before it is said again. Who has
+  lost its lead and does not know it cannot write, so it does not confirm what another one has changed since.
 - Unlike Kafka, a producer that names its id and epoch (KIP-360) is fenced when the epoch is an old one even while
   a transaction is open: else an instance that was fenced long ago could abort its successor's transaction.
 - Time comes from the caller; producer ids too: where one is needed, `NeedsProducerId` is raised and the caller asks
@@ -150,7 +152,7 @@ class TransactionShard:
         added = frozenset(partitions)
         if known.state is TransactionState.ONGOING:
             if added <= known.partitions:
-                return Result()
+                return _stored(known, None)
             started_ms = known.started_ms
         else:
             started_ms = now_ms
@@ -320,7 +322,7 @@ def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
 def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> Result:
     if known.state is TransactionState.EMPTY or not is_answerable or known.is_commit != committed:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
-    return Result(response=_producer_of(known))
+    return _stored(known, _producer_of(known))
 
 
 def _decided(

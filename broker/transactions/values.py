@@ -123,3 +123,4 @@ class TransactionSettings:
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 3
     transaction_state_log_segment_bytes: int = 100 * 1024 * 1024
+    is_replication_factor_set: bool = False

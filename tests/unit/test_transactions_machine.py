@@ -245,7 +245,8 @@ def test_a_transaction_begins_with_its_first_partition(state: TransactionState) 
     found = shard.find(X)
     assert found is not None
     assert (found.state, found.started_ms) == (S.ONGOING, NOW + 9)
-    assert shard.add_partitions(X, ME, [P0], now_ms=NOW, client_version=V1) == Result()
+    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 20, client_version=V1))
+    assert shard.find(X) == found
     apply(shard, shard.add_partitions(X, ME, [P1], now_ms=NOW + 99, client_version=V1))
     found = shard.find(X)
     assert found is not None
@@ -368,6 +369,18 @@ def test_nothing_can_be_aborted_but_not_committed(state: TransactionState) -> No
     assert state_of(shard) is S.PREPARE_ABORT
     complete(shard)
     assert state_of(shard) is S.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_nothing_is_granted_out_of_memory(version: int) -> None:
+    """A former coordinator, which cannot write, confirmed the end of a transaction of which it had never heard."""
+    shard = shard_with(in_state(S.ONGOING))
+    again = shard.add_partitions(X, ME, [P0], now_ms=NOW, client_version=version)
+    assert (again.transactional_id, again.stored) == (X, shard.find(X))
+    end(shard, True, version)
+    complete(shard)
+    again = shard.end(X, ME, committed=True, client_version=version, now_ms=NOW)
+    assert (again.transactional_id, again.stored) == (X, shard.find(X))
 
 
 def test_a_repeat_cannot_end_the_next_transaction() -> None:

@@ -1,0 +1,369 @@
+"""Several brokers in one event loop: groups and transactions are coordinated by one and kept by others, and move."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.coordinating.loads import State
+from broker.transactions.markers import MarkerWriter
+from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    CreateTopicsRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
+from kafka_ds.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
+from kafka_ds.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from tests.in_process import Cluster, InProcess, in_process_cluster
+from tests.integration.coordinated import (
+    GROUP_TYPE,
+    TRANSACTION_TYPE,
+    Transactions,
+    commit_offset,
+    committed_offset,
+    coordinator,
+    leader,
+    move,
+)
+from tests.loops import in_loop
+
+NONE = ErrorCode.NONE
+SETTINGS = {
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_num_partitions": 1,
+    "offsets_topic_replication_factor": 3,
+    "transaction_state_log_replication_factor": 3,
+    "group_initial_rebalance_delay_ms": 60_000,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 100,
+    "replica_fetch_backoff_ms": 20,
+    "replica_fetch_wait_max_ms": 100,
+}
+STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
+protocols = pytest.mark.parametrize("second", [False, True], ids=["KIP-98", "KIP-890"])
+
+
+async def prepare(cluster: Cluster) -> None:
+    """Topic t with a partition on each broker; who coordinates transactions is 1, groups 2."""
+    assignments = [
+        CreatableReplicaAssignment(partition_index=i, broker_ids=[i + 1]) for i in range(3)
+    ]
+    topic = CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[]
+    )
+    answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
+    assert answer.topics[0].error_code == NONE, answer
+    await coordinator(cluster, TRANSACTION_TYPE, "x")
+    await coordinator(cluster, GROUP_TYPE, "g")
+    await move(cluster, STATE, 0, 1, 2, 3)
+    await move(cluster, OFFSETS, 0, 2, 3, 1)
+    await cluster.until(
+        "everybody to know the topic",
+        lambda: all(len(each.node.metadata.topics) == 3 for each in cluster.nodes.values()),
+    )
+
+
+async def read(cluster: Cluster, index: int, *, isolation_level: int = 1) -> list[bytes | None]:
+    """What a consumer gets, who leaves out what was aborted."""
+    broker = leader(cluster, "t", index)
+    assert broker is not None
+    values: list[bytes | None] = []
+    offset = 0
+    while True:
+        data = await broker.fetch("t", offset, partition=index, isolation_level=isolation_level)
+        if not data.records:
+            return values
+        aborted = {
+            (each.producer_id, each.first_offset) for each in data.aborted_transactions or []
+        }
+        for position, header in iterate_headers(data.records):
+            offset = header.next_offset
+            if not header.is_control and (header.producer_id, header.base_offset) not in aborted:
+                records = read_records(data.records, position, header)
+                values += [record.value for record in records]
+
+
+async def stable(cluster: Cluster) -> None:
+    """No transaction is open in any partition."""
+
+    def is_stable() -> bool:
+        for index in range(3):
+            broker = leader(cluster, "t", index)
+            found = broker and broker.node.replica_manager.find("t", index)
+            if found is None or found.last_stable_offset() < found.log.log_end_offset:
+                return False
+        return True
+
+    await cluster.until("markers everywhere", is_stable)
+
+
+@in_loop
+async def test_one_coordinator_is_named_by_all_and_others_refuse(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        for topic in (STATE, OFFSETS):
+            assert len(cluster.controller.node.metadata.topics[topic].partitions[0].replicas) == 3
+        assert await coordinator(cluster, TRANSACTION_TYPE, "x") is cluster.nodes[1]
+        assert await coordinator(cluster, GROUP_TYPE, "g") is cluster.nodes[2]
+        request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1_000)
+        codes = {n: (await b.ask(request, 5)).error_code for n, b in cluster.nodes.items()}
+        assert codes == {1: NONE, 2: ErrorCode.NOT_COORDINATOR, 3: ErrorCode.NOT_COORDINATOR}
+
+
+@protocols
+@in_loop
+async def test_a_transaction_ends_on_all_brokers(tmp_path: Path, second: bool) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=second)
+        await producer.begin()
+        for number, committed in enumerate((True, False)):
+            if not second:
+                assert await producer.add(0, 1, 2) is NONE
+            for index in range(3):
+                assert await producer.write(index, b"%d" % number) is NONE
+            assert await producer.send_offset("g", 10 + number) is NONE
+            assert await producer.end(committed=committed) is NONE
+            assert await committed_offset(cluster, "g") == 10
+            await stable(cluster)
+        for index in range(3):
+            assert await read(cluster, index, isolation_level=0) == [b"0", b"1"]
+            assert await read(cluster, index) == [b"0"]
+
+
+@in_loop
+async def test_who_did_not_add_a_partition_may_not_write_to_it(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x")
+        await producer.begin()
+        assert await producer.write(2, b"outside") is ErrorCode.TRANSACTION_ABORTABLE
+        assert await producer.add(2) is NONE
+        assert await producer.write(2, b"inside") is NONE
+        former, epoch = Transactions(cluster, "x"), producer.epoch
+        await producer.begin()  # Aborts what is open, under a raised epoch.
+        former.producer_id, former.epoch = producer.producer_id, epoch
+        assert await former.write(1, b"fenced") is ErrorCode.INVALID_PRODUCER_EPOCH
+        await stable(cluster)
+        assert await read(cluster, 1, isolation_level=0) == []
+
+
+@in_loop
+async def test_batches_that_wait_for_a_coordinator_keep_their_order(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        waiting = []
+        for value in (b"a", b"b", b"c"):
+            request, version = producer.produce(producer.batch([value], 2), 2)
+            producer._sequences[2] = producer._sequences.get(2, 0) + 1
+            waiting.append(asyncio.ensure_future(cluster.nodes[3].ask(request, version)))
+        answers = [(await each).responses[0].partition_responses[0] for each in waiting]
+        assert [(each.error_code, each.base_offset) for each in answers] == [
+            (NONE, 0),
+            (NONE, 1),
+            (NONE, 2),
+        ]
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+
+
+@in_loop
+async def test_what_was_verified_before_a_marker_is_not_written_behind_it(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x")
+        await producer.begin()
+        assert await producer.add(2) is NONE
+        request, version = producer.produce(producer.batch([b"late"], 2), 2)
+        writing = asyncio.ensure_future(cluster.nodes[3].ask(request, version))
+        await asyncio.sleep(0)  # The question is on its way.
+        assert cluster.nodes[3].node.transactions.joins._asking
+        code = await write_marker(cluster.nodes[3], producer, coordinator_epoch=100)
+        assert code == NONE
+        answer = (await writing).responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.TRANSACTION_ABORTABLE
+        await stable(cluster)
+
+
+async def write_marker(
+    broker: InProcess,
+    producer: Transactions,
+    *,
+    coordinator_epoch: int,
+    transaction_version: int = 0,
+) -> ErrorCode:
+    """A marker for t-2 from a coordinator of this epoch."""
+    marker = WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        transaction_result=False,
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
+        topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[2])],
+    )
+    answer = await broker.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
+    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+
+
+@in_loop
+async def test_markers_of_a_former_coordinator_and_of_a_former_transaction_are_fenced(
+    tmp_path: Path,
+) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        assert await producer.write(2, b"first") is NONE
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        state = cluster.nodes[1].node.replica_manager.find(STATE, 0)
+        assert state is not None
+        epoch = state.leader.leader_epoch
+        broker = cluster.nodes[3]
+        code = await write_marker(broker, producer, coordinator_epoch=epoch - 1)
+        assert code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        code = await write_marker(broker, producer, coordinator_epoch=epoch, transaction_version=2)
+        assert code is NONE, "a marker that comes twice does no harm"
+        assert await producer.write(2, b"second") is NONE
+        code = await write_marker(broker, producer, coordinator_epoch=epoch, transaction_version=2)
+        assert code is ErrorCode.INVALID_PRODUCER_EPOCH, "its transaction is not the open one"
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        assert await read(cluster, 2) == [b"first", b"second"]
+
+
+@protocols
+@in_loop
+async def test_the_next_coordinator_completes_what_was_decided(
+    tmp_path: Path, second: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=second)
+        await producer.begin()
+        if not second:
+            assert await producer.add(0, 1, 2) is NONE
+        for index in range(3):
+            assert await producer.write(index, b"v") is NONE
+        assert await producer.send_offset("g", 7) is NONE
+        with monkeypatch.context() as broken:
+            broken.setattr(MarkerWriter, "write", lambda *_: ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            assert await producer.end(committed=True) is NONE
+            found = cluster.nodes[1].node.transactions.find("x")
+            assert found is not None and found.state.is_decided
+            await move(cluster, STATE, 0, 3, 2, 1)
+        await stable(cluster)
+        assert await committed_offset(cluster, "g") == 7
+        assert [await read(cluster, index) for index in range(3)] == [[b"v"]] * 3
+        former = cluster.nodes[1].node.transactions
+        assert [*former.states()] == [State.CLOSED]
+        if not second:
+            assert await producer.end(committed=True) is NONE, "said again by who came after"
+
+
+@in_loop
+async def test_an_open_transaction_goes_on_with_the_next_coordinator(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        assert await producer.write(1, b"before") is NONE
+        await move(cluster, STATE, 0, 2, 3, 1)
+        await move(cluster, OFFSETS, 0, 3, 1, 2)
+        assert await producer.write(2, b"after") is NONE
+        assert await producer.send_offset("g", 3) is NONE
+        await move(cluster, OFFSETS, 0, 1, 2, 3)
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        assert await committed_offset(cluster, "g") == 3
+        assert await read(cluster, 1) == [b"before"]
+        assert await read(cluster, 2) == [b"after"]
+
+
+@in_loop
+async def test_an_open_transaction_is_timed_out_by_the_next_coordinator(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x")
+        await producer.begin(timeout_ms=1_000)
+        assert await producer.add(2) is NONE
+        assert await producer.write(2, b"never") is NONE
+        await move(cluster, STATE, 0, 2, 3, 1)
+        await stable(cluster)
+        assert await read(cluster, 2) == []
+        assert await producer.end(committed=True) is ErrorCode.PRODUCER_FENCED
+
+
+@in_loop
+async def test_members_that_wait_are_told_of_a_move(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        joining = asyncio.ensure_future(cluster.nodes[2].ask(request, 3))
+        await asyncio.sleep(0.05)
+        assert not joining.done()
+        await move(cluster, OFFSETS, 0, 3, 1, 2)
+        assert (await joining).error_code == ErrorCode.NOT_COORDINATOR
+        refused = await cluster.nodes[2].ask(request, 3)
+        assert refused.error_code == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_a_commit_is_in_the_log_or_refused_when_its_coordinator_goes(tmp_path: Path) -> None:
+    """Whoever was told that an offset is committed finds it, at whatever moment the coordinator moved."""
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        partition = OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=0, committed_metadata=""
+        )
+        promised = -1
+
+        async def commit(offset: int) -> None:
+            nonlocal promised
+            partition.committed_offset = offset
+            request = OffsetCommitRequest(
+                group_id="g",
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+            )
+            broker = leader(cluster, OFFSETS, 0)
+            if broker is None:
+                return
+            answer: Any = await broker.ask(request, 8)
+            if answer.topics[0].partitions[0].error_code == NONE:
+                promised = offset
+
+        for turn, replicas in enumerate(((3, 1, 2), (1, 2, 3), (2, 3, 1))):
+            moving = asyncio.ensure_future(move(cluster, OFFSETS, 0, *replicas))
+            offset = turn * 1_000
+            while not moving.done():
+                await commit(offset)
+                offset += 1
+                await asyncio.sleep(0)
+            await moving
+            assert await committed_offset(cluster, "g") >= promised
+        assert promised > 0
+        assert await commit_offset(cluster, "g", 5_000) is NONE
+        assert await committed_offset(cluster, "g") == 5_000
