@@ -62,7 +62,7 @@ class Fetcher:
         self._around = around
         self._settings = around.settings
         self._partitions: dict[tuple[str, int], FollowedPartition] = {}
-        self._unchecked: set[FollowedPartition] = set()
+        self._unchecked: dict[FollowedPartition, None] = {}
         self._session = FetchSessionClient()
         # Of all topics that were ever asked for: what is to be forgotten has a name, too.
         self._names: dict[bytes, str] = {}
@@ -97,12 +97,12 @@ class Fetcher:
         """Fetch these, too; they have been told whom they follow."""
         for partition in partitions:
             self._partitions[partition.key] = partition
-            self._unchecked.add(partition)
+            self._unchecked[partition] = None
         self._changed.set()
 
     def remove(self, partition: FollowedPartition) -> None:
         """Fetch this one no more: the answer that is under way will not count for it."""
-        self._unchecked.discard(partition)
+        self._unchecked.pop(partition, None)
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
 
