@@ -16,24 +16,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
-from broker.log.ending import Ending
 from broker.net.peer import PeerConnection, PeerUnreachable
 from broker.replica.fetch_rate import FetchRate
-from broker.replica.fetch_requests import (
-    EARLIEST,
-    LATEST,
-    epoch_request,
-    fetch_request,
-    offset_request,
-)
+from broker.replica.fetch_requests import fetch_request
 from broker.replica.fetch_session_client import FetchSessionClient, Key
 from broker.replica.followed import FollowedPartition
 from broker.replica.follower import Question, State, Verdict
+from broker.replica.placing import Placing
 from broker.replica.rebuilding import Rebuilding
 from broker.replica.surroundings import Surroundings
-from broker.replica.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
+from broker.replica.truncation import EpochEnd
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchResponse
@@ -66,11 +59,12 @@ class Fetcher:
         self._session = FetchSessionClient()
         # Of all topics that were ever asked for: what is to be forgotten has a name, too.
         self._names: dict[bytes, str] = {}
-        self._connection: PeerConnection | None = None
+        self.connection: PeerConnection | None = None
         self._compares = True
         self._changed = asyncio.Event()
         self._is_away = False
         self._task: asyncio.Task[None] | None = None
+        self._placing = Placing(self, around)
         self._rebuilding = Rebuilding(self, around)
 
     # -- what the manager says ----------------------------------------------------------------
@@ -90,8 +84,8 @@ class Fetcher:
         self._rebuilding.stop()
         if self._task is not None:
             self._task.cancel()
-        if self._connection is not None:
-            self._connection.close()
+        if self.connection is not None:
+            self.connection.close()
 
     def add(self, partitions: Iterable[FollowedPartition]) -> None:
         """Fetch these, too; they have been told whom they follow."""
@@ -177,11 +171,11 @@ class Fetcher:
             self._unchecked.clear()
         cutting = [p for p in due if p.follower.state is State.TRUNCATING]
         if cutting:
-            await self._truncate(connection, cutting)
+            await self._placing.cut_first(cutting)
         await self._fetch(connection)
 
     async def _connected(self) -> PeerConnection:
-        connection = self._connection
+        connection = self.connection
         if connection is not None and connection.is_open:
             return connection
         self._session.failed()
@@ -189,7 +183,7 @@ class Fetcher:
         address = around.address_of(self.source)
         if address is None:
             raise PeerUnreachable(f"broker {self.source} is not registered")
-        connection = self._connection = await PeerConnection.connect(
+        connection = self.connection = await PeerConnection.connect(
             around.network,
             *address,
             client_id=f"broker-{around.node_id}-fetcher-{self.fetcher_id}",
@@ -213,6 +207,7 @@ class Fetcher:
             self.hold_back(partition)
 
     def hold_back(self, partition: FollowedPartition) -> None:
+        """Ask for nothing of it for a while."""
         now_ms = self._around.clock.monotonic_ms()
         partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
 
@@ -222,8 +217,19 @@ class Fetcher:
         self._changed.set()
 
     def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+        """Whether an answer to this question still has a meaning."""
         is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
+
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+        """Cut a log, durably."""
+        await self._placing.cut(partition, cut)
+
+    async def offset_at_leader(
+        self, partition: FollowedPartition, timestamp: int
+    ) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+        return await self._placing.offset_at_leader(partition, timestamp)
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -260,11 +266,10 @@ class Fetcher:
         response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)
         by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
         ids = {} if by_id else {name: topic_id for topic_id, name in names.items()}
-        await self._take(connection, response, asked, ids)
+        await self._take(response, asked, ids)
 
     async def _take(
         self,
-        connection: PeerConnection,
         response: FetchResponse,
         asked: Asked,
         ids: dict[str, bytes],
@@ -289,8 +294,8 @@ class Fetcher:
             if found is None or not self.is_current(*found):
                 continue
             partition, question = found
-            with self._guard(partition):
-                appended += await self._take_one(connection, partition, question, data)
+            with self.guard(partition):
+                appended += await self._take_one(partition, question, data)
                 if partition.must_flush():
                     unflushed.append(partition)
             if appended >= APPENDED_AT_ONCE_BYTES:
@@ -301,7 +306,6 @@ class Fetcher:
 
     async def _take_one(
         self,
-        connection: PeerConnection,
         partition: FollowedPartition,
         asked: Question,
         data: FetchPartitionData,
@@ -315,9 +319,9 @@ class Fetcher:
             case Verdict.TRUNCATE:
                 assert diverging is not None
                 end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
-                await self.cut(partition, partial(partition.truncate, end))
+                await self._placing.cut(partition, partial(partition.truncate, end))
             case Verdict.OUT_OF_RANGE:
-                await self._find_place(connection, partition, asked)
+                await self._placing.find(partition, asked)
             case Verdict.TIERED:
                 self._rebuilding.begin(partition, asked)
             case Verdict.FAIL:
@@ -350,7 +354,7 @@ class Fetcher:
             if not done.done():
                 done.set_result(error)
 
-        with self._guard(partition):
+        with self.guard(partition):
             partition.log.flush(then=flushed)
             error = await done
             if error is not None:
@@ -358,7 +362,8 @@ class Fetcher:
 
     # -- what may go wrong --------------------------------------------------------------------
 
-    def _guard(self, partition: FollowedPartition) -> _Guard:
+    def guard(self, partition: FollowedPartition) -> _Guard:
+        """Around what may go wrong with one partition."""
         return _Guard(self, partition)
 
     def failed(self, partition: FollowedPartition, error: Exception) -> bool:
@@ -385,95 +390,6 @@ class Fetcher:
         self.remove(partition)
         self._around.failed(partition)
 
-    # -- finding its place --------------------------------------------------------------------
-
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
-        """Cut a log; what its disk believes of it is set right before anything is appended."""
-        before, committed = partition.log.log_end_offset, partition.high_watermark
-        lowers_recovery_point = cut()
-        log = partition.log
-        if log.log_end_offset != before:
-            # Below what was known to be committed only an unclean election can cut.
-            _LOGGER.log(
-                logging.WARNING if log.log_end_offset < committed else logging.INFO,
-                "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
-                log.name, before, log.log_start_offset, log.log_end_offset,
-                self.source, partition.follower.leader_epoch,
-            )  # fmt: skip
-        if lowers_recovery_point:
-            partition.is_cut_unwritten = True
-            await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
-
-    async def _write_cut(self, partition: FollowedPartition) -> None:
-        try:
-            await self._around.write_recovery_points()
-        finally:
-            partition.is_cut_unwritten = False
-
-    async def _truncate(
-        self, connection: PeerConnection, partitions: list[FollowedPartition]
-    ) -> None:
-        """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
-        asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
-        for partition in partitions:
-            if partition.is_lost:
-                continue
-            if partition.follower.last_fetched_epoch != NO_EPOCH:
-                asked[partition.key] = partition, partition.follower.question
-                continue
-            with self._guard(partition):
-                await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
-        if not asked:
-            return
-        request = epoch_request([p for p, _ in asked.values()], self._around.node_id)
-        timeout_ms = self._settings.replica_socket_timeout_ms
-        response = await connection.ask(request, timeout_ms=timeout_ms)
-        for topic in response.topics:
-            for end in topic.partitions:
-                found = asked.get((topic.topic, end.partition))
-                if found is None or not self.is_current(*found):
-                    continue
-                with self._guard(found[0]):
-                    _check(end.error_code)
-                    leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
-                    await self.cut(found[0], partial(found[0].truncate, leader))
-
-    async def _find_place(
-        self, connection: PeerConnection, partition: FollowedPartition, asked: Question
-    ) -> None:
-        """The leader does not have the offset: cut to its end, or begin at its start."""
-        end, _ = await self.offset_at_leader(partition, LATEST)
-        start, epoch = end, NO_EPOCH
-        if end >= asked.fetch_offset:
-            start, epoch = await self.offset_at_leader(partition, EARLIEST)
-        if not self.is_current(partition, asked):
-            return
-        epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
-        match recovery_for(
-            log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
-        ):
-            case Recovery.TRUNCATE:
-                await self.cut(partition, partial(partition.truncate_to, end))
-            case Recovery.RESTART:
-                ended = Ending(leader_epochs=epochs)
-                await self.cut(partition, partial(partition.restart_at, start, ended))
-            case Recovery.GO_ON:
-                self.hold_back(partition)
-
-    async def offset_at_leader(
-        self, partition: FollowedPartition, timestamp: int
-    ) -> tuple[int, int]:
-        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            raise PeerUnreachable(f"the connection to broker {self.source} is lost")
-        request = offset_request(partition, timestamp, self._around.node_id)
-        timeout_ms = self._settings.replica_socket_timeout_ms
-        response: Any = await connection.ask(request, timeout_ms=timeout_ms)
-        found = response.topics[0].partitions[0]
-        _check(found.error_code)
-        return found.offset, found.leader_epoch
-
 
 class _Guard:
     """What goes wrong inside is one partition's trouble, unless the connection is lost."""
@@ -489,8 +405,3 @@ class _Guard:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return isinstance(error, Exception) and self._fetcher.failed(self._partition, error)
-
-
-def _check(error_code: int) -> None:
-    if error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(error_code))

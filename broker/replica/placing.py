@@ -1,0 +1,141 @@
+"""Shell: where a follower goes on at its leader: what the leader does not have is cut off, or the log begins anew.
+
+Rules of this file:
+- An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
+- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from broker.log.ending import Ending
+from broker.net.peer import PeerConnection, PeerUnreachable
+from broker.replica.fetch_requests import EARLIEST, LATEST, epoch_request, offset_request
+from broker.replica.followed import FollowedPartition
+from broker.replica.follower import Question
+from broker.replica.surroundings import Surroundings
+from broker.replica.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """Whoever fetches the partitions."""
+
+    source: int
+    connection: PeerConnection | None
+
+    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+        """Whether an answer to this question still has a meaning."""
+
+    def hold_back(self, partition: FollowedPartition) -> None:
+        """Ask for nothing of it for a while."""
+
+    def guard(self, partition: FollowedPartition) -> AbstractContextManager[None, bool]:
+        """Around what may go wrong with one partition."""
+
+
+class Placing:
+    """The places of the partitions of one fetcher."""
+
+    def __init__(self, following: Following, around: Surroundings) -> None:
+        self._following = following
+        self._around = around
+
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+        """Cut a log; what its disk believes of it is set right before anything is appended."""
+        before, committed = partition.log.log_end_offset, partition.high_watermark
+        lowers_recovery_point = cut()
+        log = partition.log
+        if log.log_end_offset != before:
+            # Below what was known to be committed only an unclean election can cut.
+            _LOGGER.log(
+                logging.WARNING if log.log_end_offset < committed else logging.INFO,
+                "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
+                log.name, before, log.log_start_offset, log.log_end_offset,
+                self._following.source, partition.follower.leader_epoch,
+            )  # fmt: skip
+        if lowers_recovery_point:
+            partition.is_cut_unwritten = True
+            await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
+
+    async def _write_cut(self, partition: FollowedPartition) -> None:
+        try:
+            await self._around.write_recovery_points()
+        finally:
+            partition.is_cut_unwritten = False
+
+    async def cut_first(self, partitions: list[FollowedPartition]) -> None:
+        """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
+        following = self._following
+        asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
+        for partition in partitions:
+            if partition.is_lost:
+                continue
+            if partition.follower.last_fetched_epoch != NO_EPOCH:
+                asked[partition.key] = partition, partition.follower.question
+                continue
+            with following.guard(partition):
+                await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
+        if not asked:
+            return
+        response = await self._ask(
+            epoch_request([p for p, _ in asked.values()], self._around.node_id)
+        )
+        for topic in response.topics:
+            for end in topic.partitions:
+                found = asked.get((topic.topic, end.partition))
+                if found is None or not following.is_current(*found):
+                    continue
+                with following.guard(found[0]):
+                    _check(end.error_code)
+                    leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
+                    await self.cut(found[0], partial(found[0].truncate, leader))
+
+    async def find(self, partition: FollowedPartition, asked: Question) -> None:
+        """The leader does not have the offset: cut to its end, or begin at its start."""
+        end, _ = await self.offset_at_leader(partition, LATEST)
+        start, epoch = end, NO_EPOCH
+        if end >= asked.fetch_offset:
+            start, epoch = await self.offset_at_leader(partition, EARLIEST)
+        if not self._following.is_current(partition, asked):
+            return
+        epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
+        match recovery_for(
+            log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
+        ):
+            case Recovery.TRUNCATE:
+                await self.cut(partition, partial(partition.truncate_to, end))
+            case Recovery.RESTART:
+                ended = Ending(leader_epochs=epochs)
+                await self.cut(partition, partial(partition.restart_at, start, ended))
+            case Recovery.GO_ON:
+                self._following.hold_back(partition)
+
+    async def offset_at_leader(
+        self, partition: FollowedPartition, timestamp: int
+    ) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+        response = await self._ask(offset_request(partition, timestamp, self._around.node_id))
+        found = response.topics[0].partitions[0]
+        _check(found.error_code)
+        return found.offset, found.leader_epoch
+
+    async def _ask(self, request: Any) -> Any:
+        connection = self._following.connection
+        if connection is None or not connection.is_open:
+            raise PeerUnreachable(f"the connection to broker {self._following.source} is lost")
+        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        return await connection.ask(request, timeout_ms=timeout_ms)
+
+
+def _check(error_code: int) -> None:
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))
