@@ -10,15 +10,19 @@ Rules of this file:
   decisions resigns: nothing of what it had pending has happened, and it follows from there on.
 - The image changes at one place, under one lock: by commits of our own, by what the controller sends, by what the
   table says. Each commit is applied before the next one changes the image.
+- What changes the image is done to its end, in tasks of the driver's own: an asker that goes away (a connection that is
+  closed, a part that is stopped) must not leave a commit that took half of its effect.
+- An error that nobody foresaw ends the deciding, not just one answer: what is pending fails, and the broker stops
+  (`on_failed`), for nobody knows what of it is in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker.cluster.controller import Controller, Decision, NewTopic, TopicResult
 from broker.cluster.events import Event, Snapshot
@@ -31,7 +35,6 @@ from broker.cluster.metadata_log import (
     replay_commit,
 )
 from broker.cluster.tail import Entry, Tail
-from kafka_ds.lake.attempt import Attempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -96,6 +99,8 @@ class ClusterDriver:
         # Told of each commit of this controller after it was applied: version and events.
         self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
         self.on_resigned: Callable[[], None] | None = None
+        # Told of what nobody foresaw: this broker cannot go on.
+        self.on_failed: Callable[[BaseException], None] | None = None
         # Counted for the metrics.
         self.new_active_controllers = 0
         self.apply_errors = 0
@@ -108,6 +113,7 @@ class ClusterDriver:
         self._turn = asyncio.Lock()
         # In the order in which they came.
         self._waiting: dict[asyncio.Future[None], None] = {}
+        self._working: set[asyncio.Task[Any]] = set()
         self._queue: list[Pending] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
@@ -141,7 +147,9 @@ class ClusterDriver:
 
         Raises OSError where the store does not answer: nothing was tried then.
         """
-        epoch = self.image.controller_epoch
+        return await self._to_the_end(self._claim(decide, self.image.controller_epoch))
+
+    async def _claim(self, decide: Callable[[Claiming], None], epoch: int) -> bool:
         async with self._turn:
             assert not self._is_active, "the controller claims nothing"
             await self._read_log()
@@ -151,7 +159,7 @@ class ClusterDriver:
             claiming = Claiming(self._controller, self.folder)
             decide(claiming)
             try:
-                version = await self._commit(self._log.begin(claiming.events, self.image))
+                version = await self._commit(claiming.events)
             except (Superseded, Undecided) as error:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
                 await self._read_log()
@@ -172,6 +180,9 @@ class ClusterDriver:
         """
         if not self._is_active or self._committer is not None:
             return self._is_active  # A commit on its way finds out by itself.
+        return await self._to_the_end(self._confirm())
+
+    async def _confirm(self) -> bool:
         async with self._turn:
             found = await self._in_thread(lambda: self._log.read_after(self.image.version))
             if not found or not self._is_active:
@@ -185,28 +196,43 @@ class ClusterDriver:
         """Decide nothing more, and end what was decided."""
         self._is_active, self._is_stopped = False, True
         self._wake()
-        committer = self._committer
-        if committer is not None:
-            _, unsettled = await asyncio.wait([committer], timeout=STOP_SECONDS_MAX)
+        if self._working:
+            _, unsettled = await asyncio.wait(self._working, timeout=STOP_SECONDS_MAX)
             for task in unsettled:
                 task.cancel()
 
     async def stop(self) -> None:
         """The same, for good."""
-        was_idle = self._committer is None
+        was_idle = not self._working
         await self.step_down()
         self._executor.shutdown(wait=was_idle)
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do all of it, whether or not the asker waits for the end."""
+        return await asyncio.shield(self._begin(work))
 
     # -- following ----------------------------------------------------------------------------
 
     async def follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         """Take what the controller sent: commits without a gap, from one that is known on."""
+        await self._to_the_end(self._follow(entries))
+
+    async def _follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
             if not self._is_active:
                 await self._take_all(entries)
 
     async def catch_up(self) -> None:
         """Take what the table holds; raises OSError where the store does not answer."""
+        await self._to_the_end(self._catch_up())
+
+    async def _catch_up(self) -> None:
         async with self._turn:
             if not self._is_active:
                 await self._read_log()
@@ -289,7 +315,7 @@ class ClusterDriver:
         done = asyncio.get_running_loop().create_future()
         self._queue.append(Pending(decision.events, done))
         if self._committer is None:
-            self._committer = asyncio.get_running_loop().create_task(self._commit_pending())
+            self._committer = self._begin(self._commit_pending())
         await done
         return decision.result
 
@@ -311,18 +337,20 @@ class ClusterDriver:
 
     async def _commit_pending(self) -> None:
         """Commit group after group until nothing is pending."""
+        group: list[Pending] = []
         try:
             while self._queue:
                 group = self._next_group()
-                events = [event for each in group for event in each.events]
                 try:
-                    await self._commit_group(events)
+                    await self._commit_group(group)
                 except (Superseded, Undecided) as error:
                     self._take_back(group, error)
-                    continue
-                for each in group:
-                    if not each.done.done():
-                        each.done.set_result(None)
+        except BaseException as error:
+            self._take_back(group, error)
+            if not isinstance(error, Exception):
+                raise
+            if self.on_failed is not None:
+                self.on_failed(error)
         finally:
             self._committer = None
 
@@ -336,20 +364,27 @@ class ClusterDriver:
         group, self._queue = self._queue[:count], self._queue[count:]
         return group
 
-    async def _commit_group(self, events: Sequence[Event]) -> None:
-        if not events:
-            return
-        async with self._turn:
-            if not self._is_active and not self._is_stopped:
-                raise Superseded("this broker decides no more")
-            version = await self._commit(self._log.begin(events, self.image))
-            self._controller.committed(version, events)
-            await self._take(version, events)
-        self._tell(version, events)
+    async def _commit_group(self, group: Sequence[Pending]) -> None:
+        events = [event for each in group for event in each.events]
+        version = self.image.version
+        if events:
+            async with self._turn:
+                if not self._is_active and not self._is_stopped:
+                    raise Superseded("this broker decides no more")
+                version = await self._commit(events)
+                self._controller.committed(version, events)
+                await self._take(version, events)
+        for each in group:
+            if not each.done.done():
+                each.done.set_result(None)
+        if events:
+            self._tell(version, events)
 
-    async def _commit(self, attempt: Attempt) -> int:
+    async def _commit(self, events: Sequence[Event]) -> int:
+        """Put what was decided on the image into the log. A commit of many events takes long to be encoded."""
+        commit = await self._in_thread(lambda: self._log.begin(events, self.image))
         while True:
-            version = await self._in_thread(lambda: self._log.commit(attempt))
+            version = await self._in_thread(lambda: self._log.commit(commit))
             if version is not None:
                 return version
             self.fates_unknown += 1
@@ -359,17 +394,23 @@ class ClusterDriver:
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    def _take_back(self, group: Sequence[Pending], error: Exception) -> None:
-        """Nothing of this group happened, nor what was decided since on top of it."""
+    def _take_back(self, group: Sequence[Pending], error: BaseException) -> None:
+        """Nothing of this group happened, nor what was decided since on top of it, as far as that is known."""
         failed = [*group, *self._queue]
         self._queue = []
         self._reset()
         if isinstance(error, Superseded):
             self._resign(error)
             refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
-        else:
+        elif isinstance(error, Undecided):
             _LOGGER.error("%s: a decision could not be written: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        else:
+            # Some of it may be in the log, or come to be there: the next controller will know.
+            self._resign(error)
+            refusal = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "it is not known whether this was decided"
+            )
         for each in failed:
             if not each.done.done():
                 each.done.set_exception(refusal)
@@ -377,10 +418,12 @@ class ClusterDriver:
     def _reset(self) -> None:
         self._controller.image = self.image.copy()
 
-    def _resign(self, error: Exception) -> None:
+    def _resign(self, error: BaseException) -> None:
         if not self._is_active:
             return
-        _LOGGER.error("%s: %s: this broker decides nothing more", self.folder, error)
+        _LOGGER.error(
+            "%s: %s: this broker decides nothing more", self.folder, error or "interrupted"
+        )
         self._is_active = False
         self._wake()
         if self.on_resigned is not None:

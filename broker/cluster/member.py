@@ -56,7 +56,7 @@ class ClusterMember:
         self._network = network
         self._lease_thread = lease_thread
         self._answer_here = answer_here
-        self._failed = failed
+        self._failed = driver.on_failed = failed
         self._peers: list[Peers] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lifecycle: Lifecycle | None = None

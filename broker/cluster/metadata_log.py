@@ -5,7 +5,9 @@ Rules of this file:
   fsynced: no data file, no library, 0.6 ms. The tier's worker writes the same events as rows soon after, for SQL;
   nothing here reads those rows.
 - Only versions with events count; whatever else others commit (rows, a vacuum, a checkpoint) is passed over.
-- A version in between that holds events is another controller's: the commit ends, and who made it resigns.
+- A version in between that holds events is another controller's: the commit ends, and who made it resigns. In between
+  is all after the version that the commit was decided on (`begin`), whatever was read since: who read of its successor
+  and forgot it must not write behind its back.
 - Every SNAPSHOT_INTERVAL versions a commit begins with a snapshot of the state before it, and reading starts at the
   last one. The log's clean-up must therefore keep the versions from there on (`last_snapshot_version`).
 - Who becomes the controller has read all versions first (`read_after`): a claim on an older state is lost.
@@ -15,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from broker.cluster import table
@@ -64,6 +67,14 @@ class Undecided(Exception):
     """The commit is certainly not in the log: nothing of it has happened."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Decisions on their way into the log, and the version of the state that they were decided on."""
+
+    attempt: Attempt
+    decided_on: int
+
+
 class MetadataLog:
     """The table `__cluster_metadata` of one lake."""
 
@@ -71,7 +82,8 @@ class MetadataLog:
         self._log = log or DeltaLog(store, CLUSTER_METADATA)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
-        self._version = -1
+        # After the first of these versions, up to the second, there are no events: nobody need read that again.
+        self._quiet = (-1, -1)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -100,17 +112,17 @@ class MetadataLog:
         latest = self._log.latest_version()
         for version, events in reversed(self._back_to_snapshot(latest)):
             replay_commit(image, version, events, self.folder)
-        self._version = latest
+        self._quiet = (image.version, latest)
         return image
 
     def read_after(self, version: int) -> list[tuple[int, list[Event]]]:
-        """The versions with events after this one, up to the newest; what is committed next follows that.
+        """The versions with events after this one, up to the newest.
 
         Raises VersionsMissing, ForeignMetadata, and OSError where the store does not answer.
         """
         latest = self._log.latest_version()
         found: list[tuple[int, list[Event]]] = []
-        for each in range(version + 1, latest + 1):
+        for each in range(self._past_quiet(version) + 1, latest + 1):
             actions = self._log.read_version(each)
             if actions is None:
                 raise VersionsMissing(f"{self.folder}: version {each} is gone")
@@ -119,8 +131,12 @@ class MetadataLog:
                 found.append((each, events))
                 if isinstance(events[0], Snapshot):
                     self.last_snapshot_version = max(self.last_snapshot_version, each)
-        self._version = latest
+        self._quiet = (found[-1][0] if found else version, latest)
         return found
+
+    def _past_quiet(self, version: int) -> int:
+        after, up_to = self._quiet
+        return up_to if version == after else version
 
     def _back_to_snapshot(self, latest: int) -> list[tuple[int, list[Event]]]:
         """The versions with events from the newest down to the last one that begins with a snapshot."""
@@ -152,9 +168,9 @@ class MetadataLog:
 
     def found(self, cluster_id: str) -> None:
         """Make a cluster of this id, unless there is one by then; `load` tells which."""
-        attempt = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
+        commit = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
         try:
-            self._log.commit(attempt, read_version=self._version)
+            self._log.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))
         except Conflict:
             pass  # Another broker was faster.
         except CommitError as error:
@@ -162,10 +178,10 @@ class MetadataLog:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def begin(self, events: Sequence[Event], image: MetadataImage) -> Attempt:
-        """A commit of these events, decided on the committed state `image`."""
+    def begin(self, events: Sequence[Event], image: MetadataImage) -> Commit:
+        """A commit of these events, decided on the committed state `image`, which nobody changes meanwhile."""
         listed = list(events)
-        if image.cluster_id is not None and self._is_snapshot_due():
+        if image.cluster_id is not None and self._is_snapshot_due(image.version):
             listed.insert(0, image.snapshot())
         change = PlainChange(
             OPERATION,
@@ -175,18 +191,19 @@ class MetadataLog:
             },
             check=_end_at_events,
         )
-        return self._log.begin(change)
+        return Commit(attempt=self._log.begin(change), decided_on=image.version)
 
-    def _is_snapshot_due(self) -> bool:
-        return self._version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
+    def _is_snapshot_due(self, version: int) -> bool:
+        return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
 
-    def commit(self, attempt: Attempt) -> int | None:
+    def commit(self, commit: Commit) -> int | None:
         """Put the commit into the log; its version, or None where its fate is unknown: commit it again.
 
         Raises Superseded where another controller was faster, Undecided where nothing was written.
         """
+        attempt = commit.attempt
         try:
-            version = self._log.commit(attempt, read_version=self._version)
+            version = self._log.commit(attempt, read_version=self._past_quiet(commit.decided_on))
         except (FateUnknown, OSError):
             # An error while versions in between are read leaves the attempt where it was, too.
             return None
@@ -194,7 +211,7 @@ class MetadataLog:
             raise Superseded(str(error)) from error
         except (NotCommitted, Contended) as error:
             raise Undecided(str(error)) from error
-        self._version = version
+        self._quiet = (version, version)
         events = attempt.change.info()[EVENTS_KEY]
         if events and events[0]["type"] == Snapshot.__name__:
             self.last_snapshot_version = version
