@@ -13,7 +13,7 @@ help:
 	@echo "make test       all tests that CI runs"
 	@echo "make test-slow  those that take longer, too"
 	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
-	@echo "make sim        log, groups, transactions and the controller against their models, SEEDS=$(SEEDS) runs each"
+	@echo "make sim        clusters on virtual time under faults, the machines against their models, the bank: SEEDS=$(SEEDS) runs each"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
 # Every package is pinned in requirements.txt, dependencies of dependencies included.
@@ -45,7 +45,7 @@ bench: $(STAMP) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
 
 sim: $(STAMP)
-	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py tests/unit/test_cluster_model.py tests/sim
+	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py tests/unit/test_cluster_model.py tests/unit/test_replica_model.py tests/unit/test_cleaning_model.py tests/integration/test_bank.py tests/sim
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
