@@ -213,6 +213,5 @@ class TopicConfig:
     unclean_leader_election_enable: bool = boolean(
         False,
         "Whether a replica that is not in sync may become the leader, losing records.",
-        honours=("false",),
         synonyms=_of("unclean.leader.election.enable"),
     )
