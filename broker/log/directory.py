@@ -22,6 +22,7 @@ from broker.log.checkpoint import (
     decode_clean_shutdown,
     decode_meta_properties,
     decode_offsets,
+    decode_partition_metadata,
     encode_clean_shutdown,
     encode_meta_properties,
     encode_offsets,
@@ -30,7 +31,7 @@ from broker.log.checkpoint import (
 from broker.log.files import read_or_none, replace, unlink_if_there
 from broker.seams import Disk
 from broker.system import new_uuid
-from kafka_ds.wire.types import uuid_from_text
+from kafka_ds.wire.types import NO_UUID, uuid_from_text
 
 Offsets = Mapping[tuple[str, int], int]
 
@@ -64,6 +65,17 @@ class LogDirectory:
 
     def file(self, name: str) -> str:
         return f"{self.path}/{name}"
+
+    def topic_id_of(self, folder: str) -> bytes:
+        """Whose log lies in a folder, as far as it says."""
+        path = self.file(f"{folder}/{names.PARTITION_METADATA}")
+        data = read_or_none(self._disk, path)
+        try:
+            return decode_partition_metadata(data) if data else NO_UUID
+        except CorruptCheckpoint as error:
+            # Torn by a crash before its first sync, as then nothing of the log was durable either.
+            _LOGGER.warning("%s is not used: %s", path, error)
+            return NO_UUID
 
     # -- beginning ------------------------------------------------------------------------------
 

@@ -17,13 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.log import names
-from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from broker.log.config import LogConfig
 from broker.log.directory import LogDirectory
-from broker.log.files import read_or_none
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
-from kafka_ds.wire.types import NO_UUID
 
 PROGRESS_EVERY_MS = 1_000
 
@@ -129,22 +126,12 @@ class Loader:
             self._clock,
             topic=topic,
             partition=partition,
-            topic_id=self._read_topic_id(directory, name),
+            topic_id=directory.topic_id_of(name),
             clean_shutdown=directory.was_clean,
             recovery_point=recovery_point,
             log_start_offset=start_offset,
             background=self._background,
         )
-
-    def _read_topic_id(self, directory: LogDirectory, folder: str) -> bytes:
-        path = directory.file(f"{folder}/{names.PARTITION_METADATA}")
-        data = read_or_none(self._disk, path)
-        try:
-            return decode_partition_metadata(data) if data else NO_UUID
-        except CorruptCheckpoint as error:
-            # Torn by a crash before its first sync, as then nothing of the log was durable either.
-            _LOGGER.warning("%s is not used: %s", path, error)
-            return NO_UUID
 
     def _finish(self, futures: dict[Future[Log], tuple[Contents, Key]], told_ms: int) -> None:
         for done, future in enumerate(as_completed(futures), start=1):

@@ -22,6 +22,7 @@ from functools import partial
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.config import LogConfig
+from broker.log.deletion import DeletedLogs
 from broker.log.directories import LogDirectories, Soon, give_up
 from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
 from broker.log.files import replace, sync_file
@@ -99,7 +100,7 @@ class LogManager:
         self._logs: dict[Key, Log] = {}
         self._homes: dict[Key, LogDirectory] = {}
         self._high_watermarks: dict[Key, int] = {}
-        self._doomed: list[tuple[int, LogDirectory, str, Log | None]] = []
+        self._deleted = DeletedLogs(disk, clock, self._directories)
         now_ms = clock.now_ms()
         self._checkpoint_every_ms = flush_offset_checkpoint_interval_ms
         self._checkpoint_due_ms = now_ms + flush_offset_checkpoint_interval_ms
@@ -168,8 +169,7 @@ class LogManager:
         if contents.failure is not None:
             give_up(directory, contents.failure, len(contents.logs))
             return
-        now_ms = self._clock.now_ms()
-        self._doomed += [(now_ms, directory, name, None) for name in contents.deleted]
+        self._deleted.found(directory, contents.deleted)
         for key, log in contents.logs.items():
             if key in self._logs and not self._is_second(key, log, directory):
                 continue
@@ -242,17 +242,25 @@ class LogManager:
         counts = Counter(self._homes.values())
         for directory in sorted(online, key=lambda each: counts[each]):
             try:
-                return self._make(directory, key, topic_id, config)
+                return self._make(directory, key, topic_id, config, is_new=is_new)
             except OSError as error:
                 self._directories.note(directory, directory.path, error)
         raise _unavailable(f"no log directory takes {topic}-{partition}")
 
     def _make(
-        self, directory: LogDirectory, key: Key, topic_id: bytes, config: LogConfig | None
+        self,
+        directory: LogDirectory,
+        key: Key,
+        topic_id: bytes,
+        config: LogConfig | None,
+        *,
+        is_new: bool,
     ) -> Log:
         topic, partition = key
+        name = names.folder_name(topic, partition)
+        self._deleted.clear_way(directory, name, topic_id, is_new=is_new)
         log = Log.open(
-            directory.file(names.folder_name(topic, partition)),
+            directory.file(name),
             config or self._config_of(topic),
             self._disk,
             self._clock,
@@ -280,14 +288,8 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Take the log out of sight at once, and its files from disk after file.delete.delay.ms."""
         log = self._logs.pop((topic, partition), None)
-        if log is None:
-            return
-        home = self._homes.pop((topic, partition))
-        log.abandon()
-        name = names.renamed_folder_name(topic, partition, new_uuid(), names.DELETE_FOLDER)
-        self._disk.rename(log.directory, home.file(name))
-        due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
-        self._doomed.append((due_ms, home, name, log))
+        if log is not None:
+            self._deleted.discard(self._homes.pop((topic, partition)), log)
 
     def set_aside(self, topic: str, partition: int) -> str:
         """Close a log that is nobody's and rename its folder to `…-stray`; the new name.
@@ -314,8 +316,7 @@ class LogManager:
             del self._homes[key]
             log.abandon()
         self._offline.update(keys)
-        gone += [log for _, home, _, log in self._doomed if home is directory and log is not None]
-        self._doomed = [entry for entry in self._doomed if entry[1] is not directory]
+        gone += self._deleted.directory_failed(directory)
         if self.on_directory_failed is not None:
             self.on_directory_failed(directory.directory_id, keys)
         for log in gone:
@@ -421,18 +422,7 @@ class LogManager:
             self._checkpoint_due_ms = now_ms + self._checkpoint_every_ms
             for directory in self._directories.online:
                 self._checkpoint_logs(directory, wait=False)
-        self._remove_doomed(now_ms)
-
-    def _remove_doomed(self, now_ms: int) -> None:
-        due = [entry for entry in self._doomed if entry[0] <= now_ms]
-        if not due:
-            return
-        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
-        for _, directory, name, log in due:
-            if log is not None:
-                log.close()
-            work = partial(directory.remove_tree, name)
-            self._directories.submit(directory, directory.file(name), work)
+        self._deleted.tick(now_ms)
 
     # -- ending ---------------------------------------------------------------------------------
 
@@ -444,9 +434,7 @@ class LogManager:
             if not was_closed:
                 _LOGGER.error("%s was not closed cleanly: %s", log.name, log.storage_error)
                 unclean.add(self._homes[key].path)
-        for _, _, _, doomed in self._doomed:
-            if doomed is not None:
-                doomed.close()
+        self._deleted.close()
         try:
             for directory in self._directories.online:
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from broker.log.log import Log
 from broker.log.manager import Key
 from broker.log.metrics import DIRECTORY_OFFLINE, OFFLINE_DIRECTORIES, REMAINING, log_samples
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.types import NO_UUID
 from tests.unit.log_model import client_batch
 from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
 
@@ -296,3 +298,65 @@ def test_after_a_clean_stop_no_log_is_scanned_after_a_crash_what_is_past_the_rec
         assert bench.manager.was_clean is clean
         assert bench.disk.bytes_read < 20 * 10 * batch_bytes, "of 4 MB"
         assert {log.log_end_offset for log in bench.manager.logs()} == {5}
+
+
+def test_a_log_that_cannot_be_deleted_takes_its_directory_offline_and_no_other() -> None:
+    bench = TwoDisks()
+    bench.disk.broken = {"/b"}
+    bench.manager.delete("t", 1)
+    assert bench.told == [(bench.second_id, [("t", 3)])]
+    bench.manager.create("t", 1, OTHER_ID, is_new=True)
+    assert bench.log(1).directory == "/a/t-1"
+    assert bench.log(1).log_end_offset == 0
+    bench.append("t", 0)
+    assert bench.log(0).log_end_offset == 4
+
+
+def test_a_topic_that_is_made_anew_has_nothing_of_one_that_could_not_be_deleted() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=3)
+    bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
+    bench.manager.delete("t", 0)
+    with pytest.raises(KafkaError) as raised:
+        bench.manager.create("t", 0, OTHER_ID, is_new=True)
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bench.manager.get("t", 0) is None
+    bench.disk.failing = set()
+    log = bench.manager.create("t", 0, OTHER_ID, is_new=True)
+    assert (log.log_end_offset, log.topic_id) == (0, OTHER_ID)
+    assert [name for name in bench.disk.list_names("/a") if name.endswith("-delete")]
+
+
+def test_what_could_not_be_deleted_is_tried_again() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
+    bench.manager.delete("t", 0)
+    bench.manager.tick(NOW_MS)
+    bench.disk.failing = set()
+    bench.manager.tick(NOW_MS)
+    assert not bench.disk.exists("/a/t-0")
+    bench.manager.tick(NOW_MS + 10**9)
+    bench.background.run()
+    assert not [path for path in bench.disk.paths() if "/t-0." in path]
+
+
+@pytest.mark.parametrize("theirs", [OTHER_ID, NO_UUID])
+def test_a_folder_in_the_way_of_a_new_log_is_set_aside(theirs: bytes) -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, theirs)
+    bench.append("t", count=3)
+    bench.background.run()
+    found = {
+        path: bytes(bench.disk.contents(path)) for path in bench.disk.paths() if "t-0/" in path
+    }
+    bench.manager.delete("t", 0)
+    bench.disk.make_directory("/a/t-0")
+    for path, content in found.items():
+        bench.disk.plant(path, content)
+    log = bench.manager.create("t", 0, TOPIC_ID, is_new=True)
+    assert log.log_end_offset == 0
+    (aside,) = [name for name in bench.disk.list_names("/a") if name.endswith("-stray")]
+    assert bench.disk.size(f"/a/{aside}/{names.file_name(0, names.LOG)}")
