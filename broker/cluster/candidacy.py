@@ -78,6 +78,8 @@ class Candidacy:
         self._network = network
         self._chance = chance
         self._decide_claim = decide_claim
+        # The last writing of a lease: for which epoch, and the how manieth of it.
+        self._leased_epoch = -1
         self._sequence = 0
         self._lease: Lease | None = None
         self._address = ("", 0)
@@ -124,12 +126,14 @@ class Candidacy:
 
     async def release(self) -> None:
         """Tell the others that this broker decides no more; called after its last decision."""
-        if self._was_active and self._driver.image.controller_id == self._settings.node_id:
-            self._was_active = False
-            try:
-                await self._write(self._driver.image.controller_epoch, released=True)
-            except OSError as error:
-                _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, error)
+        image, epoch = self._driver.image, self._leased_epoch
+        if (image.controller_id, image.controller_epoch) != (self._settings.node_id, epoch):
+            return  # Another one decides, or the epoch is that of a process that was here before.
+        try:
+            await self._write(epoch, released=True)
+        except OSError as error:
+            _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, error)
+        self._leased_epoch = -1
 
     def heard(self, controller_epoch: int) -> None:
         """The controller of this epoch has answered this broker."""
@@ -164,7 +168,8 @@ class Candidacy:
         return self._lease_due_ms
 
     async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
-        self._sequence += 1
+        self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1
+        self._leased_epoch = controller_epoch
         host, port = self._address
         lease = Lease(
             controller_id=self._settings.node_id,
@@ -284,14 +289,17 @@ class Candidacy:
             )
 
     async def _claim(self, claim: Claim) -> None:
-        driver, image = self._driver, self._driver.image
-        dead = image.controller_id if claim.is_dead else None
+        driver = self._driver
+        dead = claim.controller_id if claim.is_dead else None
         _LOGGER.info("claiming to be the controller: %s", claim.reason)
         won = False
         try:
             # Whoever starts meanwhile and finds the claim in the log must find a lease beside it.
-            await self._write(image.controller_epoch + 1)
-            won = await driver.claim(lambda claiming: self._decide_claim(claiming, dead))
+            await self._write(claim.controller_epoch + 1)
+            won = await driver.claim(
+                lambda claiming: self._decide_claim(claiming, dead),
+                controller_epoch=claim.controller_epoch,
+            )
         except OSError as error:
             self.store_errors += 1
             _LOGGER.warning("%s does not answer: %s", driver.folder, error)
@@ -300,12 +308,14 @@ class Candidacy:
             self.election.claim_failed(now_ms)
             return
         driver.look(lambda c: c.claimed(now_ms))
-        self.election.claim_won(image.controller_epoch)
+        self.election.claim_won(claim.controller_epoch + 1)
+        # From here on, though it may be deposed before it is seen to be active.
+        self._was_active = True
         self._lease_due_ms = now_ms
         _LOGGER.info(
             "broker %d is the controller of epoch %d",
             self._settings.node_id,
-            image.controller_epoch,
+            claim.controller_epoch + 1,
         )
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

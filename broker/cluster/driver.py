@@ -142,19 +142,21 @@ class ClusterDriver:
 
     # -- becoming the controller, and ceasing to be -------------------------------------------
 
-    async def claim(self, decide: Callable[[Claiming], None]) -> bool:
+    async def claim(self, decide: Callable[[Claiming], None], *, controller_epoch: int) -> bool:
         """Try to become the controller, with all that `decide` takes, in one commit; False where another was faster.
+
+        `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
 
         Raises OSError where the store does not answer: nothing was tried then.
         """
-        return await self._to_the_end(self._claim(decide, self.image.controller_epoch))
+        return await self._to_the_end(self._claim(decide, controller_epoch))
 
     async def _claim(self, decide: Callable[[Claiming], None], epoch: int) -> bool:
         async with self._turn:
             assert not self._is_active, "the controller claims nothing"
             await self._read_log()
             if self.image.controller_epoch != epoch:
-                return False  # Who is to be deposed is not whom this broker had in mind.
+                return False
             self._reset()
             claiming = Claiming(self._controller, self.folder)
             decide(claiming)

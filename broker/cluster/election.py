@@ -45,8 +45,10 @@ class AskPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Try to become the controller; `is_dead`: the last one was silent to everybody for a session timeout."""
+    """Try to become the controller instead of this one; `is_dead`: it was silent to everybody for a session timeout."""
 
+    controller_id: int
+    controller_epoch: int
     is_dead: bool
     reason: str
 
@@ -111,7 +113,7 @@ class Election:
         if lease is None or lease.controller_epoch < self._controller_epoch:
             return
         before = self._lease
-        if before is None or lease.order > before.order:
+        if before is None or lease.follows(before):
             self._lease = lease
             if before is not None:
                 self._lease_moved(now_ms)
@@ -209,7 +211,12 @@ class Election:
 
     def _claim(self, reason: str, *, is_dead: bool) -> Claim:
         self.stance = Stance.CLAIMING
-        return Claim(is_dead=is_dead, reason=reason)
+        return Claim(
+            controller_id=self._controller_id,
+            controller_epoch=self._controller_epoch,
+            is_dead=is_dead,
+            reason=reason,
+        )
 
     def _why_at_once(self) -> str | None:
         if not self._has_looked:
@@ -221,7 +228,8 @@ class Election:
         lease = self._lease
         if lease is None:
             return "the controller left no lease" if self._is_new else None
-        if lease.released and lease.controller_epoch == self._controller_epoch:
+        holder = (lease.controller_id, lease.controller_epoch)
+        if lease.released and holder == (self._controller_id, self._controller_epoch):
             return f"controller {self._controller_id} has released its lease"
         return None
 

@@ -3,8 +3,9 @@
 Rules of this file:
 - Nothing is decided by the lease: it says who is worth waiting for, and where. Who decides is in the metadata log, so
   a lease that is lost, stale or written by a controller that was deposed meanwhile costs time, never truth.
-- It moves in the order of (controller epoch, sequence). What others see is that it moves, by their own clocks: it holds
-  no time.
+- It moves in the order of (controller epoch, sequence), and sequences begin anew with each epoch. Several brokers that
+  claim one epoch all write a lease before; so what another one wrote in an epoch is movement, whatever its sequence.
+  What others see is that it moves, by their own clocks: it holds no time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ class Lease:
     port: int
     released: bool = False
 
-    @property
-    def order(self) -> tuple[int, int]:
-        """Grows with every writing."""
-        return self.controller_epoch, self.sequence
+    def follows(self, before: Lease) -> bool:
+        """Whether this was written after another writing that was seen."""
+        if self.controller_epoch != before.controller_epoch:
+            return self.controller_epoch > before.controller_epoch
+        return self.controller_id != before.controller_id or self.sequence > before.sequence
 
     def encode(self) -> bytes:
         """As it lies in the lake."""

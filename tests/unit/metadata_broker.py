@@ -39,8 +39,13 @@ class Broker:
         )
 
     async def start(
-        self, cluster_id: str = "c", previous: int = -1, dead: int | None = None
+        self,
+        cluster_id: str = "c",
+        previous: int = -1,
+        dead: int | None = None,
+        judged: int | None = None,
     ) -> bool:
+        """Claim; `judged` is the epoch that is meant to end, by default the last that is known."""
         identity = BrokerIdentity(
             node_id=self.node_id,
             cluster_id=cluster_id,
@@ -51,7 +56,10 @@ class Broker:
             features=(),
             previous_broker_epoch=previous,
         )
-        return await self.driver.claim(lambda claiming: decide_claim(claiming, identity, dead))
+        return await self.driver.claim(
+            lambda claiming: decide_claim(claiming, identity, dead),
+            controller_epoch=self.image.controller_epoch if judged is None else judged,
+        )
 
     async def allocate_producer_ids(self) -> range:
         return await self.driver.decide(lambda c: c.allocate_producer_ids(self.node_id))

@@ -54,6 +54,23 @@ async def test_who_meant_to_depose_another_one_does_not_claim(memory_path: Path)
 
 
 @in_loop
+async def test_a_controller_that_came_since_the_last_was_judged_is_left_alone(
+    memory_path: Path,
+) -> None:
+    first, second, third = (Broker(memory_path, node_id=i) for i in (1, 2, 3))
+    await first.start()
+    await third.driver.catch_up()
+    judged = third.image.controller_epoch
+    await second.driver.catch_up()
+    assert await second.start(dead=1)
+    # The third one hears of it after it has made up its mind.
+    await third.driver.catch_up()
+    assert not await third.start(dead=1, judged=judged)
+    assert await second.driver.confirm()
+    await stop(first, second, third)
+
+
+@in_loop
 async def test_a_claim_on_the_dead_fences_it_and_moves_its_leaders_at_once(
     memory_path: Path,
 ) -> None:

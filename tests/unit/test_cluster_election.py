@@ -34,7 +34,9 @@ def election(
 
 def test_a_lease_is_what_was_written() -> None:
     assert decode_lease(LEASE.encode()) == LEASE
-    assert LEASE.order < replace(LEASE, sequence=8).order < replace(LEASE, controller_epoch=6).order
+    later, last = replace(LEASE, sequence=8), replace(LEASE, controller_epoch=6, sequence=1)
+    assert later.follows(LEASE) and last.follows(later)
+    assert not LEASE.follows(later) and not later.follows(last) and not LEASE.follows(LEASE)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b"7", LEASE.encode()[:-1],
@@ -153,6 +155,23 @@ def test_a_lease_that_stands_still_or_is_an_older_ones_is_no_sign() -> None:
     machine.sees_lease(replace(LEASE, controller_epoch=4, sequence=99), 8_200)
     machine.hears(4, 8_300)
     assert isinstance(machine.next(SESSION_MS), AskPeers)
+
+
+def test_of_brokers_that_claim_one_epoch_the_one_that_won_is_seen_to_live_and_to_stop() -> None:
+    machine = election()
+    machine.sees_lease(LEASE, 0)
+    # Both write a lease before they claim. The one that lost has written many in its life.
+    lost = replace(LEASE, controller_id=3, controller_epoch=6, sequence=900)
+    machine.sees_lease(lost, 100)
+    machine.knows(4, 6, 200)
+    won = replace(LEASE, controller_id=4, controller_epoch=6, sequence=3)
+    machine.sees_lease(won, 300)
+    machine.sees_lease(replace(lost, sequence=901, released=True), 400)
+    assert machine.next(400) == Wait(until_ms=200 + SESSION_MS)
+    machine.sees_lease(replace(won, sequence=4, released=True), 500)
+    action = machine.next(500)
+    assert isinstance(action, Claim)
+    assert (action.controller_id, action.controller_epoch, action.is_dead) == (4, 6, False)
 
 
 def test_a_controller_that_answers_others_is_left_alone_until_it_is_silent_to_them_too() -> None:

@@ -1,0 +1,164 @@
+"""Standing for controller over a folder: what may happen while the lease is written or the claim is on its way."""
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.candidacy import Candidacy, CandidateSettings
+from broker.cluster.driver import Claiming
+from broker.cluster.events import Endpoint
+from broker.cluster.lease import LEASE_PATH, Lease, decode_lease
+from broker.cluster.lifecycle import BrokerIdentity
+from broker.cluster.member import decide_claim
+from broker.cluster.metadata_log import Commit
+from broker.system import new_uuid
+from kafka_ds.lake.store import LocalStore
+from tests.fakes.memory_disk import ManualClock
+from tests.loops import in_loop
+from tests.unit.metadata_broker import Broker
+
+
+class SlowLease(LocalStore):
+    """A store that holds a lease back until it is let go."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.is_writing, self.goes_on = threading.Event(), threading.Event()
+
+    def put_durable(self, path: str, data: bytes) -> None:
+        self.is_writing.set()
+        self.goes_on.wait()
+        super().put_durable(path, data)
+
+
+class Standing:
+    """A broker that stands, without the rest of it."""
+
+    def __init__(self, folder: Path, node_id: int, *, store: Any = None) -> None:
+        self.broker = Broker(folder, node_id=node_id)
+        self.store = store or LocalStore(str(folder))
+        self.thread = ThreadPoolExecutor(1)
+        identity = BrokerIdentity(
+            node_id=node_id,
+            cluster_id="c",
+            incarnation_id=new_uuid(),
+            endpoints=(Endpoint(listener="PLAINTEXT", host="here", port=9090 + node_id),),
+            rack=None,
+            log_dirs=(),
+            features=(),
+            previous_broker_epoch=-1,
+        )
+
+        def decide(claiming: Claiming, dead: int | None) -> None:
+            decide_claim(claiming, identity, dead)
+
+        network: Any = None  # Nobody is asked.
+        self.candidacy = Candidacy(
+            CandidateSettings(
+                node_id=node_id,
+                listener="PLAINTEXT",
+                client_id=f"broker-{node_id}",
+                session_timeout_ms=9_000,
+                lease_interval_ms=2_000,
+            ),
+            self.broker.driver,
+            self.store,
+            executor=self.thread,
+            clock=ManualClock(),
+            network=network,
+            chance=lambda: 0.0,
+            decide_claim=decide,
+        )
+
+    async def begin(self) -> None:
+        await self.candidacy.begin("here", 9090 + self.broker.node_id)
+
+    async def stop(self) -> None:
+        await self.broker.driver.stop()
+        self.thread.shutdown()
+
+
+def lease(folder: Path) -> Lease:
+    found = decode_lease((folder / LEASE_PATH).read_bytes())
+    assert found is not None
+    return found
+
+
+async def seen(event: threading.Event) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, event.wait)
+
+
+@in_loop
+async def test_a_controller_that_came_while_the_lease_was_written_is_left_alone(
+    memory_path: Path,
+) -> None:
+    first = Standing(memory_path, 1)
+    await first.begin()
+    await first.broker.driver.step_down()
+    await first.candidacy.release()
+    slow = SlowLease(str(memory_path))
+    late = Standing(memory_path, 3, store=slow)
+    claiming = asyncio.ensure_future(late.begin())
+    await seen(slow.is_writing)
+    second = Standing(memory_path, 2)
+    await second.begin()
+    assert second.broker.driver.is_active
+    # The late one hears of it by wire, as it follows all the time.
+    await late.broker.driver.catch_up()
+    slow.goes_on.set()
+    await claiming
+    assert not late.broker.driver.is_active
+    assert await second.broker.driver.confirm()
+    for each in (first, second, late):
+        await each.stop()
+
+
+@in_loop
+async def test_the_sequence_of_leases_begins_anew_with_each_epoch(memory_path: Path) -> None:
+    standing = Standing(memory_path, 1)
+    await standing.begin()
+    orders = []
+    for epoch in (1, 1, 2, 2):
+        await standing.candidacy._write(epoch)
+        orders.append((epoch, lease(memory_path).sequence))
+    assert orders == [(1, 2), (1, 3), (2, 1), (2, 2)]
+    await standing.stop()
+
+
+@in_loop
+async def test_who_stops_while_it_claims_leaves_nobody_waiting(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = Standing(memory_path, 1)
+    log, is_committing, goes_on = standing.broker.log, threading.Event(), threading.Event()
+    commit = log.commit
+
+    def slowly(begun: Commit) -> int | None:
+        is_committing.set()
+        goes_on.wait()
+        return commit(begun)
+
+    monkeypatch.setattr(log, "commit", slowly)
+    claiming = asyncio.ensure_future(standing.begin())
+    await seen(is_committing)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    stepping_down = asyncio.ensure_future(standing.broker.driver.step_down())
+    await asyncio.sleep(0)
+    goes_on.set()
+    await stepping_down
+    await standing.candidacy.release()
+    # The claim is in the log, and nobody is behind it: whoever reads this claims at once.
+    assert standing.broker.image.controller_id == 1
+    assert not standing.broker.driver.is_active
+    assert json.loads((memory_path / LEASE_PATH).read_bytes())["released"]
+    next_one = Standing(memory_path, 2)
+    await next_one.begin()
+    assert next_one.broker.driver.is_active
+    await standing.stop()
+    await next_one.stop()
