@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.image import MetadataImage, PartitionRegistration
+from broker.cluster.events import PartitionRegistration
+from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode
