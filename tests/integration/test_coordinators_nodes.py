@@ -100,7 +100,7 @@ async def stable(cluster: Cluster) -> None:
     def is_stable() -> bool:
         for index in range(3):
             broker = leader(cluster, "t", index)
-            found = broker and broker.node.replica_manager.find("t", index)
+            found = None if broker is None else broker.node.replica_manager.find("t", index)
             if found is None or found.last_stable_offset() < found.log.log_end_offset:
                 return False
         return True
