@@ -188,7 +188,10 @@ def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) ->
         should_shut_down = _shut_down(draft, sessions, broker)
     if should_shut_down:
         # Its next incarnation need not wait.
-        sessions.end(broker_id)
+        if broker.fenced:
+            sessions.end(broker_id)
+        else:
+            sessions.end_with_commit(broker_id)
     return HeartbeatReply(
         is_caught_up=is_caught_up,
         is_fenced=draft.brokers[broker_id].fenced,
@@ -221,11 +224,17 @@ def fence(draft: Draft, *broker_ids: int) -> None:
 
 
 def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
-    """Fence the brokers that are not heard of any more; one that never was is given time to be."""
+    """Fence the brokers that are not heard of any more; one that never was is given time to be.
+
+    A fencing that is not written is decided again, at once.
+    """
     silent = sessions.expired(now_ms)
-    for broker_id in silent:
-        sessions.end(broker_id)
     unfenced = [b for b in silent if b in draft.brokers and not draft.brokers[b].fenced]
+    for broker_id in silent:
+        if broker_id in unfenced:
+            sessions.end_with_commit(broker_id)
+        else:
+            sessions.end(broker_id)
     if unfenced:
         fence(draft, *unfenced)
     for broker in draft.brokers.values():
@@ -240,7 +249,7 @@ def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
     draft.unregister(broker_id)
     _leave(draft, [broker_id], is_clean=False)
-    sessions.end(broker_id)
+    sessions.end_with_commit(broker_id)
 
 
 def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistration:

@@ -29,9 +29,11 @@ from broker.cluster.draft import Decision, Defaults, Draft, Result
 from broker.cluster.elections import ElectionResult, ElectionType
 from broker.cluster.events import (
     BrokerRegistrationChanged,
+    BrokerUnregistered,
     ControllerChange,
     Endpoint,
     Event,
+    FenceBroker,
     ProducerIdBlock,
     RegisterBroker,
     SupportedFeature,
@@ -111,12 +113,14 @@ class Controller:
         self._sessions.begin(self.image.brokers.values(), self.image.version, now_ms)
 
     def committed(self, version: int, events: Sequence[Event]) -> None:
-        """These events are durable at this version: brokers that know it know them."""
+        """These events are durable at this version: brokers that know it know them, and whose end they are is dead."""
         for event in events:
             if isinstance(event, RegisterBroker):
                 self.image.registered_at(event.broker_id, event.broker_epoch, version)
             elif isinstance(event, BrokerRegistrationChanged) and event.in_controlled_shutdown:
                 self._sessions.shutdown_begins(event.broker_id, version)
+            elif isinstance(event, FenceBroker | BrokerUnregistered):
+                self._sessions.committed(event.broker_id, event.broker_epoch)
 
     # -- brokers ------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class ClusterDriver:
         self._turn = asyncio.Lock()
         # In the order in which they came.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._working: set[asyncio.Task[Any]] = set()
+        self._working: dict[asyncio.Task[Any], None] = {}
         self._queue: list[Pending] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
@@ -198,10 +198,11 @@ class ClusterDriver:
         """Decide nothing more, and end what was decided."""
         self._is_active, self._is_stopped = False, True
         self._wake()
-        if self._working:
-            _, unsettled = await asyncio.wait(self._working, timeout=STOP_SECONDS_MAX)
-            for task in unsettled:
-                task.cancel()
+        working = list(self._working)
+        if working:
+            await asyncio.wait(working, timeout=STOP_SECONDS_MAX)
+        for task in working:
+            task.cancel()  # Where it has not ended.
 
     async def stop(self) -> None:
         """The same, for good."""
@@ -211,8 +212,8 @@ class ClusterDriver:
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        self._working[task] = None
+        task.add_done_callback(self._working.pop)
         return task
 
     async def _to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:

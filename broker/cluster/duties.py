@@ -57,12 +57,13 @@ class Duties:
                     _LOGGER.warning("did not run for %d ms: sessions begin anew", now_ms - awake_ms)
                     driver.look(lambda c, now_ms=now_ms: c.claimed(now_ms))  # type: ignore[misc]
                 awake_ms = now_ms
-                await self._expire(now_ms)
+                is_done = await self._expire(now_ms)
                 if self._balance_interval_ms is not None and now_ms >= balance_due_ms:
                     balance_due_ms = now_ms + self._balance_interval_ms
                     await self._balance()
                 awake_ms = max(awake_ms, clock.monotonic_ms())
-                await asyncio.sleep(self._step_seconds())
+                # What could not be written is tried again, but not as fast as it can fail.
+                await asyncio.sleep(self._step_seconds() if is_done else STEP_SECONDS_MAX)
 
     def _step_seconds(self) -> float:
         deadline_ms = self._driver.look(lambda c: c.next_deadline_ms())
@@ -71,11 +72,13 @@ class Duties:
         left = (deadline_ms - self._clock.monotonic_ms()) / 1_000
         return min(max(left, 0.005), STEP_SECONDS_MAX)
 
-    async def _expire(self, now_ms: int) -> None:
+    async def _expire(self, now_ms: int) -> bool:
         try:
             await self._driver.decide(lambda c: c.expire_sessions(now_ms), at_once=True)
         except KafkaError as error:
             self._failed("sessions that ended wait", error)
+            return False
+        return True
 
     async def _balance(self) -> None:
         try:

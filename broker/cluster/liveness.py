@@ -4,7 +4,8 @@ Rules of this file:
 - Times are of a monotonic clock of this controller alone, in milliseconds. A new controller gives every broker a fresh
   session (`begin`): that nobody was heard of before says nothing.
 - A session is of one broker epoch. It ends `broker.session.timeout.ms` after the last heartbeat, or when the broker has
-  stopped; whoever ends one decides at once whom to fence.
+  stopped. What ends for a decision's sake ends when that is durable (`end_with_commit`), unless the broker was heard of
+  meanwhile: a fencing that was not written leaves the broker as dead as it was, and is decided again.
 - A broker may stop once every other active broker knows who leads instead of it, so that no client is sent back to it
   (`has_been_heard`): each heartbeat tells how far its broker knows the metadata.
 """
@@ -29,6 +30,8 @@ class Session:
     metadata_version: int = UNKNOWN_VERSION
     # Where its controlled shutdown became durable; unknown before.
     shutdown_version: int = UNKNOWN_VERSION
+    # Whether its end waits for a commit.
+    is_ending: bool = False
 
 
 class Sessions:
@@ -64,12 +67,27 @@ class Sessions:
         if known is None or known.broker_epoch != broker_epoch:
             known = Session(broker_epoch=broker_epoch, last_contact_ms=now_ms)
         self._by_broker[broker_id] = replace(
-            known, last_contact_ms=now_ms, metadata_version=metadata_version
+            known,
+            last_contact_ms=now_ms,
+            metadata_version=metadata_version,
+            is_ending=False,
         )
 
     def end(self, broker_id: int) -> None:
         """This broker has stopped, or is not heard of any more."""
         self._by_broker.pop(broker_id, None)
+
+    def end_with_commit(self, broker_id: int) -> None:
+        """The same, once the decision is durable that says so."""
+        known = self._by_broker.get(broker_id)
+        if known is not None:
+            self._by_broker[broker_id] = replace(known, is_ending=True)
+
+    def committed(self, broker_id: int, broker_epoch: int) -> None:
+        """It is durable that this incarnation is fenced or gone."""
+        known = self._by_broker.get(broker_id)
+        if known is not None and known.is_ending and known.broker_epoch == broker_epoch:
+            self.end(broker_id)
 
     def has_session(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether this incarnation counts as alive: another one must wait for its end."""

@@ -197,10 +197,45 @@ def test_a_fencing_that_was_not_written_is_decided_again() -> None:
     desk.now_ms += SESSION_TIMEOUT_MS
     lost = desk.controller.expire_sessions(desk.now_ms)
     assert [type(event) for event in lost.events] == [FenceBroker]
-    desk.expire()
-    desk.now_ms += SESSION_TIMEOUT_MS
+    # It is as dead as it was: no session more.
     desk.expire()
     assert desk.image.brokers[1].fenced
+
+
+@pytest.mark.parametrize("way", ["shut down", "unregistered"])
+def test_a_broker_whose_end_was_not_written_still_has_its_session(way: str) -> None:
+    desk = Desk(1)
+    if way == "shut down":
+        lost = desk.controller.heartbeat(
+            1,
+            desk.epoch(1),
+            metadata_version=desk.image.version,
+            want_fence=True,
+            want_shut_down=True,
+            now_ms=desk.now_ms,
+        )
+        assert lost.result.should_shut_down
+        again = lambda: desk.beat(1, want_fence=True, want_shut_down=True)  # noqa: E731
+    else:
+        lost = desk.controller.unregister_broker(1)
+        again = lambda: desk.take(desk.controller.unregister_broker(1))  # noqa: E731
+    assert lost.events
+    assert refusal(desk.register, 1) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    again()
+    assert not desk.controller.sessions()
+    desk.register(1)
+
+
+def test_a_broker_that_comes_back_before_its_fencing_is_written_keeps_its_session() -> None:
+    desk = Desk(1)
+    desk.now_ms += SESSION_TIMEOUT_MS
+    fencing = desk.controller.expire_sessions(desk.now_ms)
+    # As in the image that runs ahead: decided, not durable.
+    for sequence, event in enumerate(fencing.events):
+        desk.image.replay(event, Position(desk.image.version + 1, sequence))
+    desk.beat(1)
+    desk.controller.committed(desk.image.version, fencing.events)
+    assert 1 in desk.controller.sessions()
 
 
 def test_a_broker_that_asks_for_it_is_fenced_and_comes_back() -> None:
