@@ -29,7 +29,11 @@ _MIB = 1 << 20
 # The name of the resource that stands for all brokers.
 ALL_BROKERS = ""
 # The settings of its own that a broker lets one change while it runs.
-THROTTLES = ("follower.replication.throttled.rate", "leader.replication.throttled.rate")
+THROTTLES = (
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
 # Kafka's names of its own choices for replica.selector.class (KIP-392).
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -245,6 +249,22 @@ class BrokerConfig:
         11, "How many samples the rate of throttled replication is taken over.", low=1
     )
     replication_quota_window_size_seconds: int = i32(
+        1, "How long one of these samples lasts.", low=1
+    )
+
+    # -- moving between log directories ----------------------------------------------------------
+    num_replica_alter_log_dirs_threads: int | None = i32(
+        None,
+        "How many replicas are copied to other log directories at once; without it one a directory.",
+        low=1,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = i64(
+        MAX_LONG, "Bytes a second that are copied between log directories.", low=0
+    )
+    alter_log_dirs_replication_quota_window_num: int = i32(
+        11, "How many samples that rate is taken over.", low=1
+    )
+    alter_log_dirs_replication_quota_window_size_seconds: int = i32(
         1, "How long one of these samples lasts.", low=1
     )
 

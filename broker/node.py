@@ -15,7 +15,8 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.cleaning.manager import LogCleaner
@@ -57,9 +58,8 @@ from broker.node_metrics import node_samples
 from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
-from broker.replica.settings import replication_settings
-from broker.replica.surroundings import THROTTLED_RATE, Surroundings
-from broker.replica.throttle import ReplicationThrottle
+from broker.replica.moves import LogMoves
+from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
 from broker.settings import ConfigError
 from broker.system import ThreadBackground, halt, new_uuid
@@ -96,6 +96,7 @@ class Node:
     transactions: TransactionCoordinator
     cleaner: LogCleaner
     isr_proposals: IsrProposals
+    moves: LogMoves
     tier: TierManager | None
 
     def __init__(
@@ -184,6 +185,7 @@ class Node:
         self.cleaner.start()
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of)
+        self.moves.resume()
         await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
@@ -228,6 +230,7 @@ class Node:
             flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
+            home_for=partial(known_home, self.metadata, config.node_id),
             recovery_threads=config.num_recovery_threads_per_data_dir,
             soon=loop.call_soon,
         )
@@ -314,21 +317,8 @@ class Node:
         self.replica_manager.proposer = self.isr_proposals
         self.log_manager.on_directory_failed = self.replica_manager.directory_failed
         self.replica_manager.decide_recovered = self.member.requests.recovered
-        self.replica_manager.follow_others(
-            Surroundings(
-                network=self.network,
-                clock=self.clock,
-                image=self.metadata,
-                node_id=config.node_id,
-                listener=config.inter_broker_listener,
-                settings=replication_settings(config),
-                throttle=ReplicationThrottle(
-                    lambda: cast(int, self.config.in_force(THROTTLED_RATE)),
-                    samples_max=config.replication_quota_window_num,
-                    sample_ms=config.replication_quota_window_size_seconds * 1_000,
-                ),
-            )
-        )
+        self.replica_manager.follow_others(surroundings_of(self))
+        self.moves = moves_of(self)
 
     def _wire_coordinators(self) -> None:
         config = self.config
@@ -469,6 +459,7 @@ class Node:
         await self.server.stop_accepting()
         await self._metrics_server.stop()
         await self.cleaner.stop()
+        await self.moves.stop()
         self.groups.stop()
         self.transactions.stop()
         self.isr_proposals.stop()

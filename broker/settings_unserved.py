@@ -21,8 +21,6 @@ _TABLE = """
 add.partitions.to.txn.retry.backoff.max.ms I 100
 add.partitions.to.txn.retry.backoff.ms I 20
 alter.config.policy.class.name C
-alter.log.dirs.replication.quota.window.num I 11
-alter.log.dirs.replication.quota.window.size.seconds I 1
 authorizer.class.name S
 background.threads I 10
 broker.id I -1
@@ -125,7 +123,6 @@ metrics.recording.level S INFO
 metrics.sample.window.ms L 30000
 num.io.threads I 8
 num.network.threads I 3
-num.replica.alter.log.dirs.threads I
 offsets.topic.compression.codec I 0
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
 producer.purgatory.purge.interval.requests I 1000
@@ -154,7 +151,6 @@ remote.log.metadata.manager.listener.name S
 remote.log.storage.manager.class.name S
 remote.log.storage.manager.class.path S
 remote.log.storage.manager.impl.prefix S rsm.config.
-replica.alter.log.dirs.io.max.bytes.per.second L 9223372036854775807
 sasl.client.callback.handler.class C
 sasl.enabled.mechanisms A GSSAPI
 sasl.jaas.config P

@@ -218,6 +218,8 @@ class LogCleaner:
                 continue
             if each in self._uncleanable or each.storage_error is not None:
                 continue
+            if each.compaction.is_paused:
+                continue
             try:
                 each.delete_local_segments(now_ms)
                 plan = self._state_of(each, now_ms)

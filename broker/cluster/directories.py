@@ -78,6 +78,13 @@ class DirectoryAssignments:
             if isinstance(event, PartitionChanged):
                 self._suspect(event.topic, event.topic_id, event.partition, event.registration)
 
+    def look_at(self, topic: str, index: int) -> None:
+        """This replica is, or is about to be, somewhere else than before."""
+        known = self._driver.image.topics.get(topic)
+        registration = self._driver.image.partition(topic, index)
+        if known is not None and registration is not None:
+            self._suspect(topic, known.topic_id, index, registration)
+
     def _suspect(
         self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
     ) -> None:

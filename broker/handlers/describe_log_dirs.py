@@ -1,19 +1,20 @@
 """Shell: DescribeLogDirs 1-5: what lies in the log directories, and how much room there is.
 
 - Null topics mean all; of a list, what is not here is left out, as in Kafka.
-- Every directory is told, with the size of each partition in it, and lag 0: this broker leads all that it has. What is
-  in the lake is not counted: it is not in the directory.
+- Every directory is told, with the size of each partition in it. What is in the lake is not counted: it is not in the
+  directory. The lag of a replica is how far its log's end is behind its high watermark, which is 0 but where a follower
+  begins.
+- A replica on the move is told in both directories: in the new one as a future one, which lags by as many offsets as
+  are to be copied yet (KIP-113).
 - A directory that has failed is told with KAFKA_STORAGE_ERROR, and nothing in it (KIP-113).
 - Room of the whole file system (v4+), -1 where it cannot be told.
 
 Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories, of which there are none.
-Left out: moving replicas between directories, so that no replica is a future one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from broker.log.log import Log
 from broker.net.registry import RequestContext, serves
@@ -26,6 +27,8 @@ from kafka_ds.wire.messages.replicas import (
 )
 
 UNKNOWN_BYTES = -1
+
+Topics = dict[str, list[DescribeLogDirsPartition]]
 
 
 def refuse(
@@ -44,11 +47,23 @@ def describe_log_dirs(
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    by_directory: dict[str, dict[str, list[Log]]] = {path: {} for path in manager.directory_ids}
-    for log in manager.logs():
+    by_directory: dict[str, Topics] = {path: {} for path in manager.directory_ids}
+
+    def tell(log: Log, lag: int, *, is_future: bool) -> None:
         topics = by_directory.get(os.path.dirname(log.directory))
         if topics is not None and (wanted is None or (log.topic, log.partition) in wanted):
-            topics.setdefault(log.topic, []).append(log)
+            partition = DescribeLogDirsPartition(
+                partition_index=log.partition,
+                partition_size=log.size_bytes,
+                offset_lag=lag,
+                is_future_key=is_future,
+            )
+            topics.setdefault(log.topic, []).append(partition)
+
+    for log in manager.logs():
+        tell(log, max(log.committed_offset - log.log_end_offset, 0), is_future=False)
+    for future in manager.futures:
+        tell(future.log, context.node.moves.lag(future), is_future=True)
     return DescribeLogDirsResponse(
         results=[
             _directory(path, by_directory[path]) if error is None else _failed(path)
@@ -57,24 +72,13 @@ def describe_log_dirs(
     )
 
 
-def _directory(path: str, topics: Mapping[str, list[Log]]) -> DescribeLogDirsResult:
+def _directory(path: str, topics: Topics) -> DescribeLogDirsResult:
     total, usable = _room(path)
     return DescribeLogDirsResult(
         log_dir=os.path.abspath(path),
         topics=[
-            DescribeLogDirsTopic(
-                name=topic,
-                partitions=[
-                    DescribeLogDirsPartition(
-                        partition_index=log.partition,
-                        partition_size=log.size_bytes,
-                        offset_lag=0,
-                        is_future_key=False,
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in topics.items()
+            DescribeLogDirsTopic(name=topic, partitions=partitions)
+            for topic, partitions in topics.items()
         ],
         total_bytes=total,
         usable_bytes=usable,

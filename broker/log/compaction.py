@@ -12,7 +12,7 @@ from collections.abc import Callable
 class Compaction:
     """One log's."""
 
-    __slots__ = ("cleaned_offset", "fail", "stop")
+    __slots__ = ("cleaned_offset", "fail", "is_paused", "stop")
 
     def __init__(self, fail: Callable[[OSError], None]) -> None:
         """`fail` takes the log out of order: its files may not be what memory says."""
@@ -21,10 +21,17 @@ class Compaction:
         """The first offset that no cleaning has seen; None if there was none yet."""
         self.stop: Callable[[], None] | None = None
         """Set while the log is being cleaned: ends that."""
+        self.is_paused = False
+        """Whether no cleaning may begin: a log that is copied to another directory stays as it is, as in Kafka."""
 
     @property
     def is_running(self) -> bool:
         return self.stop is not None
+
+    def pause(self) -> None:
+        """Clean no more, until `is_paused` is taken back."""
+        self.cut()
+        self.is_paused = True
 
     def cut(self, end_offset: int | None = None) -> None:
         """The log loses what is at or above an offset, or (None) nothing is to be done for it any more."""

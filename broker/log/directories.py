@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,15 @@ class LogDirectories:
     def online(self) -> list[LogDirectory]:
         """Those that have not failed."""
         return [directory for directory in self.all if directory.failure is None]
+
+    @property
+    def some_failed(self) -> bool:
+        """Whether there may be logs in a directory that has failed."""
+        return any(directory.failure is not None for directory in self.all)
+
+    def at(self, path: str) -> LogDirectory | None:
+        """The one at an absolute path."""
+        return next((each for each in self.all if os.path.abspath(each.path) == path), None)
 
     @property
     def failures(self) -> Mapping[str, OSError | None]:
@@ -108,13 +118,13 @@ class LogDirectories:
     def checkpoint(
         self, directory: LogDirectory, name: str, offsets: Offsets, *, wait: bool
     ) -> None:
-        """Write a checkpoint of a directory if it has changed; raises OSError if waiting."""
-        if self._checkpointed.get((directory.path, name)) == offsets:
+        """Write a checkpoint of a directory if it has changed, or in any case if waiting; raises OSError then."""
+        if not wait and self._checkpointed.get((directory.path, name)) == offsets:
             return
         work = directory.checkpoint(name, offsets)
         self._checkpointed[directory.path, name] = offsets
         if wait:
-            work()
+            work()  # Who waits relies on it; an earlier one of the same may have failed in Background.
         else:
             # One that fails is written again when it has changed, which it does all the time.
             self.submit(directory, directory.file(name), work)
@@ -123,13 +133,21 @@ class LogDirectories:
         self, directory: LogDirectory, name: str, offsets: Offsets, tell: Done
     ) -> None:
         """Write a checkpoint of a directory in Background, whatever was written before, and tell."""
-        watch = self._watch(directory, directory.file(name))
+        self._checkpointed.pop((directory.path, name), None)
+        work = directory.checkpoint(name, offsets)
+        self.submit_and_tell(directory, directory.file(name), work, tell)
+
+    def submit_and_tell(
+        self, directory: LogDirectory, what: str, work: Callable[[], object], tell: Done
+    ) -> None:
+        """Work on a directory in Background, and tell what came of it."""
+        watch = self._watch(directory, what)
 
         def done(error: BaseException | None) -> None:
             watch(error)
             tell(error)
 
-        self._background.submit(directory.checkpoint(name, offsets), done)
+        self._background.submit(work, done)
 
     def release(self) -> None:
         """Let others have them."""

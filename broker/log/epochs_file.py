@@ -20,9 +20,13 @@ class EpochsFile:
 
     def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs, *, is_dirty: bool) -> None:
         self._disk = disk
-        self._path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+        self.renamed(directory)
         self._epochs = epochs
         self._is_dirty = is_dirty
+
+    def renamed(self, directory: str) -> None:
+        """It lies in this folder."""
+        self._path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
 
     def changed(self) -> None:
         """The epochs are not those of the file any more."""

@@ -35,10 +35,15 @@ class Contents:
 
     directory: LogDirectory
     logs: dict[Key, Log] = field(default_factory=dict)
+    futures: list[Log] = field(default_factory=list)
     high_watermarks: dict[Key, int] = field(default_factory=dict)
     cleaned_offsets: dict[Key, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     failure: OSError | None = None
+
+
+# What is being opened, of which directory.
+Opening = dict[Future[Log], tuple[Contents, names.PartitionFolder]]
 
 
 class Loader:
@@ -64,7 +69,7 @@ class Loader:
     def load(self, directories: Sequence[LogDirectory]) -> list[Contents]:
         """Open the logs of all these directories."""
         found = [Contents(directory=directory) for directory in directories]
-        futures: dict[Future[Log], tuple[Contents, Key]] = {}
+        futures: Opening = {}
         began_ms = self._clock.monotonic_ms()
         with ExitStack() as stack:
             for contents in found:
@@ -80,9 +85,9 @@ class Loader:
             return _Inline()
         return ThreadPoolExecutor(self._threads_per_directory, thread_name_prefix="recovery")
 
-    def _begin(self, contents: Contents, pool: Executor) -> dict[Future[Log], tuple[Contents, Key]]:
+    def _begin(self, contents: Contents, pool: Executor) -> Opening:
         directory = contents.directory
-        folders: dict[Key, str] = {}
+        folders: dict[str, names.PartitionFolder] = {}
         try:
             recovery_points = directory.read_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
             start_offsets = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
@@ -92,10 +97,10 @@ class Loader:
             for name, folder in directory.partition_folders():
                 if folder.suffix == names.DELETE_FOLDER:
                     contents.deleted.append(name)
-                elif folder.suffix:
-                    _LOGGER.warning("%s is left alone: a stray log, or one on the move", name)
+                elif folder.suffix == names.STRAY_FOLDER:
+                    _LOGGER.warning("%s is left alone: a stray log", name)
                 else:
-                    folders[folder.topic, folder.partition] = name
+                    folders[name] = folder
         except OSError as error:
             contents.failure = error
             return {}
@@ -103,17 +108,13 @@ class Loader:
         if folders:
             why = "" if directory.was_clean else ", recovering them: it was not left cleanly"
             _LOGGER.info("Loading %d logs of %s%s", len(folders), directory, why)
-        return {
-            pool.submit(
-                self._open,
-                directory,
-                name,
-                key,
-                recovery_points.get(key, 0),
-                start_offsets.get(key, 0),
-            ): (contents, key)
-            for key, name in folders.items()
-        }
+        opening: Opening = {}
+        for name, folder in folders.items():
+            key = folder.topic, folder.partition
+            points = recovery_points.get(key, 0), start_offsets.get(key, 0)
+            opened = pool.submit(self._open, directory, name, key, *points)
+            opening[opened] = contents, folder
+        return opening
 
     def _open(
         self, directory: LogDirectory, name: str, key: Key, recovery_point: int, start_offset: int
@@ -133,11 +134,14 @@ class Loader:
             background=self._background,
         )
 
-    def _finish(self, futures: dict[Future[Log], tuple[Contents, Key]], told_ms: int) -> None:
+    def _finish(self, futures: Opening, told_ms: int) -> None:
         for done, future in enumerate(as_completed(futures), start=1):
-            contents, key = futures[future]
+            contents, folder = futures[future]
             try:
-                contents.logs[key] = future.result()
+                if folder.suffix:
+                    contents.futures.append(future.result())
+                else:
+                    contents.logs[folder.topic, folder.partition] = future.result()
             except OSError as error:
                 contents.failure = contents.failure or error
             self.remaining[contents.directory.path] -= 1

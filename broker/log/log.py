@@ -72,11 +72,12 @@ class Log:
         self.flushes_in_append = True
         self._disk = disk
         self._clock = clock
-        self._segments = Segments(disk, background, directory, loaded.segments)
-        self._active = self._segments.active
-        self._durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
-        self.compaction = Compaction(self._durability.fail)
-        self._epochs = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
+        # What it is on its disk; changed as a whole when it moves (`broker.log.exchange`).
+        self.segments = Segments(disk, background, directory, loaded.segments)
+        self.active = self.segments.active
+        self.durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
+        self.compaction = Compaction(self.durability.fail)
+        self.epochs_file = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
         self._is_closed = self._is_abandoned = False
 
@@ -117,11 +118,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        return self._segments.size_bytes
-
-    @property
-    def segments(self) -> Segments:
-        return self._segments
+        return self.segments.size_bytes
 
     @property
     def local_log_start_offset(self) -> int:
@@ -131,7 +128,7 @@ class Log:
     @property
     def first_base_offset(self) -> int:
         """Where the oldest local segment begins."""
-        return self._segments.all[0].base_offset
+        return self.segments.all[0].base_offset
 
     @property
     def unflushed_count(self) -> int:
@@ -198,7 +195,7 @@ class Log:
             for batch in batches:
                 aborted = record_own(batch, self.producers)
                 if aborted is not None:
-                    self._active.aborted.append(aborted)
+                    self.active.aborted.append(aborted)
             self._flush_if_many()
         is_timed = self.config.uses_log_append_time and origin is not AppendOrigin.REPLICATION
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
@@ -214,12 +211,12 @@ class Log:
     def _write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
     ) -> None:
-        if self._durability.storage_error is not None:
-            self._durability.check()
+        if self.durability.storage_error is not None:
+            self.durability.check()
         self._is_changed = True
         last = headers[-1]
         last_offset = last.base_offset + last.last_offset_delta
-        segment = self._active
+        segment = self.active
         try:
             if must_roll(
                 segment,
@@ -234,8 +231,8 @@ class Log:
             segment.write(records)
         except OSError as error:
             if segment.is_damaged:
-                self._durability.fail(error)
-            raise self._durability.unavailable(error) from error
+                self.durability.fail(error)
+            raise self.durability.unavailable(error) from error
         for header in headers:
             segment.note(header)
             if header.leader_epoch > self.leader_epochs.latest_epoch:
@@ -249,7 +246,7 @@ class Log:
 
     def _epochs_changed(self) -> None:
         self._is_changed = True
-        self._epochs.changed()
+        self.epochs_file.changed()
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -267,7 +264,7 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE outside [local_log_start_offset, log_end_offset], and, unless
         it may wait, BlockingIOError where the disk is needed to find the batch: ask in a thread.
         """
-        segments = self._segments.all
+        segments = self.segments.all
         end_offset = self.log_end_offset
         first_offset = max(self.log_start_offset, segments[0].base_offset)
         if not first_offset <= offset <= end_offset:
@@ -277,7 +274,7 @@ class Log:
         if offset >= bound:
             return LogRead((), 0, offset)
         if offset < segments[-1].base_offset:
-            self._segments.note_use(segments[lookup.segment_index(segments, offset)])
+            self.segments.note_use(segments[lookup.segment_index(segments, offset)])
         return lookup.read(
             segments,
             offset,
@@ -301,41 +298,41 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [start_offset, end_offset)."""
-        return lookup.aborted(self._segments.all, start_offset, end_offset)
+        return lookup.aborted(self.segments.all, start_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after a time, in the local segments."""
-        segments = self._segments.all
+        segments = self.segments.all
         return lookup.first_at_or_after(segments, timestamp_ms, self.local_log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record of the greatest timestamp (ListOffsets -3), in the local segments."""
-        return lookup.latest(self._segments.all)
+        return lookup.latest(self.segments.all)
 
     # -- rolling --------------------------------------------------------------------------------
 
     def roll(self) -> None:
         """Close the active segment and begin one at the log's end; an empty one stays."""
-        if self._active.size_bytes:
+        if self.active.size_bytes:
             try:
                 self._roll(self.log_end_offset)
             except OSError as error:
-                raise self._durability.unavailable(error) from error
+                raise self.durability.unavailable(error) from error
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll if segment.ms has passed since the active segment was begun."""
-        due = not self._is_closed and is_due(self._active, self.config, self.name, now_ms)
+        due = not self._is_closed and is_due(self.active, self.config, self.name, now_ms)
         if due:
             self.roll()
         return due
 
     def _roll(self, base_offset: int) -> Segment:
         """Begin a segment at `base_offset`, the end of the log or (for a follower) beyond it."""
-        if self._active.size_bytes:
+        if self.active.size_bytes:
             self._take_snapshot(base_offset)
         self._is_changed = True
-        new = self._segments.begin(base_offset, self.config, self._clock.now_ms())
-        self._active = new
+        new = self.segments.begin(base_offset, self.config, self._clock.now_ms())
+        self.active = new
         self.flush(base_offset)
         if self.on_roll is not None:
             self.on_roll(self)
@@ -350,20 +347,20 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """Below it everything is durable."""
-        return self._durability.recovery_point
+        return self.durability.recovery_point
 
     @property
     def storage_error(self) -> OSError | None:
         """What has put this log out of order, if anything did."""
-        return self._durability.storage_error
+        return self.durability.storage_error
 
     def report_errors_to(self, report: Callable[[OSError], None]) -> None:
         """Tell of each error of the disk, besides what its cause is told."""
-        self._durability.report = report
+        self.durability.report = report
 
     def failed_to_read(self, error: OSError) -> None:
         """A reader has come upon an error of the disk."""
-        self._durability.report(error)
+        self.durability.report(error)
 
     def flush(
         self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
@@ -372,11 +369,11 @@ class Log:
         is told when it is, or why not."""
         target = self.log_end_offset if up_to is None else up_to
         now_ms = self._clock.now_ms()
-        self._durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
+        self.durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
 
     def _prepare_sync(self, target: int) -> Callable[[], None]:
-        self._epochs.write_if_dirty()
-        return self._segments.syncing(self.recovery_point, target)
+        self.epochs_file.write_if_dirty()
+        return self.segments.syncing(self.recovery_point, target)
 
     # -- what may go ----------------------------------------------------------------------------
 
@@ -392,14 +389,14 @@ class Log:
         """Delete what retention allows; returns the base offsets that went."""
         tiered = self.highest_offset_in_remote_storage
         limits = Limits(self.log_start_offset, self.committed_offset, tiered)
-        count = self._segments.count_deletable(self.config, limits, now_ms)
+        count = self.segments.count_deletable(self.config, limits, now_ms)
         if not count:
             return []
-        if count == len(self._segments.all):
+        if count == len(self.segments.all):
             self.roll()  # There is always an active segment.
-        gone = self._segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
+        gone = self.segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
         if not self.config.remote_storage_enable:
-            self._move_start(self._segments.all[0].base_offset)
+            self._move_start(self.segments.all[0].base_offset)
         return gone
 
     def advance_log_start_offset(self, offset: int) -> None:
@@ -422,14 +419,14 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Cut off what diverges from the leader's log (then: manager.checkpoint_recovery_points)."""
         if offset < self.log_end_offset:
-            self._segments.truncate_to(offset, self.config, self._clock.now_ms())
+            self.segments.truncate_to(offset, self.config, self._clock.now_ms())
             self._restart_at_end()
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
             self._epochs_changed()  # One that led and wrote nothing.
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
         """Drop all that is local and go on at an offset: where the lake ends beyond this log."""
-        self._segments.discard_all(offset, self.config, self._clock.now_ms())
+        self.segments.discard_all(offset, self.config, self._clock.now_ms())
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
         ending.write_snapshot(self._disk, self.directory, offset, ended)
         if not self.config.remote_storage_enable:
@@ -440,10 +437,10 @@ class Log:
 
     def _restart_at_end(self) -> None:
         self._is_changed = True
-        self._active = self._segments.active
-        self.log_end_offset = end = self._active.next_offset
+        self.active = self.segments.active
+        self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
-        self._durability.lower_to(end)
+        self.durability.lower_to(end)
         self.compaction.cut(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
@@ -452,31 +449,35 @@ class Log:
         # A snapshot of what is cut off must not be taken for one of what is written there later.
         remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
         self.producers = load_producers(
-            self._disk, self.directory, self._segments.all, end_offset=end, scanned_from=None
+            self._disk, self.directory, self.segments.all, end_offset=end, scanned_from=None
         )
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The local segments that take no more appends and end above an offset, oldest first."""
-        return self._segments.views(self.leader_epochs, from_offset, limit)
+        return self.segments.views(self.leader_epochs, from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
-        for segment in self._segments.all:
+        for segment in self.segments.all:
             segment.index_interval_bytes = config.index_interval_bytes
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by time, but for retention: flush, forget producers, unlink."""
-        self._segments.trash.purge(now_ms)
+        self.segments.trash.purge(now_ms)
         if self.storage_error is not None:
             return
-        if self.unflushed_count and now_ms - self._durability.last_sync_ms >= self.config.flush_ms:
+        if self.unflushed_count and now_ms - self.durability.last_sync_ms >= self.config.flush_ms:
             self.flush()
+
+    def files_changed(self) -> None:
+        """The files may lack what is in memory."""
+        self._is_changed = True
 
     def abandon(self) -> None:
         """The log is deleted: nothing more is written, and readers keep the files until `close`."""
         self._is_abandoned = True
         self.compaction.cut()
-        self._durability.close()
+        self.durability.close()
 
     def close(self) -> bool:
         """Make everything durable and close the files; whether that went well."""
@@ -485,15 +486,15 @@ class Log:
         self.compaction.cut()
         try:
             if self._is_changed and self.storage_error is None and not self._is_abandoned:
-                self._active.become_inactive()
+                self.active.become_inactive()
                 if self.log_end_offset > self.first_base_offset:
                     self._take_snapshot(self.log_end_offset)
-                self._durability.lower_to(self._active.base_offset)
+                self.durability.lower_to(self.active.base_offset)
                 self.flush(wait=True)
         except (OSError, KafkaError):
             return False
         finally:
             self._is_closed = True
-            self._durability.close()
-            self._segments.close()
+            self.durability.close()
+            self.segments.close()
         return self.storage_error is None

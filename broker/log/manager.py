@@ -11,25 +11,26 @@ Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
+from broker.log.checkpoints import Checkpoints
 from broker.log.config import LogConfig
 from broker.log.deletion import DeletedLogs
 from broker.log.directories import LogDirectories, Soon, give_up
-from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
+from broker.log.directory import LogDirectory
 from broker.log.files import replace, sync_file
+from broker.log.found import Found, set_aside
+from broker.log.futures import FutureLogs
 from broker.log.loading import Contents, Loader
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
-from broker.system import new_uuid
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 
@@ -43,6 +44,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def _unknown(_topic: str) -> bytes | None:
+    return None
+
+
+def _nowhere(_topic: str, _partition: int) -> bytes | None:
     return None
 
 
@@ -67,12 +72,14 @@ class LogManager:
         flush_offset_checkpoint_interval_ms: int = 60_000,
         retention_check_interval_ms: int = 300_000,
         topic_id_for: Callable[[str], bytes | None] = _unknown,
+        home_for: Callable[[str, int], bytes | None] = _nowhere,
         recovery_threads: int = 1,
         soon: Soon = _at_once,
     ) -> None:
         """`config_for(topic)` wins over `config`; no `cluster_id`: the disks' own, or a new one.
 
-        `topic_id_for(topic)` tells which of two logs of a name is the topic's. `soon` lets a failure take effect: it
+        `topic_id_for(topic)` tells which of two logs of a name is the topic's, `home_for(topic, partition)` in which
+        directory the cluster takes a log to be. `soon` lets a failure take effect: it
         may be found out in the midst of anything.
         """
         self._disk = disk
@@ -82,7 +89,6 @@ class LogManager:
         self._cluster_id = cluster_id
         self._config = config or LogConfig()
         self._config_for = config_for
-        self._topic_id_for = topic_id_for
         self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self._fail)
         self._loader = Loader(
             disk,
@@ -101,6 +107,15 @@ class LogManager:
         self._homes: dict[Key, LogDirectory] = {}
         self._high_watermarks: dict[Key, int] = {}
         self._deleted = DeletedLogs(disk, clock, self._directories)
+        self.futures = FutureLogs(
+            disk, clock, background, self._directories, self._logs, self._homes, self
+        )
+        self._found = Found(
+            disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
+        )
+        self.checkpoints = Checkpoints(self._directories, self._placed)
+        # Where logs are to be made that are not there yet, by the path of a directory.
+        self.preferred: dict[Key, str] = {}
         now_ms = clock.now_ms()
         self._checkpoint_every_ms = flush_offset_checkpoint_interval_ms
         self._checkpoint_due_ms = now_ms + flush_offset_checkpoint_interval_ms
@@ -134,18 +149,25 @@ class LogManager:
         return dict(self._loader.remaining)
 
     def directory_id_of(self, topic: str, partition: int) -> bytes | None:
-        """The id of the directory that holds a partition's log, or would if it were made now.
+        """The id of the directory that holds a partition's log, is about to, or would if it were made now.
 
         None where one has failed that may hold it.
         """
         home = self._homes.get((topic, partition))
+        future = self.futures.get(topic, partition)
+        if future is not None and future.is_announced:
+            home = future.home
         if home is None:
-            online = self._directories.online
-            if len(online) < len(self._directories.all):
+            if self._directories.some_failed:
                 return None
-            counts = Counter(self._homes.values())
-            home = min(online, key=lambda each: counts[each])
+            home = self._in_turn((topic, partition))[0]
         return home.directory_id
+
+    def _in_turn(self, key: Key) -> list[LogDirectory]:
+        """Where a log would be made: where it is wanted, else where there are fewest."""
+        counts, wanted = Counter(self._homes.values()), self.preferred.get(key)
+        online = self._directories.online
+        return sorted(online, key=lambda each: (each.path != wanted, counts[each]))
 
     def load(self) -> None:
         """Lock the directories and open every log in them, recovering where needed; may take long."""
@@ -154,8 +176,11 @@ class LogManager:
             self._cluster_id = directories.claim(
                 node_id=self._node_id, cluster_id=self._cluster_id, now_ms=self._clock.now_ms()
             )
-            for contents in self._loader.load(directories.online):
+            found = self._loader.load(directories.online)
+            for contents in found:
                 self._take(contents)
+            self._found.take_futures(some_failed=directories.some_failed)
+            self._high_watermarks = self._found.watermarks(found)
             directories.check()
         except BaseException:
             directories.release()
@@ -170,25 +195,10 @@ class LogManager:
             give_up(directory, contents.failure, len(contents.logs))
             return
         self._deleted.found(directory, contents.deleted)
-        for key, log in contents.logs.items():
-            if key in self._logs and not self._is_second(key, log, directory):
-                continue
-            self._adopt(key, log, directory)
-            log.compaction.cleaned_offset = contents.cleaned_offsets.get(key)
-        self._high_watermarks |= contents.high_watermarks
+        self._found.take(contents)
 
-    def _is_second(self, key: Key, log: Log, directory: LogDirectory) -> bool:
-        """Settle which of two logs of a name stays: one was made while the other's directory was away."""
-        first, topic_id = self._logs[key], self._topic_id_for(log.topic)
-        if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):
-            raise LogDirectoryError(f"{log.name} is in {self._homes[key]} and in {directory}")
-        if topic_id == log.topic_id:
-            self.set_aside(*key)
-            return True
-        _set_aside(self._disk, log, directory)
-        return False
-
-    def _adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
+    def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
+        """This is the partition's log from now on."""
         self._logs[key] = log
         self._homes[key] = directory
         log.report_errors_to(partial(self._log_failed, log))
@@ -234,13 +244,13 @@ class LogManager:
                 known.topic_id = topic_id
                 self._write_topic_id(known, self._homes[key])
             return known
-        online = self._directories.online
-        if len(online) < len(self._directories.all) and not is_new:
+        if self._directories.some_failed and not is_new:
             self._offline.add(key)
             raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
         self._offline.discard(key)
-        counts = Counter(self._homes.values())
-        for directory in sorted(online, key=lambda each: counts[each]):
+        in_turn = self._in_turn(key)
+        self.preferred.pop(key, None)
+        for directory in in_turn:
             try:
                 return self._make(directory, key, topic_id, config, is_new=is_new)
             except OSError as error:
@@ -270,7 +280,7 @@ class LogManager:
             background=self._background,
         )
         self._write_topic_id(log, directory)
-        self._adopt(key, log, directory)
+        self.adopt(key, log, directory)
         return log
 
     def _write_topic_id(self, log: Log, home: LogDirectory) -> None:
@@ -287,17 +297,25 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log out of sight at once, and its files from disk after file.delete.delay.ms."""
+        self.preferred.pop((topic, partition), None)
+        self.futures.drop(topic, partition)
+        self.futures.leave(topic, partition)
         log = self._logs.pop((topic, partition), None)
         if log is not None:
-            self._deleted.discard(self._homes.pop((topic, partition)), log)
+            self.discard(self._homes.pop((topic, partition)), log)
+
+    def discard(self, home: LogDirectory, log: Log) -> None:
+        """Take a log's folder out of sight, and its files from disk in time."""
+        self._deleted.discard(home, log)
 
     def set_aside(self, topic: str, partition: int) -> str:
         """Close a log that is nobody's and rename its folder to `…-stray`; the new name.
 
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
+        self.futures.drop(topic, partition)
         log = self._logs.pop((topic, partition))
-        return _set_aside(self._disk, log, self._homes.pop((topic, partition)))
+        return set_aside(self._disk, log, self._homes.pop((topic, partition)))
 
     # -- directories that fail ------------------------------------------------------------------
 
@@ -316,6 +334,9 @@ class LogManager:
             del self._homes[key]
             log.abandon()
         self._offline.update(keys)
+        self.futures.directory_failed(directory)
+        for key in keys:
+            self.futures.log_failed(*key)
         gone += self._deleted.directory_failed(directory)
         if self.on_directory_failed is not None:
             self.on_directory_failed(directory.directory_id, keys)
@@ -335,66 +356,44 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
         """Write replication-offset-checkpoint."""
-        for directory in self._directories.online:
-            own = self._of_directory(directory, high_watermarks)
-            self._directories.checkpoint(
-                directory, names.HIGH_WATERMARK_CHECKPOINT, own, wait=False
-            )
+        self.checkpoints.high_watermarks(high_watermarks)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Write up to where logs are durable, as `checkpoint_log_starts`: a log that was cut must not be appended to
-        while its old recovery point would be believed."""
-        await self._checkpoint_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points())
+        """Write up to where logs are durable, in Background, also what another write may have under way; raises
+        OSError. A log that was cut must not be appended to while its old recovery point would be believed."""
+        await self.checkpoints.recovery_points()
 
     def write_recovery_points(self) -> None:
         """The same for a log that is appended to at once: waits for the disk."""
-        name, points = names.RECOVERY_POINT_CHECKPOINT, self._recovery_points()
-        for directory in self._directories.online:
-            own = self._of_directory(directory, points)
-            self._directories.checkpoint(directory, name, own, wait=True)
+        self.checkpoints.write_recovery_points()
 
     async def checkpoint_log_starts(self) -> None:
-        """Write where logs begin, in Background, also what another write may have under way; raises OSError."""
-        await self._checkpoint_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts())
-
-    async def _checkpoint_now(self, name: str, offsets: Offsets) -> None:
-        loop = asyncio.get_running_loop()
-        waiting = []
-        for directory in self._directories.online:
-            own = self._of_directory(directory, offsets)
-            written: asyncio.Future[None] = loop.create_future()
-            self._directories.checkpoint_and_tell(directory, name, own, partial(_settle, written))
-            waiting.append(written)
-        await asyncio.gather(*waiting)
+        """Write where logs begin, as `checkpoint_recovery_points`."""
+        await self.checkpoints.log_starts()
 
     def checkpoint_cleaned(self) -> None:
         """Write cleaner-offset-checkpoint."""
-        cleaned = ((key, log.compaction.cleaned_offset) for key, log in self._logs.items())
-        offsets = {key: offset for key, offset in cleaned if offset is not None}
-        for directory in self._directories.online:
-            own = self._of_directory(directory, offsets)
-            self._directories.checkpoint(directory, names.CLEANER_CHECKPOINT, own, wait=False)
+        self.checkpoints.cleaned()
 
-    def _of_directory(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
-        return {key: offset for key, offset in offsets.items() if self._homes.get(key) is directory}
+    def _placed(self, directory: LogDirectory) -> Iterator[tuple[Key, Log]]:
+        """What lies in a directory, copies on their way included."""
+        for key, log in self._logs.items():
+            if self._homes[key] is directory:
+                yield key, log
+        for future in self.futures:
+            if future.home is directory:
+                yield (future.log.topic, future.log.partition), future.log
 
-    def _recovery_points(self) -> Offsets:
-        return {key: log.recovery_point for key, log in self._logs.items()}
+    # -- where logs are -------------------------------------------------------------------------
 
-    def _log_starts(self) -> Offsets:
-        return {
-            key: log.log_start_offset
-            for key, log in self._logs.items()
-            if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
-        }
+    def home_of(self, topic: str, partition: int) -> LogDirectory | None:
+        """The directory that holds a partition's log."""
+        return self._homes.get((topic, partition))
 
-    def _checkpoint_logs(self, directory: LogDirectory, *, wait: bool) -> None:
-        for name, offsets in (
-            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points()),
-            (names.LOG_START_OFFSET_CHECKPOINT, self._log_starts()),
-        ):
-            own = self._of_directory(directory, offsets)
-            self._directories.checkpoint(directory, name, own, wait=wait)
+    @property
+    def directories(self) -> LogDirectories:
+        """All log directories."""
+        return self._directories
 
     # -- upkeep ---------------------------------------------------------------------------------
 
@@ -421,25 +420,27 @@ class LogManager:
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_every_ms
             for directory in self._directories.online:
-                self._checkpoint_logs(directory, wait=False)
+                self.checkpoints.logs(directory)
         self._deleted.tick(now_ms)
 
     # -- ending ---------------------------------------------------------------------------------
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close every log and leave the clean-shutdown marker."""
-        unclean = set()
+        unclean: set[Key] = set()
         self._is_closing = True  # What fails now leaves no marker, and that is all.
         for (key, log), was_closed in zip(self._logs.items(), self._close_logs(), strict=True):
             if not was_closed:
                 _LOGGER.error("%s was not closed cleanly: %s", log.name, log.storage_error)
-                unclean.add(self._homes[key].path)
+                unclean.add(key)
+        damaged = {self._homes[key].path for key in unclean}
+        damaged.update(self.futures.close(self._logs.keys() - unclean))
         self._deleted.close()
         try:
             for directory in self._directories.online:
                 try:
-                    self._checkpoint_logs(directory, wait=True)
-                    if directory.path not in unclean:
+                    self.checkpoints.logs(directory, wait=True)
+                    if directory.path not in damaged:
                         directory.mark_clean(broker_epoch)
                 except OSError as error:
                     _LOGGER.error("%s was not left cleanly: %s", directory, error)
@@ -454,21 +455,5 @@ class LogManager:
             return list(threads.map(Log.close, self._logs.values()))
 
 
-def _set_aside(disk: Disk, log: Log, directory: LogDirectory) -> str:
-    log.close()
-    name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.STRAY_FOLDER)
-    disk.rename(log.directory, directory.file(name))
-    return name
-
-
 def _unavailable(message: str) -> KafkaError:
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-
-
-def _settle(written: asyncio.Future[None], error: BaseException | None) -> None:
-    if written.done():
-        return  # nobody waits any more
-    if error is None:
-        written.set_result(None)
-    else:
-        written.set_exception(error)

@@ -152,6 +152,11 @@ class Segment:
     def file_path(self, kind: str) -> str:
         return f"{self.directory}/{names.file_name(self.base_offset, kind)}{self._suffix}"
 
+    def moved(self, directory: str) -> None:
+        """Its folder has got another name."""
+        self.directory = directory
+        self.renamed(self._suffix)
+
     def renamed(self, suffix: str) -> None:
         """Its files have got names with this suffix."""
         self._suffix = suffix

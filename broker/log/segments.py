@@ -45,6 +45,12 @@ class Segments:
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.all)
 
+    def renamed(self, directory: str) -> None:
+        """Their folder has got another name; what is open stays open."""
+        self._directory = directory
+        for segment in self.all:
+            segment.moved(directory)
+
     def begin(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
         """Close the active segment (an empty one goes) and make a new one active."""
         old, kept = self.active, self.all

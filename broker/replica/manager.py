@@ -241,9 +241,9 @@ class ReplicaManager:
     def _checkpoint(self) -> None:
         current = {(p.topic, p.index): p.high_watermark for p in self}
         current |= {key: p.high_watermark for key, p in self._replicas.followed.items()}
-        if current != self._replicas.checkpointed:
-            self._log_manager.checkpoint_high_watermarks(current)
-            self._replicas.checkpointed = current
+        # A file that would stay as it is, is not written.
+        self._log_manager.checkpoint_high_watermarks(current)
+        self._replicas.checkpointed = current
 
     def stop(self) -> None:
         """Answer everybody who waits, and take nothing more; the logs are closed by their manager."""

@@ -143,7 +143,8 @@ class MemoryDisk:
         self.bytes_read = 0
         self._names: dict[str, Inode] = {}
         self._directories = {"/"}
-        self._history: list[dict[str, Inode]] = [{}]
+        # What the journal may hold after a loss of power: names of files, and of directories.
+        self._history: list[tuple[dict[str, Inode], set[str]]] = [({}, {"/"})]
         self._locks: set[str] = set()
 
     # -- what tests do to it --------------------------------------------------------------------
@@ -156,15 +157,16 @@ class MemoryDisk:
 
     def lose_power(self, random: Random) -> None:
         self.kill()
-        self._names = dict(random.choice(self._history))
-        self._history = [dict(self._names)]
+        names, directories = random.choice(self._history)
+        self._names, self._directories = dict(names), set(directories)
+        self._settle()
         for inode in dict.fromkeys(self._names.values()):
             inode.lose(random)
 
     def sync_everything(self) -> None:
         for inode in self._names.values():
             inode.sync()
-        self._history = [dict(self._names)]
+        self._settle()
 
     def reach(self, path: str) -> None:
         for folder in self.broken:
@@ -207,7 +209,10 @@ class MemoryDisk:
     # -- Disk -----------------------------------------------------------------------------------
 
     def _remember(self) -> None:
-        self._history.append(dict(self._names))
+        self._history.append((dict(self._names), set(self._directories)))
+
+    def _settle(self) -> None:
+        self._history = [(dict(self._names), set(self._directories))]
 
     def _find(self, path: str) -> Inode:
         try:
@@ -302,7 +307,7 @@ class MemoryDisk:
         self.reach(path)
         self.changing("sync_directory")
         # A journal is committed as a whole: syncing one directory takes earlier changes along.
-        self._history = [dict(self._names)]
+        self._settle()
 
     def lock(self, path: str) -> Callable[[], None]:
         if path in self._locks:

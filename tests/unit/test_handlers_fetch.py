@@ -299,7 +299,7 @@ async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: 
     log.roll()
     await broker.produce("t", batch_of([b"hot"]))
     await broker.produce("t", batch_of([b"other"]), partition=1)
-    log._segments.discard_oldest(1, broker.node.clock.now_ms())
+    log.segments.discard_oldest(1, broker.node.clock.now_ms())
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
     tier = FakeTier(chunks=chunks, **options)
     monkeypatch.setattr(broker.node, "tier", tier)
@@ -353,7 +353,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         monkeypatch.setattr(log, "pread", lambda part: None)
         waiting = broker.begin(fetch_request("t", 0, isolation_level=1), 12)
         assert isinstance(waiting, Waiting)
-        log._segments.discard_oldest(1, broker.node.clock.now_ms())
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
         if code is not ErrorCode.NONE:
             log.advance_log_start_offset(1)
         data = (await waiting.result).responses[0].partitions[0]

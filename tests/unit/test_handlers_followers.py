@@ -132,7 +132,7 @@ async def test_what_is_in_the_lake_alone_is_not_for_followers(
         log = leader.partition.log
         log.roll()
         await written(broker, b"b")
-        log._segments.discard_oldest(1, broker.node.clock.now_ms())
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
         data = await leader.fetch(2, 0)
         assert data.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
         assert values_of((await leader.fetch(2, 1)).records) == [b"b"]

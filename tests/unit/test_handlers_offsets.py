@@ -163,7 +163,7 @@ async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: Fa
     log = partition.log
     log.roll()
     await broker.produce("t", batch_of([b"c"], timestamp=NOW_MS + 100))
-    log._segments.discard_oldest(1, broker.node.clock.now_ms())
+    log.segments.discard_oldest(1, broker.node.clock.now_ms())
     from dataclasses import replace
 
     log.update_config(replace(log.config, remote_storage_enable=True))
@@ -232,7 +232,7 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
             assert gone is not None
             tier.found = (gone.timestamp_ms, gone.offset, gone.leader_epoch)
             tier.when_asked = None
-            log._segments.discard_oldest(1, broker.node.clock.now_ms())
+            log.segments.discard_oldest(1, broker.node.clock.now_ms())
 
         tier.when_asked = leave
         assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
@@ -254,7 +254,7 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
-        log._segments.discard_oldest(1, broker.node.clock.now_ms())
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
         assert (await waiting.result).topics[0].partitions[0].offset == 0
         monkeypatch.setattr(broker.node, "tier", None)
 

@@ -113,7 +113,7 @@ class TestRolling:
     def test_jitter_is_less_than_asked_for_and_stays(self) -> None:
         config = LogConfig(segment_ms=100_000, segment_jitter_ms=10_000)
         bench = Bench(config)
-        segment = bench.log._active
+        segment = bench.log.active
         times = {roll_after_ms(segment, config, f"t-{index}") for index in range(50)}
         assert len(times) > 40
         assert all(90_000 < each <= 100_000 for each in times)
@@ -264,6 +264,6 @@ class TestReadersOfWhatGoes:
     def test_a_list_taken_before_is_not_changed(self) -> None:
         bench = Bench(segments_of(2, retention_bytes=0))
         bench.append(6)
-        taken = bench.log._segments.all
+        taken = bench.log.segments.all
         bench.log.delete_local_segments(NOW_MS)
         assert len(taken) == 3

@@ -17,6 +17,45 @@ from kafka_ds.wire.types import (
 
 
 @struct
+class AlterReplicaLogDirTopic:
+    name: string
+    partitions: list[i32]
+
+
+@struct
+class AlterReplicaLogDir:
+    path: string
+    topics: list[AlterReplicaLogDirTopic]
+
+
+@message(key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsRequest:
+    """Let these replicas of yours be in these log directories."""
+
+    dirs: list[AlterReplicaLogDir]
+
+
+@struct
+class AlterReplicaLogDirPartitionResult:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+
+
+@struct
+class AlterReplicaLogDirTopicResult:
+    topic_name: string
+    partitions: list[AlterReplicaLogDirPartitionResult]
+
+
+@message(key=34, versions="1-2", flexible="2+")
+class AlterReplicaLogDirsResponse:
+    """Which of them are on their way, or there already."""
+
+    throttle_time_ms: i32 = v(default=0)
+    results: list[AlterReplicaLogDirTopicResult]
+
+
+@struct
 class DescribableLogDirTopic:
     topic: string
     partitions: list[i32]

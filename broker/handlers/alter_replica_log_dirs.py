@@ -1,0 +1,71 @@
+"""Shell: AlterReplicaLogDirs 1-2: replicas of this broker move to other log directories (KIP-113).
+
+- The answer says that a move has begun, or that there is nothing to do; DescribeLogDirs tells how far it is. Another
+  directory in a later request ends a move and begins another, the directory where the log lies ends it.
+- A path is absolute, as DescribeLogDirs tells it: else, or of no directory of log.dirs, LOG_DIR_NOT_FOUND. A directory
+  that has failed, a replica in one, and any move while one has failed: KAFKA_STORAGE_ERROR, as a copy may lie there.
+- A replica that is not here: REPLICA_NOT_AVAILABLE; its log will be made in this directory if it comes.
+- A topic whose name is too long for a copy's folder: INVALID_TOPIC_EXCEPTION.
+- It is about this broker alone: who asks sends it to the broker that has the replica.
+
+Versions: 2 flexible.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from kafka_ds.wire.messages.replicas import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirTopicResult,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def refuse(
+    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str | None
+) -> AlterReplicaLogDirsResponse:
+    """The same error for every replica."""
+    return _response(
+        {
+            (topic.name, index): code
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
+    )
+
+
+@serves(AlterReplicaLogDirsRequest, versions="1-2", failure=refuse)
+def alter_replica_log_dirs(
+    request: AlterReplicaLogDirsRequest, context: RequestContext
+) -> AlterReplicaLogDirsResponse:
+    """Begin the moves, or say why not."""
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                try:
+                    context.node.moves.alter(topic.name, index, directory.path)
+                    codes[topic.name, index] = ErrorCode.NONE
+                except KafkaError as error:
+                    _LOGGER.warning("%s-%d to %s: %s", topic.name, index, directory.path, error)
+                    codes[topic.name, index] = error.code
+    return _response(codes)
+
+
+def _response(codes: dict[tuple[str, int], ErrorCode]) -> AlterReplicaLogDirsResponse:
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for (topic, index), code in codes.items():
+        result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+        topics.setdefault(topic, []).append(result)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ]
+    )

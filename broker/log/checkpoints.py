@@ -1,0 +1,105 @@
+"""Shell: the checkpoints of the log directories: recovery points, log starts, high watermarks, what is clean.
+
+Rules of this file: each directory's files name what lies in it, the copies of logs on the move included, so that a copy
+that takes its log's place is as well known as the log was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from broker.log import names
+from broker.log.directories import LogDirectories
+from broker.log.directory import LogDirectory, Offsets
+from broker.log.log import Log
+
+Key = tuple[str, int]
+
+# What lies in a directory, by topic and partition.
+Placed = Callable[[LogDirectory], Iterable[tuple[Key, Log]]]
+
+
+class Checkpoints:
+    """What is written down of all logs."""
+
+    def __init__(self, directories: LogDirectories, placed: Placed) -> None:
+        self._directories = directories
+        self._placed = placed
+
+    def high_watermarks(self, high_watermarks: Offsets) -> None:
+        """Write replication-offset-checkpoint."""
+        for directory in self._directories.online:
+            own = {
+                key: high_watermarks[key]
+                for key, _ in self._placed(directory)
+                if key in high_watermarks
+            }
+            self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
+
+    async def recovery_points(self) -> None:
+        """Write up to where logs are durable; raises OSError."""
+        await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def write_recovery_points(self) -> None:
+        """The same, waiting for the disk."""
+        for directory in self._directories.online:
+            own = self._recovery_points(directory)
+            self._write(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
+
+    async def log_starts(self) -> None:
+        """Write where logs begin; raises OSError."""
+        await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts)
+
+    async def _write_now(self, name: str, offsets: Callable[[LogDirectory], Offsets]) -> None:
+        """Write in Background, also what another write may have under way."""
+        loop = asyncio.get_running_loop()
+        waiting = []
+        for directory in self._directories.online:
+            written: asyncio.Future[None] = loop.create_future()
+            self._directories.checkpoint_and_tell(
+                directory, name, offsets(directory), partial(_settle, written)
+            )
+            waiting.append(written)
+        await asyncio.gather(*waiting)
+
+    def cleaned(self) -> None:
+        """Write cleaner-offset-checkpoint."""
+        for directory in self._directories.online:
+            own = {
+                key: offset
+                for key, log in self._placed(directory)
+                if (offset := log.compaction.cleaned_offset) is not None
+            }
+            self._write(directory, names.CLEANER_CHECKPOINT, own)
+
+    def logs(self, directory: LogDirectory, *, wait: bool = False) -> None:
+        """Write recovery points and log starts of a directory; raises OSError if waiting."""
+        points, starts = self._recovery_points(directory), self._log_starts(directory)
+        self._write(directory, names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
+        self._write(directory, names.LOG_START_OFFSET_CHECKPOINT, starts, wait=wait)
+
+    def _write(
+        self, directory: LogDirectory, name: str, own: Offsets, *, wait: bool = False
+    ) -> None:
+        self._directories.checkpoint(directory, name, own, wait=wait)
+
+    def _recovery_points(self, directory: LogDirectory) -> Offsets:
+        return {key: log.recovery_point for key, log in self._placed(directory)}
+
+    def _log_starts(self, directory: LogDirectory) -> Offsets:
+        return {
+            key: log.log_start_offset
+            for key, log in self._placed(directory)
+            if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
+        }
+
+
+def _settle(written: asyncio.Future[None], error: BaseException | None) -> None:
+    if written.done():
+        return  # nobody waits any more
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)

@@ -1,0 +1,367 @@
+"""Shell: moves replicas from one log directory of this broker to another (KIP-113).
+
+Rules of this file:
+- A move is a task: it copies what its log has, up to the log's end, until the copy is level. Then the controller is
+  told that the replica is in the new directory (KIP-858), and only when that is in the metadata the copy takes its
+  log's place: so that whoever fails next, the controller knows what has failed with it.
+- num.replica.alter.log.dirs.threads logs are copied at once, each until it is level, and no more than
+  replica.alter.log.dirs.io.max.bytes.per.second in all.
+- A log is copied as a follower copies its leader's: whole batches as bytes. Whatever happens to it meanwhile (cut,
+  begun anew, retained, deleted) is seen before each step (`broker.log.moving`).
+- The last bytes are copied without giving way to others, so that nothing is appended between them and the exchange.
+  That is not tried while they are many, or would have to be waited for.
+- A copy whose directory fails, or whose log goes, ends its move. What a full disk refuses is tried again.
+- An order for a replica that is not here yet is remembered for the day on which its log is made, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+from broker.log import lookup, names
+from broker.log.exchange import skip_to
+from broker.log.following import append_as_follower, truncate
+from broker.log.futures import FutureLog
+from broker.log.log import Log
+from broker.log.manager import LogManager
+from broker.log.moving import Step, agreed_end, next_step
+from broker.log.values import LogRead
+from broker.replica.throttle import ReplicationThrottle
+from broker.seams import Clock
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+# How much is read and appended before others get their turn in the event loop.
+CHUNK_BYTES = 1 << 20
+# What may be left to be copied while everybody waits.
+LAST_BYTES_MAX = 256 << 10
+THROTTLED_SECONDS = 0.1
+ASK_AGAIN_SECONDS = 0.5
+FOLDER_SUFFIX_BYTES = len(".") + 32 + len(names.FUTURE_FOLDER)
+# A copy's batches are its log's, of whatever epoch.
+ANY_EPOCH = (1 << 31) - 1
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesAround:
+    """What moves need of the broker.
+
+    `is_told(topic, partition, directory_id)`: whether the metadata say that the replica is there; `tell` has the
+    controller told where it is; `changed` waits for the next change of the metadata, so many seconds at most.
+    """
+
+    clock: Clock
+    throttle: ReplicationThrottle
+    at_once: int
+    backoff_ms: int
+    is_told: Callable[[str, int, bytes], bool]
+    tell: Callable[[str, int], None]
+    changed: Callable[[float], Awaitable[None]]
+
+
+class LogMoves:
+    """The moves of this broker's replicas."""
+
+    def __init__(self, log_manager: LogManager, around: MovesAround) -> None:
+        self._manager = log_manager
+        self._around = around
+        self._turns = asyncio.Semaphore(around.at_once)
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._failed: set[Key] = set()
+
+    # -- orders ---------------------------------------------------------------------------------
+
+    def alter(self, topic: str, partition: int, path: str) -> None:
+        """Let a replica be in the directory of this absolute path.
+
+        Raises:
+            KafkaError: INVALID_TOPIC_EXCEPTION (its name is too long for a folder of a copy), LOG_DIR_NOT_FOUND,
+                KAFKA_STORAGE_ERROR (a directory is offline), REPLICA_NOT_AVAILABLE (it is not here; remembered).
+        """
+        manager, key = self._manager, (topic, partition)
+        folder = names.folder_name(topic, partition)
+        if len(folder) + FOLDER_SUFFIX_BYTES > names.FOLDER_NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        directory = manager.directories.at(path)
+        if directory is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
+        if directory.failure is not None or manager.is_offline(topic, partition):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}, or {folder}, is offline")
+        future, log = manager.futures.get(topic, partition), manager.get(topic, partition)
+        if future is not None and future.home is not directory:
+            self._give_up(future)
+            future = None
+        if log is None:
+            manager.preferred[key] = directory.path
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{folder} is not here yet")
+        if future is not None or manager.home_of(topic, partition) is directory:
+            return
+        if manager.directories.some_failed:
+            # Where a copy may lie already.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a log directory is offline")
+        future = manager.futures.begin(log, directory)
+        _LOGGER.info("%s moves from %s to %s", folder, manager.home_of(*key), directory)
+        self._start(future)
+
+    def resume(self) -> None:
+        """Go on with what a former process of this broker has begun."""
+        for future in self._manager.futures:
+            if future.of is not None:
+                _LOGGER.info("%s goes on moving to %s", future.log.name, future.home)
+                self._start(future)
+
+    def _start(self, future: FutureLog) -> None:
+        key = future.log.topic, future.log.partition
+        self._failed.discard(key)
+        name = f"move-{future.log.name}"
+        self._tasks[key] = asyncio.get_running_loop().create_task(self._run(future), name=name)
+        self._tasks[key].add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+
+    def _give_up(self, future: FutureLog) -> None:
+        topic, partition = future.log.topic, future.log.partition
+        task = self._tasks.pop((topic, partition), None)
+        if task is not None:
+            task.cancel()
+        self._drop(future)
+
+    def _drop(self, future: FutureLog) -> None:
+        topic, partition = future.log.topic, future.log.partition
+        self._manager.futures.drop(topic, partition)
+        if future.is_announced:
+            self._around.tell(topic, partition)
+
+    async def stop(self) -> None:
+        """Move nothing more; copies stay, for the next start to go on."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- what is to be seen -----------------------------------------------------------------------
+
+    def lag(self, future: FutureLog) -> int:
+        """How many offsets a copy is behind its log, -1 where that has gone."""
+        log = future.of
+        return -1 if log is None else max(log.log_end_offset - future.log.log_end_offset, 0)
+
+    @property
+    def lag_max(self) -> int:
+        """The lag of the copy that is behind most."""
+        return max((self.lag(future) for future in self._manager.futures), default=0)
+
+    @property
+    def under_way(self) -> int:
+        """How many replicas are moving."""
+        return len(self._tasks)
+
+    @property
+    def failed_count(self) -> int:
+        """How many moves have ended with an error."""
+        return len(self._failed)
+
+    # -- one move ---------------------------------------------------------------------------------
+
+    async def _run(self, future: FutureLog) -> None:
+        name, home = future.log.name, future.home
+        while self._goes_on(future):
+            try:
+                await self._move(future)
+                _LOGGER.info("%s is in %s now", name, home)
+                return
+            except _MustBeginAnew:
+                _LOGGER.info("%s: what was to be copied next is gone, it is copied anew", name)
+                future = self._anew(future)
+                continue
+            except (KafkaError, OSError) as error:
+                _LOGGER.error("%s does not get on with its move to %s: %s", name, home, error)
+            except Exception:  # the root of a task: nobody else would hear of it
+                _LOGGER.exception("%s does not move to %s", name, home)
+            await asyncio.sleep(max(self._around.backoff_ms, 1) / 1_000)
+        if home.failure is not None:
+            self._failed.add((future.log.topic, future.log.partition))
+        _LOGGER.warning("%s does not move to %s any more", name, home)
+
+    def _anew(self, future: FutureLog) -> FutureLog:
+        """Copy a log once more, from where it begins now."""
+        log, home = future.of, future.home
+        assert log is not None
+        self._drop(future)
+        try:
+            return self._manager.futures.begin(log, home)
+        except KafkaError as error:
+            _LOGGER.error("%s", error)
+            return future  # Which goes on no more.
+
+    def _goes_on(self, future: FutureLog) -> bool:
+        topic, partition = future.log.topic, future.log.partition
+        known = self._manager.get(topic, partition)
+        is_ours = self._manager.futures.get(topic, partition) is future
+        return is_ours and known is future.of and known is not None
+
+    async def _move(self, future: FutureLog) -> None:
+        log = future.of
+        assert log is not None
+        topic, partition = log.topic, log.partition
+        # What a directory once knew of a log of this name must not be believed of the copy.
+        await self._manager.checkpoint_recovery_points()
+        async with self._turns:
+            while not await self._is_level(future, log):
+                pass
+        if not self._goes_on(future):
+            return
+        future.is_announced = True
+        self._around.tell(topic, partition)
+        while not self._around.is_told(topic, partition, future.home.directory_id):
+            await self._around.changed(ASK_AGAIN_SECONDS)
+            if not self._goes_on(future):
+                return
+        async with self._turns:
+            await self._take_name(future, log)
+            while self._goes_on(future) and not self._take_place(future, log):
+                await self._is_level(future, log)
+        await self._leave(log)
+
+    async def _take_name(self, future: FutureLog, log: Log) -> None:
+        """Make the copy durable, all that is known of it, and its name."""
+        while not await self._is_level(future, log):
+            pass
+        if not self._goes_on(future):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is gone")
+        self._manager.futures.follow_start(log, future)
+        await _flushed(future.log)
+        await self._manager.checkpoint_recovery_points()
+        await self._manager.checkpoint_log_starts()
+        if self._goes_on(future):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._manager.futures.take_name(future, lambda error: _tell(done, error))
+            await done
+
+    def _take_place(self, future: FutureLog, log: Log) -> bool:
+        """Copy the last bytes and let the copy be the log's folder; False if that is not possible at once."""
+        copied = 0
+        if log.storage_error is not None or future.log.storage_error is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is out of order")
+        while (step := next_step(log, future.log)) is Step.COPY and copied <= LAST_BYTES_MAX:
+            try:
+                found = self._find(log, future.log.log_end_offset, may_wait=False)
+            except BlockingIOError:
+                return False
+            for part in found.slices:
+                data = log.pread(part)
+                if data is None:
+                    return False
+                self._append(future.log, data)
+            copied += found.size_bytes
+        if step is not Step.NOTHING:
+            return False
+        self._manager.futures.exchange(log.topic, log.partition)
+        return True
+
+    async def _leave(self, log: Log) -> None:
+        """Take the old folder away when all that was in it is durable in the new one."""
+        manager = self._manager
+        if manager.get(log.topic, log.partition) is not log:
+            return
+        await _flushed(log)
+        manager.futures.leave(log.topic, log.partition)
+        for directory in manager.directories.online:
+            manager.checkpoints.logs(directory)
+        manager.checkpoint_cleaned()
+
+    # -- copying ----------------------------------------------------------------------------------
+
+    async def _is_level(self, future: FutureLog, log: Log) -> bool:
+        """Do the next step; whether the copy is about level then, or has gone."""
+        if not self._goes_on(future):
+            return True
+        copy = future.log
+        match next_step(log, copy):
+            case Step.NOTHING:
+                return True
+            case Step.BEGIN_ANEW:
+                raise _MustBeginAnew
+            case Step.CUT:
+                truncate(copy, agreed_end(log, copy))
+                await self._manager.checkpoint_recovery_points()
+                return False
+            case Step.COPY:
+                end_offset = log.log_end_offset
+                copied = await self._copy(future, log)
+                return copied <= LAST_BYTES_MAX and copy.log_end_offset >= end_offset
+            case unreachable:
+                assert_never(unreachable)
+
+    async def _copy(self, future: FutureLog, log: Log) -> int:
+        """Copy the next batches; how many bytes."""
+        clock, throttle = self._around.clock, self._around.throttle
+        while throttle.is_exceeded(clock.monotonic_ms()):
+            await asyncio.sleep(THROTTLED_SECONDS)
+        copy = future.log
+        offset = copy.log_end_offset
+        try:
+            found = await asyncio.to_thread(self._find, log, offset)
+            read = [await asyncio.to_thread(log.pread_blocking, part) for part in found.slices]
+        except OSError as error:
+            log.failed_to_read(error)
+            raise
+        if not self._goes_on(future):
+            return 0
+        # What the log has cut off meanwhile is cut off of its copy before the next step.
+        for data in read:
+            self._append(copy, data)
+        if not found.size_bytes:
+            self._skip(log, copy)
+        throttle.record(found.size_bytes, clock.monotonic_ms())
+        return found.size_bytes
+
+    def _skip(self, log: Log, copy: Log) -> None:
+        """Go on behind what compaction took from the end of a log: its last segment is empty."""
+        if not log.active.size_bytes and next_step(log, copy) is Step.COPY:
+            skip_to(copy, log.log_end_offset, self._around.clock.now_ms())
+
+    def _find(self, log: Log, offset: int, *, may_wait: bool = True) -> LogRead:
+        """The batches from an offset on. Also below the log's start: they are copied as they lie there."""
+        return lookup.read(
+            log.segments.all,
+            offset,
+            max_bytes=CHUNK_BYTES,
+            bound=log.log_end_offset,
+            min_one_batch=True,
+            may_wait=may_wait,
+        )
+
+    def _append(self, copy: Log, data: bytes | bytearray) -> None:
+        now_ms = self._around.clock.now_ms()
+        append_as_follower(copy, memoryview(data), leader_epoch=ANY_EPOCH, now_ms=now_ms)
+
+
+class _MustBeginAnew(Exception):
+    """The copy's next batch is not in its log any more."""
+
+
+async def _flushed(log: Log) -> None:
+    """Wait until the disk has all of a log; raises OSError."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    log.flush(then=lambda error: _tell(done, error))
+    await done
+
+
+def _tell(done: asyncio.Future[None], error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,65 @@
+"""Shell: what following and moving need of a broker, taken from it.
+
+Rules of this file: it only passes on; rates are those in force at the moment of asking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from broker.cluster.partition_change import directory_of
+from broker.replica.moves import LogMoves, MovesAround
+from broker.replica.settings import replication_settings
+from broker.replica.surroundings import THROTTLED_RATE, Surroundings
+from broker.replica.throttle import ReplicationThrottle
+
+if TYPE_CHECKING:
+    from broker.cluster.image import MetadataImage
+    from broker.node import Node
+
+MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+def surroundings_of(node: Node) -> Surroundings:
+    """What fetchers need."""
+    config = node.config
+    return Surroundings(
+        network=node.network,
+        clock=node.clock,
+        image=node.metadata,
+        node_id=config.node_id,
+        listener=config.inter_broker_listener,
+        settings=replication_settings(config),
+        throttle=ReplicationThrottle(
+            lambda: cast(int, node.config.in_force(THROTTLED_RATE)),
+            samples_max=config.replication_quota_window_num,
+            sample_ms=config.replication_quota_window_size_seconds * 1_000,
+        ),
+    )
+
+
+def moves_of(node: Node) -> LogMoves:
+    """What moves replicas between the broker's directories."""
+    config, image = node.config, node.metadata
+    around = MovesAround(
+        clock=node.clock,
+        throttle=ReplicationThrottle(
+            lambda: cast(int, node.config.in_force(MOVES_RATE)),
+            samples_max=config.alter_log_dirs_replication_quota_window_num,
+            sample_ms=config.alter_log_dirs_replication_quota_window_size_seconds * 1_000,
+        ),
+        at_once=config.num_replica_alter_log_dirs_threads or len(config.log_dirs),
+        backoff_ms=config.replica_fetch_backoff_ms,
+        is_told=lambda topic, index, directory: (
+            known_home(image, config.node_id, topic, index) == directory
+        ),
+        tell=node.member.directories.look_at,
+        changed=node.controller.changed,
+    )
+    return LogMoves(node.log_manager, around)
+
+
+def known_home(image: MetadataImage, node_id: int, topic: str, index: int) -> bytes | None:
+    """The directory in which the cluster takes this broker's replica to be."""
+    registration = image.partition(topic, index)
+    return None if registration is None else directory_of(registration, node_id)
