@@ -8,10 +8,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 def create_topic(
-    bootstrap: str, topic: str, settings: Mapping[str, str] | None = None, *, partitions: int = 1
+    bootstrap: str,
+    topic: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    partitions: int = 1,
+    replicas: int = 1,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(
-        topic, num_partitions=partitions, replication_factor=1, config=dict(settings or {})
+        topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings or {})
     )
     admin.create_topics([new])[topic].result(20)

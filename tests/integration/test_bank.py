@@ -13,9 +13,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 from confluent_kafka import (
@@ -74,20 +74,51 @@ SETTINGS: dict[str, object] = {
 }
 
 
+class Brokers(Protocol):
+    """One broker, or several that are one to their clients."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin."""
+        ...
+
+    def start(self) -> object:
+        """Start what does not run."""
+
+    def kill(self) -> object:
+        """End by SIGKILL, all or whoever coordinates."""
+
+    def stop(self) -> object:
+        """End all by SIGTERM."""
+
+
 class Bank:
     """The broker, the tellers, and what was ordered."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        broker: Brokers,
+        *,
+        replicas: int = 1,
+        stuck_after_s: float | None = None,
+    ) -> None:
+        """`broker` is started here. Tellers are replaced when nothing was noted for `stuck_after_s`."""
+        self._stuck_after_s = stuck_after_s
+        self._noted = (-1, 0.0)  # the journal's size, and since when
         self.random = random.Random(seed)
-        self.broker = BrokerProcess(folder, SETTINGS).start()
+        self.broker = broker
+        broker.start()
         self.journal = folder / "journal"
         self.journal.touch()
         self._log = folder / "tellers.log"
         self._tellers: dict[str, subprocess.Popen[bytes]] = {}
         self.orders: list[dict[str, int]] = []
-        create_topic(self.broker.bootstrap, ORDERS, partitions=ORDER_PARTITIONS)
+        bootstrap, settings = broker.bootstrap, {"min.insync.replicas": str(min(replicas, 2))}
+        create_topic(bootstrap, ORDERS, settings, partitions=ORDER_PARTITIONS, replicas=replicas)
         for topic in LEDGERS:
-            create_topic(self.broker.bootstrap, topic, partitions=PARTITIONS)
+            create_topic(bootstrap, topic, settings, partitions=PARTITIONS, replicas=replicas)
 
     def close(self) -> None:
         for teller in self._tellers.values():
@@ -198,7 +229,23 @@ class Bank:
     def wait_for_commits(self, count: int) -> None:
         """Until so many more transactions were committed."""
         wanted = len(self.noted("committed")) + count
-        wait_until("commits", lambda: len(self.noted("committed")) >= wanted, timeout_s=TIMEOUT_S)
+
+        def are_there() -> bool:
+            self._look_after_tellers()
+            return len(self.noted("committed")) >= wanted
+
+        wait_until("commits", are_there, timeout_s=TIMEOUT_S)
+
+    def _look_after_tellers(self) -> None:
+        """Replace those that wait for a coordinator which is dead (librdkafka 5511: docs/FINDINGS.md)."""
+        size, now_s = self.journal.stat().st_size, time.monotonic()
+        if self._stuck_after_s is None or size != self._noted[0]:
+            self._noted = (size, now_s)
+        elif now_s - self._noted[1] > self._stuck_after_s:
+            self._noted = (size, now_s)
+            for name, teller in tuple(self._tellers.items()):
+                _end(teller)
+                self.employ(name)
 
     # -- what is to be seen -------------------------------------------------------------------------
 
@@ -221,12 +268,11 @@ class Bank:
         return dict(Counter(order["id"] % ORDER_PARTITIONS for order in self.orders))
 
     def wait_until_all_is_done(self) -> None:
-        wait_until(
-            "all orders to be carried out",
-            lambda: unless_not_now(self.processed) == self.ordered(),
-            timeout_s=TIMEOUT_S,
-            every_s=0.3,
-        )
+        def are_done() -> bool:
+            self._look_after_tellers()
+            return unless_not_now(self.processed) == self.ordered()
+
+        wait_until("all orders to be carried out", are_done, timeout_s=TIMEOUT_S, every_s=0.3)
 
     def wait_until_nothing_is_open(self) -> None:
         wait_until(
@@ -346,14 +392,13 @@ ACTIONS = (
 )
 
 
-def run(folder: Path, seed: int, rounds: int) -> None:
+def run(bank: Bank, actions: Sequence[Callable[[Bank], None]], rounds: int) -> None:
     """Every mishap once a round, in an order of its own, in the midst of transfers."""
-    bank = Bank(folder, seed)
     try:
         for name in TELLERS:
             bank.employ(name)
         for _ in range(rounds):
-            for action in bank.random.sample(ACTIONS, len(ACTIONS)):
+            for action in bank.random.sample(actions, len(actions)):
                 bank.order()
                 bank.take_on()
                 bank.wait_for_commits(bank.random.randint(1, 4))
@@ -362,15 +407,21 @@ def run(folder: Path, seed: int, rounds: int) -> None:
         check(bank)
     finally:
         bank.close()
-    assert "Traceback" not in bank.broker.log_file.read_text()
+
+
+def run_with_one(folder: Path, seed: int, rounds: int) -> None:
+    """One broker, which is killed."""
+    broker = BrokerProcess(folder, SETTINGS)
+    run(Bank(folder, seed, broker), ACTIONS, rounds)
+    assert "Traceback" not in broker.log_file.read_text()
 
 
 def test_every_transfer_counts_once_whoever_dies(tmp_path: Path) -> None:
-    run(tmp_path, seed=1, rounds=1)
+    run_with_one(tmp_path, seed=1, rounds=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 2 + examples(3)))
 def test_every_transfer_counts_once_whoever_dies_often(tmp_path: Path, seed: int) -> None:
-    run(tmp_path, seed, rounds=3)
+    run_with_one(tmp_path, seed, rounds=3)
