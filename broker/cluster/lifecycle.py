@@ -238,6 +238,8 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SHUTDOWN_SECONDS_MAX
         while loop.time() < deadline:
+            if self.registration is None:
+                return  # Unregistered by an operator: it leads nothing.
             answer = await self._beat()
             if answer is None:
                 _LOGGER.warning("stopping without a controlled shutdown: no controller answers")

@@ -11,6 +11,7 @@ Rules of this file: wiring and order only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.seams import Clock, Network
     from kafka_ds.lake.store import Store
+
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ClusterMember:
@@ -210,10 +214,18 @@ class ClusterMember:
     # -- leaving --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Hand over what others can take: what this broker leads, and what it decides."""
+        """Hand over what others can take: leaders and decisions. No error keeps a broker from stopping."""
         lifecycle = self._lifecycle
         if lifecycle is None or "heartbeats" not in self._tasks or not lifecycle.has_others():
             return
+        if self.has_a_successor:
+            return  # There is nothing left to hand over.
+        try:
+            await self._hand_over(lifecycle)
+        except Exception:  # The last word on it: logs and sockets want closing all the same.
+            _LOGGER.exception("stopping without having handed over")
+
+    async def _hand_over(self, lifecycle: Lifecycle) -> None:
         await self._end("heartbeats")
         if self._config.controlled_shutdown_enable:
             await lifecycle.shut_down()

@@ -285,6 +285,46 @@ async def test_a_process_whose_number_another_one_has_taken_stops(tmp_path: Path
             await old.node.stop()
 
 
+@in_loop
+async def test_a_process_whose_number_another_one_has_taken_stops_in_order(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (old,) = cluster.others
+        number = old.node.config.node_id
+        await old.create("t", 2)
+        # It is silent for a session, and meanwhile its place is taken.
+        old.node.member._tasks["heartbeats"].cancel()
+        image = cluster.controller.node.metadata
+        await cluster.until("its session's end", lambda: image.brokers[number].fenced)
+        await cluster.start(number, log_dirs=tmp_path / "other")
+        await cluster.until("its fate", lambda: old.node.member.has_a_successor)
+        await old.node.stop()
+        await is_over(old)
+
+
+@in_loop
+async def test_a_broker_that_cannot_hand_over_stops_all_the_same(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+        number = other.node.config.node_id
+        lifecycle = other.node.member.lifecycle
+        lifecycle.shut_down = taken_meanwhile  # type: ignore[method-assign]
+        await cluster.stop(number)
+        await is_over(other)
+
+
+async def taken_meanwhile() -> None:
+    """A controlled shutdown in which another process takes the number."""
+    raise ConfigError("another broker of this number has registered; this one stops")
+
+
+async def is_over(broker: InProcess) -> None:
+    """Nothing is served any more, and the logs are closed."""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*broker.node.bound_address)
+    for directory in broker.node.config.log_dirs:
+        assert (Path(directory) / ".kafka_cleanshutdown").exists()
+
+
 async def nothing_written(*_: Any, **__: Any) -> None:
     """What a controller leaves whose lease does not arrive."""
 
