@@ -49,6 +49,11 @@ class Found:
         self.is_throttled = False
 
     @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing, and will be nothing until the partition advances."""
+        return not (self.is_urgent or self.is_throttled or self.part or self.cold_bytes)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of records that are found."""
         return self.part.size_bytes if self.part is not None else self.cold_bytes

@@ -13,7 +13,8 @@ letters, and otherwise when its time is over:
   the log's end, and is woken by appends;
 - and ours: the broker stops (`lost`).
 The answer is made anew in the loop's next turn: the producer whose append woke the reader gets its answer first,
-and appends of one turn become one answer.
+and appends of one turn become one answer. Only what has advanced is looked at again, or everything where anything was
+lost.
 """
 
 from __future__ import annotations
@@ -30,13 +31,25 @@ from kafka_ds.wire.messages import FetchResponse
 class ParkedFetch:
     """One request that waits; a watcher of all its partitions."""
 
-    __slots__ = ("_available", "_is_waking", "_loop", "_reading", "_timer", "_watched", "future")
+    __slots__ = (
+        "_advanced",
+        "_available",
+        "_has_lost",
+        "_is_waking",
+        "_loop",
+        "_reading",
+        "_timer",
+        "_watched",
+        "future",
+    )
 
     def __init__(self, reading: Reading, max_wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._reading = reading
         self._is_waking = False
+        self._has_lost = False
+        self._advanced: set[Replica] = set()
         self._watched = tuple(dict.fromkeys(reading.partitions()))
         self._available: dict[Replica, int] = {}
         self.future: asyncio.Future[FetchResponse] = loop.create_future()
@@ -51,6 +64,7 @@ class ParkedFetch:
 
     def advanced(self, partition: Replica) -> None:
         """More may be read of this partition (cases E to G)."""
+        self._advanced.add(partition)
         if self._is_waking:
             return
         beyond = self._reading.bytes_beyond(partition)
@@ -62,6 +76,7 @@ class ParkedFetch:
 
     def lost(self, partition: Replica) -> None:
         """Nothing more will come of this partition (cases A to D)."""
+        self._has_lost = True
         if not self._is_waking:
             self._wake()
 
@@ -74,7 +89,10 @@ class ParkedFetch:
             return
         self._unpark()
         try:
-            self._reading.find()
+            if self._has_lost:
+                self._reading.find()
+            else:
+                self._reading.find_again(self._advanced)
             answer = self._reading.answer()
         except Exception as error:  # noqa: BLE001 - it is the request's, and answered as such
             self.future.set_exception(error)

@@ -16,7 +16,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Container, Iterator
 from functools import partial
 from typing import Any
 
@@ -89,6 +89,19 @@ class Reading:
             [self._find(topic, wanted) for wanted in topic.partitions] for topic in self._topics
         ]
         self._is_first_look = False
+
+    def find_again(self, advanced: Container[Replica]) -> None:
+        """The same, where nothing has happened but that these have advanced.
+
+        A follower's session has hundreds of partitions, of which a few have news: where there was nothing, and nothing
+        came, is not looked at again.
+        """
+        self.size_bytes = 0
+        self.is_urgent = False
+        for topic, founds in zip(self._topics, self._found, strict=True):
+            for index, found in enumerate(founds):
+                if found.partition in advanced or not found.is_settled:
+                    founds[index] = self._find(topic, found.wanted)
 
     def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Found:
         found = Found(wanted, nothing(wanted.partition))
