@@ -141,7 +141,7 @@ class Fetcher:
 
     def _due(self) -> list[FollowedPartition]:
         now_ms = self._around.clock.monotonic_ms()
-        return [p for p in self._partitions.values() if p.is_free and p.follower.is_due(now_ms)]
+        return [p for p in self._partitions.values() if not p.is_lost and p.follower.is_due(now_ms)]
 
     async def _wait(self) -> None:
         """Wait until something has changed, or the first back-off is over."""
@@ -169,7 +169,11 @@ class Fetcher:
             for partition in self._unchecked:
                 self._rebuilding.begin_first(partition)
             self._unchecked.clear()
-        cutting = [p for p in due if p.follower.state is State.TRUNCATING]
+        for partition in due:
+            if partition.is_cut_unwritten:
+                with self.guard(partition):
+                    await self._placing.write_cut(partition)
+        cutting = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
         if cutting:
             await self._placing.cut_first(cutting)
         await self._fetch(connection)
@@ -207,7 +211,9 @@ class Fetcher:
             self.hold_back(partition)
 
     def hold_back(self, partition: FollowedPartition) -> None:
-        """Ask for nothing of it for a while."""
+        """Ask for nothing of it for a while; not if another fetcher has it by now."""
+        if self._partitions.get(partition.key) is not partition:
+            return
         now_ms = self._around.clock.monotonic_ms()
         partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
 

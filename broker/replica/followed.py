@@ -39,12 +39,13 @@ class FollowedPartition:
 
     __slots__ = (
         "_asked",
+        "_cuts",
+        "_cuts_written",
         "_is_lost",
         "_wanted",
         "_watchers",
         "follower",
         "has_lost",
-        "is_cut_unwritten",
         "index",
         "log",
         "topic",
@@ -59,8 +60,7 @@ class FollowedPartition:
         self.log = log
         self.follower = follower
         self.has_lost = has_lost
-        # Nothing may be appended yet: the disk still takes what was cut off for durable.
-        self.is_cut_unwritten = False
+        self._cuts = self._cuts_written = 0
         self._watchers: dict[ReaderOfFollower, None] = {}
         self._is_lost = False
         self._asked: Question | None = None
@@ -209,6 +209,24 @@ class FollowedPartition:
     def must_flush(self) -> bool:
         """Whether flush.messages wants the disk to have what was appended before it counts."""
         return self.log.unflushed_count >= self.log.config.flush_messages
+
+    @property
+    def is_cut_unwritten(self) -> bool:
+        """Whether nothing may be appended yet, as the disk still takes what was cut off for durable."""
+        return self._cuts_written < self._cuts
+
+    @property
+    def cuts(self) -> int:
+        """How many cuts the disk has had to know of."""
+        return self._cuts
+
+    def cut_begun(self) -> None:
+        """The disk has to know of a cut first."""
+        self._cuts += 1
+
+    def cuts_written(self, cuts: int) -> None:
+        """The disk knows of so many."""
+        self._cuts_written = max(self._cuts_written, cuts)
 
     # -- cutting: each tells whether the recovery point has to be written down first -----------
 

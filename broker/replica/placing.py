@@ -63,21 +63,24 @@ class Placing:
                 self._following.source, partition.follower.leader_epoch,
             )  # fmt: skip
         if lowers_recovery_point:
-            partition.is_cut_unwritten = True
-            await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
+            partition.cut_begun()
+            await self.write_cut(partition)
+
+    async def write_cut(self, partition: FollowedPartition) -> None:
+        """Let the disk know where the log was cut. Raises OSError; until it has worked the partition is not free."""
+        await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
 
     async def _write_cut(self, partition: FollowedPartition) -> None:
-        try:
-            await self._around.write_recovery_points()
-        finally:
-            partition.is_cut_unwritten = False
+        cuts = partition.cuts
+        await self._around.write_recovery_points()
+        partition.cuts_written(cuts)
 
     async def cut_first(self, partitions: list[FollowedPartition]) -> None:
         """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
         following = self._following
         asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
         for partition in partitions:
-            if partition.is_lost:
+            if not following.is_current(partition, partition.follower.question):
                 continue
             if partition.follower.last_fetched_epoch != NO_EPOCH:
                 asked[partition.key] = partition, partition.follower.question

@@ -119,8 +119,11 @@ class FakeLeader:
         if fault == "late":
             await self._late.wait()
             return True
-        if fault == "slow":
+        if fault in ("slow", "dying"):
             await self.released.wait()
+        if fault == "dying":
+            writer.close()
+            return True
         if fault == "forgotten":
             response.error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             response.responses, self.session = [], {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 
 from broker.cluster.image import TopicImage
@@ -270,4 +271,61 @@ async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
             await asyncio.sleep(0.001)
         assert other.log_end_offset == 1
         written.set()
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_a_cut_that_could_not_be_written_is_written_before_anything_is_fetched() -> None:
+    leader, log, other = FakeLeader(), open_log(MemoryDisk()), open_log(MemoryDisk())
+    append(log, "both", 1)
+    append(other, "both", 1)
+    append(other, "never committed", 1)
+    other.flush(wait=True)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+    tried = 0
+    has_room = False
+
+    async def write() -> None:
+        nonlocal tried
+        tried += 1
+        if not has_room:
+            raise OSError(errno.ENOSPC, "full")
+
+    async with following(leader) as broker:
+        broker.around.write_recovery_points = write
+        partition = broker.follow(other, 2)
+        await until(lambda: tried > 2)
+        leader.lead(log, 3)
+        broker.fetchers.update(remove=[partition])
+        broker.again(partition, 3)
+        tried_before = tried
+        await until(lambda: tried > tried_before + 1)
+        assert other.log_end_offset == 1
+        assert not broker.fetchers.failed_partitions
+        has_room = True
+        await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_what_has_moved_to_another_leader_is_not_held_back_for_the_loss_of_the_last() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    leader.lead(log_of("u", 0), 1)
+    append(log, "x", 1)
+    leader.faults = ["dying"]
+    async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=3_600_000)) as broker:
+        broker.image.brokers[3] = replace(broker.image.brokers[2], broker_id=3)
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        stays = broker.follow(log_of("u", 0), 1)
+        await until(lambda: leader.fetches)
+        broker.fetchers.update(remove=[partition])
+        leader.lead(log, 2)
+        partition.follow(3, 2)
+        broker.fetchers.update(add=[partition])
+        await until(lambda: has_all(partition, log))
+        leader.released.set()
+        await until(lambda: stays.follower.due_ms > 0)
+        assert partition.follower.due_ms == 0
+        append(log, "y", 2)
         await until(lambda: has_all(partition, log))

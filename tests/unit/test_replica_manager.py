@@ -227,7 +227,7 @@ async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_
     path = "/d/recovery-point-offset-checkpoint"
     assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 10\n"
     followed.truncate_to(8)
-    followed.is_cut_unwritten = True  # as while a fetcher waits for that
+    followed.cut_begun()  # as while a fetcher waits for that
     await bench.commit(changed(registered(ME, 1)))
     assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 8\n"
 
