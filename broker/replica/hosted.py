@@ -230,7 +230,10 @@ class HostedPartition:
     # -- what happens to it -------------------------------------------------------------------
 
     def elected(self) -> None:
-        """Begin the leader's epoch at the end of the log."""
+        """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
+        if self.leader.log_end_offset < self.log.log_end_offset and self._unflushed_since is None:
+            self._unflushed_since = self.leader.log_end_offset
+            self.log.flush(then=self._flushed)
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
     def changed(self, registration: PartitionRegistration) -> None:

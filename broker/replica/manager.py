@@ -135,7 +135,9 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._log_manager.is_offline(topic, index):
+        if self._log_manager.is_offline(topic, index) or self._transitions.is_unopened(
+            topic, index
+        ):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -224,10 +226,11 @@ class ReplicaManager:
     # -- all along ----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Write the high watermarks down and look for followers that lag, when it is time."""
+        """Open what could not be opened; when it is time write high watermarks down and look for followers that lag."""
         now_ms = self._clock.monotonic_ms()
         if self._stopped:
             return
+        self._transitions.try_again()
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()

@@ -5,6 +5,9 @@ Rules of this file:
 - Fetchers hear of all changes of a commit at once; until then what is no more followed is `lost`, and nothing is
   appended to it.
 - A log that this broker is no more to have is deleted.
+- One partition's trouble is not another's. A log that cannot be opened, for want of room for one, is tried again until
+  it can; clients get KAFKA_STORAGE_ERROR meanwhile.
+- With flush.messages a new leader counts itself in with what its disk has, as it does in an append.
 - A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
   lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
 - So does one whose log went back under a clean stop (a lost folder, an older one restored).
@@ -41,6 +44,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # How many logs are opened before others get their turn in the event loop.
 LOGS_OPENED_AT_ONCE = 8
+# How many that could not be opened are tried again at a time.
+LOGS_TRIED_AGAIN_AT_ONCE = 64
 
 
 class Host(Protocol):
@@ -92,6 +97,8 @@ class Transitions:
         self._lag_ms_max = lag_ms_max
         # At a start no log is known to be new.
         self.is_starting = False
+        # What could not be opened, and whether it may be new.
+        self._unopened: dict[tuple[str, int], bool] = {}
 
     async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
         """Lead, follow or leave partitions as their registrations say; fetchers hear of all at once."""
@@ -102,13 +109,17 @@ class Transitions:
                 if number % LOGS_OPENED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         finally:
-            if self._host.fetchers is not None and not self._host.is_stopped:
-                self._host.fetchers.update(remove=changes.remove, add=changes.add.values())
+            self._tell_fetchers(changes)
+
+    def _tell_fetchers(self, changes: FetcherChanges) -> None:
+        fetchers = self._host.fetchers
+        if fetchers is not None and not self._host.is_stopped and (changes.remove or changes.add):
+            fetchers.update(remove=changes.remove, add=changes.add.values())
 
     def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         if event.topic_id not in self._image.topics_by_id or self._host.is_stopped:
             return  # Deleted by a later event of the same commit.
-        registration = event.registration
+        registration, key = event.registration, (event.topic, event.partition)
         try:
             if registration.leader == self._node_id:
                 self._lead(event, changes)
@@ -117,8 +128,38 @@ class Transitions:
             else:
                 self._leave(event, changes)
         except (OSError, KafkaError) as error:
-            # The others go on; clients of this one are told to look for its leader again.
-            _LOGGER.error("%s-%d cannot be opened: %s", event.topic, event.partition, error)
+            if key not in self._unopened:
+                _LOGGER.error("%s-%d cannot be opened: %s", *key, error)
+            if self._logs.is_offline(*key):
+                self._unopened.pop(key, None)  # Until the broker is started anew (KIP-112).
+            else:
+                self._unopened.setdefault(key, not self.is_starting)
+        else:
+            if self._unopened.pop(key, None) is not None:
+                _LOGGER.info("%s-%d could be opened now", *key)
+
+    def is_unopened(self, topic: str, index: int) -> bool:
+        """Whether a partition waits for its log to be opened."""
+        return (topic, index) in self._unopened
+
+    def try_again(self) -> None:
+        """Open what could not be opened, as far as metadata still ask for it."""
+        changes = FetcherChanges()
+        for key in tuple(self._unopened)[:LOGS_TRIED_AGAIN_AT_ONCE]:
+            # To the end of the line: one that never opens must not keep the others.
+            self._unopened[key] = self._unopened.pop(key)
+            topic, registration = self._image.topics.get(key[0]), self._image.partition(*key)
+            if topic is None or registration is None:
+                del self._unopened[key]
+                continue
+            event = PartitionChanged(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=key[1],
+                registration=registration,
+            )
+            self._take(event, changes)
+        self._tell_fetchers(changes)
 
     # -- leading ------------------------------------------------------------------------------
 
@@ -128,6 +169,8 @@ class Transitions:
         if followed is not None:
             if registration.partition_epoch < followed.follower.partition_epoch:
                 return
+            if followed.is_cut_unwritten:
+                self._logs.write_recovery_points()
             self._unfollow(followed, changes)
         partition = self._replicas.find(topic, index)
         if partition is None:
@@ -145,14 +188,12 @@ class Transitions:
         """Lead from now on, what was followed until now or what lies on the disk."""
         if followed is not None:
             log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
-            if followed.is_cut_unwritten:
-                self._logs.write_recovery_points()
         else:
             log, watermark, has_lost = self._open(event)
         leader = LeaderPartition(
             event.registration,
             node_id=self._node_id,
-            log_end_offset=log.log_end_offset,
+            log_end_offset=_counted_end(log, watermark),
             high_watermark=watermark,
             min_insync_replicas=log.config.min_insync_replicas,
             brokers=self._image.brokers,
@@ -177,7 +218,8 @@ class Transitions:
         topic, index = event.topic, event.partition
         config = self._log_config(in_force(topic, self._image.topics[topic].configs))
         existed = self._logs.get(topic, index) is not None
-        is_new = event.registration.partition_epoch == 0 and not self.is_starting
+        may_be_new = not self.is_starting and self._unopened.get((topic, index), True)
+        is_new = may_be_new and event.registration.partition_epoch == 0
         log = self._logs.create(topic, index, event.topic_id, config, is_new=is_new)
         checkpoint = self._replicas.checkpointed.get((topic, index), 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
@@ -226,8 +268,7 @@ class Transitions:
                 self.end(partition, ErrorCode.KAFKA_STORAGE_ERROR)
             elif followed is not None:
                 self._unfollow(followed, changes)
-        if self._host.fetchers is not None and changes.remove:
-            self._host.fetchers.update(remove=changes.remove)
+        self._tell_fetchers(changes)
 
     def end(
         self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -308,18 +349,32 @@ class Transitions:
 
     def delete(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted, and with it what is here of it."""
+        for key in [key for key in self._unopened if key[0] == topic]:
+            del self._unopened[key]
         has_table = False
         for partition in self._replicas.led_of(topic):
             if partition.topic_id == topic_id:
                 has_table = has_table or partition.log.config.remote_storage_enable
                 self.end(partition)
-                self._logs.delete(topic, partition.index)
+                self._delete_log(topic, partition.index)
         changes = FetcherChanges()
         for followed in tuple(self._replicas.followed.values()):
             if followed.topic_id == topic_id:
                 self._unfollow(followed, changes)
-                self._logs.delete(topic, followed.index)
-        if self._host.fetchers is not None and changes.remove:
-            self._host.fetchers.update(remove=changes.remove)
+                self._delete_log(topic, followed.index)
+        self._tell_fetchers(changes)
         if self._host.tier is not None and has_table:
             self._host.tier.topic_deleted(topic, topic_id)
+
+    def _delete_log(self, topic: str, index: int) -> None:
+        try:
+            self._logs.delete(topic, index)
+        except OSError as error:
+            _LOGGER.error("%s-%d cannot be deleted: %s", topic, index, error)
+
+
+def _counted_end(log: Log, high_watermark: int) -> int:
+    """Up to where a leader that begins counts itself in; what is above waits for the disk."""
+    if log.unflushed_count < log.config.flush_messages:
+        return log.log_end_offset
+    return max(log.recovery_point, high_watermark)
