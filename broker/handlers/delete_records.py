@@ -6,12 +6,13 @@
   the leader's own start has moved all the same.
 - When it is answered the new log start is durable (Kafka lets a crash take it back); a thread waits for the disk. Where
   that fails: KAFKA_STORAGE_ERROR for all. The segments below the new start go with the next run of retention. The lake
-  is told in the background, so that a broker that loses its disk begins there too.
+  is told in the background, so that a broker that loses its disk begins there too, and its files that lie wholly
+  below go (`broker/tier/expiring.py`).
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
 Versions: 1 is 0; 2 flexible.
-Left out: rows below the new start stay in the topic's table, where clients of the broker no longer reach them.
+Left out: rows below the new start stay in the topic's table while their file holds later ones, too.
 """
 
 from __future__ import annotations

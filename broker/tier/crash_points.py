@@ -29,9 +29,21 @@ UPKEEP_POINTS = (
     "before_checkpoint",
     "after_checkpoint",
 )
-WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS
+SWEEP_POINTS = (
+    "after_delete_started",
+    "after_remove",
+    "after_residue_removed",
+    "after_delete_finished",
+)
+WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
-BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
+EXPIRY_POINTS = ("broker_before_log_start", "broker_after_log_start", "broker_before_sweep")
+BROKER_POINTS = (
+    "broker_before_copy",
+    "broker_after_copy",
+    "broker_after_advance",
+    *EXPIRY_POINTS,
+)
 
 
 class CrashPoints:

@@ -20,11 +20,20 @@ from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
+from kafka_ds.lake.states import (
+    RemoteLogSegment,
+    RemoteLogSegmentState,
+    RemoteSegments,
+    is_valid_transition,
+)
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 Segments = dict[bytes, RemoteLogSegment]
+DELETIONS = (
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+)
 
 
 class DeltaMetadata:
@@ -45,6 +54,8 @@ class DeltaMetadata:
         )
         self._events = RemoteLogEvents(store, clock=self._clock)
         self._open: Segments | None = None
+        self._deleting: set[tuple[str, int]] = set()
+        """Partitions, by topic id, where a deletion was begun by this broker and not finished."""
         self._unsettled: tuple[Attempt, Segments] | None = None
         self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
         self._lock = threading.Lock()
@@ -62,10 +73,21 @@ class DeltaMetadata:
 
     def update(self, segments: Sequence[RemoteLogSegment]) -> None:
         known = self._known()
-        fresh = [each for each in segments if each.segment_id in known]
+        fresh = [each for each in segments if each.segment_id in known or self._is_going(each)]
         if fresh:
             ended = {each.segment_id for each in fresh}
             self._append(fresh, {key: each for key, each in known.items() if key not in ended})
+
+    def _is_going(self, segment: RemoteLogSegment) -> bool:
+        """Whether this is news of a deletion: of segments that are deleted any broker may write."""
+        if segment.state not in DELETIONS:
+            return False
+        there = self._followed(segment.topic_id, segment.partition).by_id(segment.segment_id)
+        return (
+            there is not None
+            and there.state is not segment.state
+            and is_valid_transition(there.state, segment.state)
+        )
 
     def unfinished(self) -> list[RemoteLogSegment]:
         return list(self._known().values())
@@ -75,6 +97,10 @@ class DeltaMetadata:
         known = self._known()
         for each in segments:
             known.pop(each.segment_id, None)
+
+    def is_deleting(self, topic_id: bytes, partition: int) -> bool:
+        self._known()
+        return (uuid_text(topic_id), partition) in self._deleting
 
     def _known(self) -> Segments:
         """The attempts of this broker that are STARTED."""
@@ -98,6 +124,7 @@ class DeltaMetadata:
                 break
             ours = ours_of(actions) or {}
             if ours.get("brokerId") == self._settings.node_id:
+                self._deleting = {(each[0], each[1]) for each in ours.get("deleting", ())}
                 found = [_segment(each) for each in ours.get("started", ())]
                 return {each.segment_id: each for each in found}
             version -= 1
@@ -106,18 +133,27 @@ class DeltaMetadata:
     def _append(self, segments: Sequence[RemoteLogSegment], left: Segments) -> None:
         now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
+        deleting = set(self._deleting)
+        for each in segments:
+            key = (uuid_text(each.topic_id), each.partition)
+            if each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                deleting.add(key)
+            elif each.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                deleting.discard(key)
         info = {
             "brokerId": self._settings.node_id,
+            "deleting": sorted(deleting),
             "started": [_described(each) for each in left.values()],
         }
         try:
             self._events.append(events, info=info)
         except FateUnknown as error:
             self._unsettled = (error.attempt, left)
+            self._deleting = deleting
             raise FateUnknownError(str(error)) from error
         except (CommitError, Conflict, OSError) as error:
             raise StorageError(f"{self._events.log.table}: {error}") from error
-        self._open = left
+        self._open, self._deleting = left, deleting
 
     def _settle(self) -> None:
         """Find out what became of a commit whose answer was lost."""

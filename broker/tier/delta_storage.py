@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_ending import EndingReader
+from broker.tier.delta_front import drop_residue, front_of, removals
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
@@ -23,6 +24,7 @@ from broker.tier.spi import (
     Committed,
     EndOfRange,
     FateUnknownError,
+    Front,
     StorageError,
     Written,
 )
@@ -30,6 +32,7 @@ from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.intent import (
+    FilesRemoved,
     Intent,
     LeaderEpochFenced,
     PartitionIntent,
@@ -49,6 +52,7 @@ log = logging.getLogger(__name__)
 OPERATION = "TIER"
 MOVE_LOG_START = "MOVE LOG START"
 FENCE = "FENCE"
+EXPIRE = "EXPIRE"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
@@ -222,6 +226,43 @@ class DeltaStorage:
             if out:
                 raise StorageError("; ".join(map(str, out.values())))
 
+    def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            return front_of(snapshot, topic_id, partition)
+
+    def remove_below(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> int:
+        shared = self._tables.get(topic)
+        with shared.lock:
+            count = self._remove_below(shared, topic_id, partition, leader_epoch, offset)
+        self._crash_points.at("after_remove")
+        drop_residue(self._store, shared.folder, topic_id, partition, offset)
+        self._crash_points.at("after_residue_removed")
+        return count
+
+    def _remove_below(
+        self, shared: SharedTable, topic_id: bytes, partition: int, leader_epoch: int, offset: int
+    ) -> int:
+        """In a commit of removes only; files that another engine replaces meanwhile are looked for anew."""
+        for _ in range(TRIES_MAX):
+            now_ms = self._clock.wall_ms()
+            with shared.view(fresh=True) as snapshot:
+                removes = removals(snapshot, topic_id, partition, offset, now_ms=now_ms)
+            if not removes:
+                return 0
+            part = PartitionIntent(partition=partition, leader_epoch=leader_epoch, removes=removes)
+            intent = Intent(operation=EXPIRE, topic_id=topic_id, partitions=(part,))
+            try:
+                self._commit_alone(shared, intent)
+            except FilesRemoved as conflict:
+                log.info("%s: looked at again: %s", shared.folder, conflict)
+            except Conflict as conflict:
+                raise StorageError(str(conflict)) from conflict
+            else:
+                return len(removes)
+        raise StorageError(f"{shared.folder}: others keep replacing the files to be taken out")
+
     def _commit_alone(self, shared: SharedTable, intent: Intent) -> Mapping[int, Conflict]:
         """Commit what has no files; the partitions that it is not about any more, and Conflict where none is left."""
         self._settle(shared)
@@ -295,6 +336,10 @@ class DeltaStorage:
         if not missing:
             return
         with table.view(fresh=True) as snapshot:
+            if snapshot is not None and segment.end_offset < (
+                snapshot.log_start(segment.partition) or 0
+            ):
+                return  # Retention has taken it.
             for name in missing:
                 # OPTIMIZE and VACUUM by others are legal: the rows are in other files by now.
                 if snapshot is None or name in snapshot.files or not name.endswith(DATA_SUFFIX):

@@ -20,6 +20,7 @@ from broker.tier.channel import Buffer, Header
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import BROKER_POINTS, armed_from_environment
+from broker.tier.expiring import ExpirationLoop
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Led
@@ -65,13 +66,18 @@ class TierManager:
         self._worker = Worker(
             settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
         )
+        crash_points = armed_from_environment(BROKER_POINTS)
         self._copies = CopyLoop(
+            settings, clock, self._worker, self._metrics, crash_points, self._advanced
+        )
+        self._expiration = ExpirationLoop(
             settings,
             clock,
             self._worker,
             self._metrics,
-            armed_from_environment(BROKER_POINTS),
-            self._advanced,
+            crash_points,
+            self._copies.led,
+            self._agree_on_start,
         )
         self._reading = asyncio.Semaphore(settings.remote_log_reader_threads)
         self._reads = 0
@@ -87,11 +93,13 @@ class TierManager:
         self._copying = asyncio.get_running_loop().create_task(
             self._copies.run(), name="tier copies"
         )
+        self._spawn(self._expiration.run())
 
     async def stop(self) -> None:
         """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
         self._stopped = True
         self._copies.stop()
+        self._expiration.stop()
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
@@ -367,6 +375,7 @@ class TierManager:
             try:
                 await self._worker.ask(request)
                 led.lake_log_start = offset
+                self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning("log start of %s, tried again in %d ms: %s", led.name, wait_ms, error)

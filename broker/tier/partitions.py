@@ -83,6 +83,22 @@ class Led:
         )
         return view, pending(view, with_active=with_active)
 
+    def only_local_bytes(self) -> int:
+        """Bytes of the log that are not in the lake; of a segment that is there in part, the rest."""
+        log = self.log
+        start = max(self.state.copied_offset + 1, log.local_log_start_offset)
+        end = log.log_end_offset
+        if start >= end:
+            return 0
+        found = log.read(
+            start, max_bytes=log.size_bytes, upper_bound_offset=end, min_one_batch=True
+        )
+        return found.size_bytes
+
+    def lineage(self) -> list[list[int]]:
+        """[epoch, start offset] of the leader epochs of the whole log."""
+        return self._lineage(self.log.log_end_offset)
+
     def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
         """Where the worker finds the batches of these ranges; those that left the disk end the list."""
         views = {

@@ -5,6 +5,7 @@ headers and payloads; nothing is decided here. `writing` operations run in one t
 """
 
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from broker.system import new_uuid
@@ -12,9 +13,11 @@ from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
+from broker.tier.expiration import Retention
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
 from broker.tier.settings import TierSettings
+from broker.tier.sweeper import Place, Sweeper
 from broker.tier.worker import Answer, Operation
 from kafka_ds.lake.store import open_store, probe
 from kafka_ds.wire.types import uuid_from_text
@@ -44,6 +47,7 @@ class Service:
             crash_points=crash_points,
             new_id=new_uuid,
         )
+        self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
 
     def writing(self) -> dict[str, Operation]:
         """Operations that change the lake: one at a time."""
@@ -53,6 +57,8 @@ class Service:
             "materialise": self._materialise,
             "fence": self._fence,
             "move_log_start": self._move_log_start,
+            "survey": self._survey,
+            "sweep": self._sweep,
         }
 
     def reading(self) -> dict[str, Operation]:
@@ -106,7 +112,29 @@ class Service:
             leader_epoch=request["leader_epoch"],
             offset=request["offset"],
         )
-        return {}, ()
+        # Told by others, or not ours to tell any more: whoever asked sees it by this.
+        return self._state_of(request["topic"], request["topic_id"], request["partition"]), ()
+
+    def _survey(self, request: Header) -> Answer:
+        """Where each partition is to begin, or why that is not known."""
+        return {"partitions": [self._survey_of(each) for each in request["partitions"]]}, ()
+
+    def _survey_of(self, question: Header) -> Header:
+        try:
+            survey = self._sweeper.survey(
+                Place.of(question),
+                Retention(**question["retention"]),
+                lineage=[(epoch, start) for epoch, start in question["lineage"]],
+                copied_offset=question["copied_offset"],
+            )
+        except STORE_ERRORS as error:
+            return {"error": str(error)}
+        return {**asdict(survey), "decision": survey.decision.header()}
+
+    def _sweep(self, request: Header) -> Answer:
+        self._check_store()
+        self._touched.add(request["topic"])
+        return asdict(self._sweeper.sweep(Place.of(request))), ()
 
     def _fence(self, request: Header) -> Answer:
         """Fence partitions, each with the leader epoch beside it; their states after that, or why not."""

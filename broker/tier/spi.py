@@ -70,6 +70,22 @@ class EndOfRange:
     """In Kafka's format, as of the offset after the range; empty where it is not known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Where a partition begins in the storage."""
+
+    log_start_offset: int
+    """As the storage was told last, by whoever leads or led."""
+    tiered_end: int
+    """-1: nothing."""
+    horizon: int
+    """Below it nothing is held but what may go."""
+    has_files_below: bool = False
+    """Whether there is anything of that."""
+    oldest_ms: int | None = None
+    """No record that is kept first is older; None where that is not known without reading."""
+
+
 class OffsetOutOfRange(Exception):
     """The storage does not hold the offset."""
 
@@ -144,6 +160,19 @@ class RemoteStorageManager(Protocol):
         Raises StorageError, FateUnknownError.
         """
 
+    def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+        """Where the partition begins, as of now. Raises StorageError."""
+
+    def remove_below(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> int:
+        """Take out all files that hold nothing at or above an offset, in one step; how many there were.
+
+        `offset` is not above `Front.horizon`: the log start was moved before. What is taken out may lie there for a
+        while yet, for readers of older versions. Raises StorageError, also for an earlier leader epoch than
+        one that wrote; FateUnknownError.
+        """
+
     def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
@@ -163,13 +192,19 @@ class RemoteLogMetadataManager(Protocol):
         """Events of fresh attempts, all COPY_SEGMENT_STARTED. Raises StorageError, FateUnknownError."""
 
     def update(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Later events of known attempts. An event that is there already is not written twice."""
+        """Later events of known attempts, of whichever broker where they say that it is deleted.
+
+        An event that is there already is not written twice.
+        """
 
     def unfinished(self) -> list[RemoteLogSegment]:
         """Attempts of this broker that are STARTED and not known to have come to an end."""
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
         """These attempts never became visible and never will: they stay STARTED, and are forgotten."""
+
+    def is_deleting(self, topic_id: bytes, partition: int) -> bool:
+        """Whether this broker has begun a deletion there that may not have come to its end."""
 
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
         """All segments of a partition but the deleted, by start offset."""

@@ -14,6 +14,9 @@ from tests.processes import BrokerProcess
 
 MIB = 1024 * 1024
 QUICK = {
+    # The records are of 2023: what is local goes by their timestamps, what is in the lake stays.
+    "log.retention.ms": -1,
+    "log.local.retention.ms": 1,
     "log.segment.bytes": MIB,
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 200,

@@ -12,6 +12,7 @@ from broker.tier.spi import (
     ColdRead,
     Committed,
     EndOfRange,
+    Front,
     OffsetOutOfRange,
     SourceGone,
     StorageError,
@@ -44,8 +45,48 @@ class FolderStorage:
             topic_id=uuid_text(topic_id),
             partition=partition,
             tiered_end=max((entry["end"] for entry in entries), default=-1),
-            log_start_offset=min((entry["start"] for entry in entries), default=0),
+            log_start_offset=self._start(topic_id, partition),
         )
+
+    def _start(self, topic_id: bytes, partition: int) -> int:
+        path = self.root / f"start-{topic_id.hex()}-{partition}"
+        return int(path.read_text()) if path.exists() else 0
+
+    def move_log_start(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> None:
+        if leader_epoch >= self._fenced(topic_id).get(partition, -1):
+            path = self.root / f"start-{topic_id.hex()}-{partition}"
+            path.write_text(str(max(offset, self._start(topic_id, partition))))
+
+    def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+        state = self.state(topic, topic_id, partition)
+        start, end = state.log_start_offset, state.tiered_end
+        entries = [
+            each
+            for each in self._committed(topic_id, partition)
+            if (self.root / "files" / each["file"]).exists()
+        ]
+        straddling = [each["start"] for each in entries if each["start"] < start <= each["end"]]
+        horizon = min([start, end + 1, *straddling])
+        return Front(
+            log_start_offset=start,
+            tiered_end=end,
+            horizon=horizon,
+            has_files_below=any(each["end"] < horizon for each in entries),
+        )
+
+    def remove_below(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> int:
+        if leader_epoch < self._fenced(topic_id).get(partition, -1):
+            raise StorageError("the leader is fenced")
+        below = [each for each in self._committed(topic_id, partition) if each["end"] < offset]
+        paths = [self.root / "files" / each["file"] for each in below]
+        gone = [each for each in paths if each.exists()]
+        for path in gone:
+            path.unlink()
+        return len(gone)
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
@@ -61,12 +102,18 @@ class FolderStorage:
             raise SourceGone(str(error)) from error
         name = segment.segment_id.hex()
         (self.root / "files" / name).write_bytes(data)
-        rows = sum(
-            header.record_count
+        mine = [
+            header
             for _, header in iterate_headers(data)
             if segment.start_offset <= header.base_offset <= segment.end_offset
+        ]
+        made = replace(
+            segment,
+            files=(name,),
+            lake_bytes=len(data),
+            row_count=sum(each.record_count for each in mine),
+            max_timestamp_ms=max((each.max_timestamp for each in mine), default=-1),
         )
-        made = replace(segment, files=(name,), lake_bytes=len(data), row_count=rows)
         return Written(segment=made)
 
     def _fenced(self, topic_id: bytes) -> dict[int, int]:
@@ -112,12 +159,15 @@ class FolderStorage:
         name = segment.segment_id.hex()
         for entry in self._committed(segment.topic_id, segment.partition):
             if entry["file"] == name:
-                size = (self.root / "files" / name).stat().st_size
+                path = self.root / "files" / name
+                size = path.stat().st_size if path.exists() else 0
                 return replace(segment, files=(name,), lake_bytes=size, row_count=entry["rows"])
         return None
 
     def verify(self, segment: RemoteLogSegment) -> None:
         for name in segment.files:
+            if segment.end_offset < self._start(segment.topic_id, segment.partition):
+                continue
             if not (self.root / "files" / name).exists():
                 raise StorageError(f"{name} is gone")
 
@@ -128,7 +178,10 @@ class FolderStorage:
         (self.root / "files" / segment.segment_id.hex()).unlink(missing_ok=True)
 
     def _batches(self, topic_id: bytes, partition: int) -> Iterator[tuple[int, int, bytes]]:
+        start = self._start(topic_id, partition)
         for entry in self._committed(topic_id, partition):
+            if entry["end"] < start:
+                continue
             data = (self.root / "files" / entry["file"]).read_bytes()
             for position, header in iterate_headers(data):
                 if entry["start"] <= header.base_offset <= entry["end"]:
@@ -239,6 +292,9 @@ class FolderMetadata:
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
         self._append("given_up", segments)
+
+    def is_deleting(self, topic_id: bytes, partition: int) -> bool:
+        return any(each.state == 2 for each in self.list_segments(topic_id, partition))
 
     def _cache(self, topic_id: bytes, partition: int) -> RemoteSegments:
         key = (topic_id, partition)

@@ -1,0 +1,201 @@
+"""Shell: the retention of what is in the lake, as the worker does it: looks at ranges, takes out what lies below.
+
+Rules of this file: the order is the protocol. The log start is durable in the table before anything else (KIP-405:
+others must see it even where this leader fails next), DELETE_SEGMENT_STARTED before the commit that takes files out,
+that before residue files go, and DELETE_SEGMENT_FINISHED last. The table's log start counts, whoever moved it: so a
+leader that was deposed meanwhile takes out nothing that was not given up already, and its commit is fenced besides.
+Between any two steps the process may die: whoever comes next finds the ranges in their last state and goes on.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.expiration import Decision, Held, Retention, decide, is_of_this_history
+from broker.tier.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
+from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.wire.types import uuid_from_text
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A partition, and the leader epoch for which is asked."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> "Place":
+        """From a request."""
+        return cls(
+            topic=header["topic"],
+            topic_id=uuid_from_text(header["topic_id"]),
+            partition=header["partition"],
+            leader_epoch=header["leader_epoch"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was found of one partition."""
+
+    decision: Decision
+    is_counted: bool = True
+    """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
+    segments: int = 0
+    """All that the metadata know of, in whatever state."""
+    size_bytes: int = 0
+    """Of those that are FINISHED."""
+    below: int = 0
+    """Segments that lie below the log start and may go."""
+    below_bytes: int = 0
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What went."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    files: int = 0
+
+
+class Sweeper:
+    """Answers where partitions begin, and takes out what lies below. One thread."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        copier: Copier,
+        crash_points: CrashPoints,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._copier = copier
+        self._crash_points = crash_points
+
+    def survey(
+        self,
+        place: Place,
+        retention: Retention,
+        *,
+        lineage: Sequence[tuple[int, int]],
+        copied_offset: int,
+    ) -> Survey:
+        """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
+        rest is among the local bytes yet. Raises StorageError, FateUnknownError."""
+        began = time.monotonic()
+        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        retention = replace(
+            retention, log_start_offset=max(retention.log_start_offset, front.log_start_offset)
+        )
+        is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
+        if not is_deleting and _nothing_can_be_due(front, retention):
+            kept = Decision(log_start_offset=retention.log_start_offset, oldest_ms=front.oldest_ms)
+            return Survey(decision=kept, is_counted=False)
+        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        reach = min(copied_offset, front.tiered_end)
+        below = [each for each in segments if _may_go(each, front.horizon)]
+        return Survey(
+            decision=decide(
+                held(
+                    [each for each in segments if each.end_offset >= retention.log_start_offset],
+                    lineage,
+                    reach,
+                ),
+                retention,
+            ),
+            segments=len(segments),
+            size_bytes=sum(each.size_bytes for each in segments if each.state is FINISHED),
+            below=len(below),
+            below_bytes=sum(each.size_bytes for each in below),
+            milliseconds=round((time.monotonic() - began) * 1000),
+        )
+
+    def sweep(self, place: Place) -> Swept:
+        """Take out what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
+        # An attempt of ours whose end is not known yet may be among what goes.
+        key = (place.topic_id, place.partition)
+        failed = self._copier.recover()
+        if key in failed:
+            raise StorageError(failed[key])
+        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        going = [each for each in segments if _may_go(each, front.horizon)]
+        fresh = [each for each in going if each.state is FINISHED]
+        if fresh:
+            self._metadata.update([replace(each, state=DELETING) for each in fresh])
+        self._crash_points.at("after_delete_started")
+        files = self._storage.remove_below(
+            place.topic,
+            place.topic_id,
+            place.partition,
+            leader_epoch=place.leader_epoch,
+            offset=front.horizon,
+        )
+        if going:
+            self._metadata.update([replace(each, state=DELETED) for each in going])
+        self._crash_points.at("after_delete_finished")
+        return Swept(
+            segments=len(going), size_bytes=sum(each.size_bytes for each in going), files=files
+        )
+
+
+def held(
+    segments: Sequence[RemoteLogSegment], lineage: Sequence[tuple[int, int]], reach: int
+) -> list[Held]:
+    """The ranges up to an offset, by start offset.
+
+    One that is in the table and was never said to be FINISHED, by a broker that died and is not back yet, is known by
+    its attempts: where nothing else holds its offsets it stands for itself.
+    """
+    found = [each for each in segments if each.state is FINISHED and each.end_offset <= reach]
+    covered = sorted(found, key=lambda each: each.start_offset)
+    for each in segments:
+        if each.state is STARTED and each.end_offset <= reach and not _meets(each, covered):
+            covered.append(each)
+            covered.sort(key=lambda one: one.start_offset)
+    return [
+        Held(
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            size_bytes=each.size_bytes,
+            newest_ms=each.max_timestamp_ms if each.max_timestamp_ms >= 0 else each.event_time_ms,
+            is_ours=is_of_this_history(each.leader_epochs, lineage, each.end_offset),
+        )
+        for each in covered
+    ]
+
+
+def _meets(segment: RemoteLogSegment, others: Sequence[RemoteLogSegment]) -> bool:
+    return any(
+        each.start_offset <= segment.end_offset and segment.start_offset <= each.end_offset
+        for each in others
+    )
+
+
+def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
+    """Whether a range lies wholly below, and is not gone yet. Attempts that are STARTED are `Copier.recover`'s."""
+    return segment.state in (FINISHED, DELETING) and segment.end_offset < horizon
+
+
+def _nothing_can_be_due(front: Front, retention: Retention) -> bool:
+    """Whether the table alone shows it: then the events, which are many, need not be read for it."""
+    if front.has_files_below or retention.retention_bytes >= 0:
+        return False
+    if retention.retention_ms < 0:
+        return True
+    horizon_ms = retention.now_ms - retention.retention_ms
+    return front.oldest_ms is not None and front.oldest_ms > horizon_ms

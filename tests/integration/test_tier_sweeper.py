@@ -1,0 +1,290 @@
+"""What retention takes out of the lake, over each storage; killed between any two steps, and with others at work."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from broker.tier.crash_points import SWEEP_POINTS
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.expiration import Retention
+from broker.tier.spi import OffsetOutOfRange, StorageError
+from broker.tier.sweeper import Place, Survey, Sweeper
+from kafka_ds.lake.actions import ours_of
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.states import RemoteLogSegmentState
+from kafka_ds.lake.store import open_store
+from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
+from tests.integration.tier_segments import (
+    BASE_MS,
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    copy_request,
+    records,
+    segment,
+)
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DAY_MS = 86_400_000
+FOLDER_POINTS = ("after_delete_started", "after_delete_finished")
+CRASHES = [
+    *(("delta", point) for point in SWEEP_POINTS),
+    *(("folder", point) for point in FOLDER_POINTS),
+]
+
+
+@pytest.fixture(params=["folder", "delta"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    yield Lake(request.param, tmp_path)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Lake:
+    return Lake("delta", tmp_path)
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Callable[[Lake, int], None]:
+    """Ten offsets a range, each copied for itself: a file each."""
+
+    def go(lake: Lake, ranges: int) -> None:
+        for start in range(0, ranges * 10, 10):
+            path = segment(tmp_path / f"{start:020d}.log", start, 10)
+            lake.copy(copy_request([copy_range(path, start, start + 9)]))
+
+    return go
+
+
+def place(epoch: int = 3) -> Place:
+    return Place(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=epoch)
+
+
+def sweeper(lake: Lake, crash_at: str = "") -> Sweeper:
+    """As of a freshly started worker."""
+    copier, storage, metadata = lake.open(crash_at)
+    return Sweeper(storage, metadata, copier, RaisingCrashPoints({crash_at: 1}))
+
+
+def retention(**changes: Any) -> Retention:
+    values: dict[str, Any] = {
+        "now_ms": BASE_MS + DAY_MS,
+        "retention_ms": -1,
+        "retention_bytes": -1,
+        "log_start_offset": 0,
+        "limit_offset": 10**9,
+        "local_bytes": 0,
+    }
+    return Retention(**{**values, **changes})
+
+
+def look(lake: Lake, *, copied: int = 10**9, **changes: Any) -> Survey:
+    return sweeper(lake).survey(
+        place(), retention(**changes), lineage=[(3, 0)], copied_offset=copied
+    )
+
+
+def begin_at(lake: Lake, offset: int, epoch: int = 3) -> None:
+    lake.open()[1].move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, offset=offset)
+
+
+def states(lake: Lake) -> dict[int, RemoteLogSegmentState]:
+    return {each.start_offset: each.state for each in lake.open()[2].list_segments(TOPIC_ID, 0)}
+
+
+def offsets_in_table(lake: Lake) -> list[int]:
+    """As another engine reads it."""
+    table = deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC)
+    return sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
+
+
+def test_where_it_begins_by_time_and_by_size(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+    fill(lake, 4)
+    assert look(lake).decision.log_start_offset == 0
+    by_time = look(lake, retention_ms=DAY_MS - 19).decision
+    assert (by_time.log_start_offset, by_time.expired) == (20, 2)
+    assert by_time.oldest_ms == BASE_MS + 29
+    whole = look(lake, retention_bytes=0, limit_offset=0).decision.kept_bytes
+    by_size = look(lake, retention_bytes=whole // 2).decision
+    assert (by_size.log_start_offset, by_size.kept) == (20, 2)
+    # What the broker did not know to be in the lake is among its local bytes yet.
+    late = look(lake, copied=29, retention_bytes=whole // 2, local_bytes=whole // 4).decision
+    assert (late.log_start_offset, late.kept) == (20, 1)
+
+
+def test_what_the_table_alone_shows_not_to_be_due_is_not_counted(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    fill(delta, 3)
+    young = look(delta, retention_ms=DAY_MS + 1)
+    assert not young.is_counted
+    assert (young.decision.log_start_offset, young.decision.oldest_ms) == (0, BASE_MS)
+    assert look(delta, retention_ms=DAY_MS).is_counted
+    assert not look(delta).is_counted
+
+
+def test_what_lies_below_the_log_start_goes(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+    fill(lake, 4)
+    begin_at(lake, 25)
+    found = look(lake, log_start_offset=25)
+    assert (found.below, found.segments) == (2, 4)
+    swept = sweeper(lake).sweep(place())
+    assert (swept.segments, swept.files) == (2, 2)
+    assert states(lake) == {20: FINISHED, 30: FINISHED}
+    # A client passes over what comes before its position in a whole batch.
+    assert [each for each in lake.records(25) if each.offset >= 25] == records(25, 15)
+    assert sweeper(lake).sweep(place()).segments == 0
+    assert look(lake, log_start_offset=25).below == 0
+    lake.copy(copy_request([copy_range(segment(lake.root / "40.log", 40, 10), 40, 49)]))
+    assert lake.records(35)[-10:] == records(40, 10)
+
+
+def test_consumers_are_told_what_is_gone_and_never_see_it(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    fill(delta, 3)
+    storage = delta.open()[1]
+    begin_at(delta, 15)
+    for after_sweep in (False, True):
+        if after_sweep:
+            sweeper(delta).sweep(place())
+        with pytest.raises(OffsetOutOfRange):
+            storage.read(TOPIC, TOPIC_ID, 0, 14, max_bytes=1, committed_only=True)
+        assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0) == (BASE_MS + 15, 15, 3)
+        assert delta.records(15) == records(15, 15)
+    # A file that straddles the log start stays as it is: SQL sees its rows, consumers do not.
+    assert offsets_in_table(delta) == list(range(10, 30))
+
+
+def test_what_is_committed_removes_and_nothing_else(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    fill(delta, 3)
+    begin_at(delta, 20)
+    sweeper(delta).sweep(place())
+    log = TopicSnapshot.load(open_store(str(delta.root / "lake")), TOPIC).log
+    removing = [
+        actions
+        for _, actions in log.versions_after(-1)
+        if any("remove" in each for each in actions)
+    ]
+    (actions,) = removing
+    assert not any("add" in each for each in actions)
+    assert len([each for each in actions if "remove" in each]) == 2
+    ours = ours_of(actions)
+    assert ours is not None and ours["partitions"][0]["leaderEpoch"] == 3
+    # The files lie there for readers of older versions, until they are vacuumed.
+    assert len(list((delta.root / "lake" / "topics" / TOPIC / "partition=0").iterdir())) == 3
+
+
+@pytest.mark.parametrize(("lake", "point"), CRASHES, indirect=["lake"])
+def test_killed_between_two_steps_the_next_one_goes_on(
+    lake: Lake, fill: Callable[[Lake, int], None], point: str
+) -> None:
+    fill(lake, 4)
+    begin_at(lake, 20)
+    with pytest.raises(Crash):
+        sweeper(lake, point).sweep(place())
+    assert lake.records(20) == records(20, 20)
+    # Also where nothing else would be a reason to look into the events.
+    if point != "after_delete_finished":
+        assert look(lake, log_start_offset=20).below == 2
+    swept = sweeper(lake).sweep(place())
+    assert swept.segments == (0 if point == "after_delete_finished" else 2)
+    assert states(lake) == {20: FINISHED, 30: FINISHED}
+    assert look(lake, log_start_offset=20).below == 0
+    assert lake.records(20) == records(20, 20)
+    if lake.kind == "delta":
+        assert offsets_in_table(lake) == list(range(20, 40))
+
+
+def test_a_range_of_a_dead_attempt_goes_like_others(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    """Committed and never said to be FINISHED: its residue is no reason to stop for whoever comes back."""
+    fill(delta, 2)
+    path = segment(delta.root / "20.log", 20, 10)
+    with pytest.raises(Crash):
+        delta.open("after_commit")[0].copy(copy_request([copy_range(path, 20, 29)]))
+    # When it was copied is all that is known of its records' times: a moment ago.
+    assert look(delta, retention_ms=1).decision.log_start_offset == 20
+    assert look(delta, retention_bytes=0).decision.log_start_offset == 30
+    begin_at(delta, 30)
+    assert sweeper(delta).sweep(place()).segments == 3
+    assert states(delta) == {}
+    lake_of_another = Lake("delta", delta.root)
+    lake_of_another.copy(copy_request([copy_range(segment(delta.root / "30", 30, 10), 30, 39)]))
+    assert delta.records(30) == records(30, 10)
+
+
+def test_who_was_deposed_takes_nothing_out(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+    fill(lake, 3)
+    begin_at(lake, 10)
+    lake.open()[1].fence(TOPIC, TOPIC_ID, {0: 7})
+    begin_at(lake, 20, epoch=3)
+    assert lake.open()[1].state(TOPIC, TOPIC_ID, 0).log_start_offset == 10
+    with pytest.raises(StorageError):
+        sweeper(lake).sweep(place(epoch=3))
+    assert lake.records(10) == records(10, 20)
+    begin_at(lake, 20, epoch=7)
+    assert sweeper(lake).sweep(place(epoch=7)).segments == 2
+
+
+def test_the_greatest_log_start_holds(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+    fill(lake, 3)
+    begin_at(lake, 20)
+    begin_at(lake, 10)
+    assert lake.open()[1].state(TOPIC, TOPIC_ID, 0).log_start_offset == 20
+    assert look(lake, log_start_offset=10).decision.log_start_offset == 20
+
+
+def test_others_lay_files_anew_between_the_steps(
+    delta: Lake, fill: Callable[[Lake, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(delta, 4)
+    begin_at(delta, 20)
+    copier, storage, metadata = delta.open()
+    assert isinstance(storage, DeltaStorage) and isinstance(metadata, DeltaMetadata)
+    table = delta.root / "lake" / "topics" / TOPIC
+    update = metadata.update
+
+    def optimize_first(segments: Any) -> None:
+        monkeypatch.setattr(metadata, "update", update)
+        deltalake.DeltaTable(table).optimize.compact()
+        update(segments)
+
+    monkeypatch.setattr(metadata, "update", optimize_first)
+    # All rows are in one file now, which straddles: it stays, and consumers see what they may.
+    Sweeper(storage, metadata, copier, RaisingCrashPoints()).sweep(place())
+    assert delta.records(20) == records(20, 20)
+    begin_at(delta, 40)
+    assert sweeper(delta).sweep(place()).files == 1
+    assert offsets_in_table(delta) == []
+    assert states(delta) == {}
+
+
+def test_all_may_go_and_the_next_range_comes(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+    fill(lake, 2)
+    decision = look(lake, retention_ms=1000).decision
+    assert (decision.log_start_offset, decision.kept) == (20, 0)
+    begin_at(lake, 20)
+    sweeper(lake).sweep(place())
+    state = lake.open()[1].state(TOPIC, TOPIC_ID, 0)
+    assert (state.tiered_end, state.log_start_offset) == (19, 20)
+    lake.copy(copy_request([copy_range(segment(lake.root / "20", 20, 10), 20, 29)]))
+    assert lake.records(20) == records(20, 10)
+
+
+def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    fill(delta, 3)
+    begin_at(delta, 30)
+    sweeper(delta).sweep(place())
+    residue = delta.root / "lake" / "topics" / TOPIC / "_residue" / "partition=0"
+    assert len(list(residue.iterdir())) == 1
+    ending = delta.open()[1].ending(TOPIC, TOPIC_ID, 0, 29)
+    assert (ending.end_offset, ending.producer_snapshot) == (29, b"snapshot")
