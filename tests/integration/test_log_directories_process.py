@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest, DescribeLogDirsRequest
+from kafka_ds.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, DescribeLogDirsRequest
 from kafka_ds.wire.messages.topics import CreatableTopic
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
@@ -44,23 +44,28 @@ class Desk:
         }
         self.broker = BrokerProcess(folder, overrides)
 
-    def create(self) -> None:
+    def create(self, name: str = "t") -> None:
         topic = CreatableTopic(
-            name="t", num_partitions=4, replication_factor=1, assignments=[], configs=[]
+            name=name, num_partitions=4, replication_factor=1, assignments=[], configs=[]
         )
         with RawClient(self.broker.bootstrap) as client:
             answer = client.ask(CreateTopicsRequest(topics=[topic]), 7)
         assert answer.topics[0].error_code == ErrorCode.NONE
 
-    def produce(self, partition: int, value: bytes) -> int:
+    def delete(self, name: str) -> None:
         with RawClient(self.broker.bootstrap) as client:
-            answer = client.ask(produce_request("t", batch_of([value]), partition), 9)
+            answer = client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000), 5)
+        assert answer.responses[0].error_code == ErrorCode.NONE
+
+    def produce(self, partition: int, value: bytes, topic: str = "t") -> int:
+        with RawClient(self.broker.bootstrap) as client:
+            answer = client.ask(produce_request(topic, batch_of([value]), partition), 9)
         code: int = answer.responses[0].partition_responses[0].error_code
         return code
 
-    def fetch(self, partition: int) -> tuple[int, list[bytes | None]]:
+    def fetch(self, partition: int, topic: str = "t") -> tuple[int, list[bytes | None]]:
         with RawClient(self.broker.bootstrap) as client:
-            answer = client.ask(fetch_request("t", 0, partition), 12)
+            answer = client.ask(fetch_request(topic, 0, partition), 12)
         data = answer.responses[0].partitions[0]
         return data.error_code, values_of(data.records) if not data.error_code else []
 
@@ -136,6 +141,43 @@ def test_one_fails_and_then_the_other(tmp_path: Path, free_port: int) -> None:
         assert process is not None
         assert process.wait(20) == 1, "no directory is left"
         assert desk.said("all log directories have failed")
+    finally:
+        desk.broker.stop()
+
+
+def test_topics_are_deleted_and_made_while_a_directory_is_away(
+    tmp_path: Path, free_port: int
+) -> None:
+    desk = Desk(tmp_path, free_port)
+    desk.broker.start()
+    try:
+        desk.create()
+        for partition in range(4):
+            assert desk.produce(partition, b"of the old topic") == ErrorCode.NONE
+        lose(desk.second)
+        desk.produce(1, b"who knows")
+        wait_until("the failure is known", lambda: desk.offline_count() == 1)
+
+        desk.delete("t")
+        desk.create("u")
+        desk.create("t")
+        for partition in range(4):
+            for topic in ("t", "u"):
+                assert desk.produce(partition, b"new", topic) == ErrorCode.NONE
+                assert desk.fetch(partition, topic) == (ErrorCode.NONE, [b"new"])
+        desk.delete("u")
+        assert desk.directories() == {"first": (0, 4), "second": (ErrorCode.KAFKA_STORAGE_ERROR, 0)}
+        assert desk.broker.stop() == 0
+
+        bring_back(desk.second)
+        desk.broker.start()
+        assert desk.offline_count() == 0
+        assert desk.directories() == {"first": (0, 4), "second": (0, 0)}
+        for partition in range(4):
+            assert desk.fetch(partition) == (ErrorCode.NONE, [b"new"])
+        left = [folder.name for folder in desk.second.iterdir() if folder.is_dir()]
+        assert len(left) == 2, "the old topic's"
+        assert all(name.endswith("-stray") for name in left)
     finally:
         desk.broker.stop()
 
