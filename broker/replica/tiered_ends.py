@@ -42,6 +42,7 @@ class TieredEnds:
             around.network, around.clock, client_id=f"broker-{around.node_id}-tiered-ends"
         )
         self._known: dict[FollowedPartition, CopyState] = {}
+        self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,8 +95,11 @@ class TieredEnds:
             try:
                 answer = await self._peers.ask(leader, *address, request, timeout_ms=timeout_ms)
             except (PeerUnreachable, KafkaError) as error:
-                _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)
+                if leader not in self._away:
+                    _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)
+                    self._away.add(leader)
                 return
+            self._away.discard(leader)
             self._take(dict(zip(asked, epochs, strict=True)), answer)
 
     def _take(self, asked: dict[FollowedPartition, int], answer: ListOffsetsResponse) -> None:

@@ -95,6 +95,19 @@ class Copier:
         self._node_id = node_id
         self._crash_points = crash_points
         self._new_id = new_id
+        self._given_up: dict[Key, int] = {}
+
+    def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
+        """The broker does not lead the partition any more: what of it is not committed yet is not. Any thread."""
+        self._given_up[topic_id, partition] = leader_epoch
+
+    def _is_given_up(self, each: _Partition) -> bool:
+        """Whether to go no further with it; asked before each step that takes its time or cannot be undone."""
+        epoch = self._given_up.get((uuid_from_text(each.topic.topic_id), each.partition), -1)
+        if not each.ranges or each.ranges[0].leader_epoch > epoch:
+            return False
+        each.fail("it is led elsewhere by now")
+        return True
 
     def recover(self) -> dict[Key, str]:
         """Settle the attempts that were left STARTED; the partitions where that failed, and why.
@@ -178,7 +191,8 @@ class Copier:
         elif each.ranges[0].start_offset <= state.tiered_end:
             each.fail(f"the lake ends at {state.tiered_end}, inside the range")
             each.ranges = []
-        each.segments = [self._segment(each.topic, topic_id, one) for one in each.ranges]
+        if not self._is_given_up(each):
+            each.segments = [self._segment(each.topic, topic_id, one) for one in each.ranges]
 
     def _segment(self, topic: CopyTopic, topic_id: bytes, one: CopyRange) -> RemoteLogSegment:
         return RemoteLogSegment(
@@ -205,7 +219,11 @@ class Copier:
     def _commit_topic(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
         """Steps 2 and 3: the files of all partitions of a topic, then one commit."""
         for each in partitions:
-            self._write(each)
+            if not self._is_given_up(each):
+                self._write(each)
+        for each in partitions:
+            if self._is_given_up(each):
+                each.written = []
         written = [one for each in partitions for one in each.written]
         if not written:
             return

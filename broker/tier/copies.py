@@ -1,6 +1,7 @@
 """Shell: the copy loop in the broker: looks at the partitions when something happened, asks the worker, acts.
 
-Rules of this file: one copy at a time, so that what rolls meanwhile is copied together next. A log learns of
+Rules of this file: one copy at a time, so that what rolls meanwhile is copied together next. A copy of what is led
+elsewhere by now is given up before its next step: its successor does the same work. A log learns of
 a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in the
 epoch in which the copy began. A failure makes the partition wait; it is never forgotten: the interval
 `remote.log.manager.task.interval.ms` looks at every partition again.
@@ -64,6 +65,7 @@ class CopyLoop:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
+        self._giving_up: set[asyncio.Task[None]] = set()
 
     def look_at(self, key: Key, delay_ms: int = 0) -> None:
         """Something happened to this partition."""
@@ -72,9 +74,24 @@ class CopyLoop:
         self._wake.set()
 
     def forget(self, key: Key) -> None:
-        """This partition is not led here any more."""
-        self.led.pop(key, None)
+        """This partition is not led here any more: a copy of it that is under way goes no further."""
+        led = self.led.pop(key, None)
         self._due.pop(key, None)
+        if led is not None and led.state.phase is Phase.COPYING:
+            task = asyncio.get_running_loop().create_task(self._give_up(led))
+            self._giving_up.add(task)
+            task.add_done_callback(self._giving_up.discard)
+
+    async def _give_up(self, led: Led) -> None:
+        request = {
+            "op": "give_up",
+            "topic_id": uuid_text(led.log.topic_id),
+            "partition": led.log.partition,
+            "leader_epoch": led.leader_epoch,
+        }
+        # A worker that is lost goes no further either.
+        with contextlib.suppress(WorkerLost, WorkerFailed):
+            await self._worker.ask(request)
 
     def stop(self) -> None:
         """Begin nothing more."""

@@ -68,6 +68,7 @@ class Service:
             "offset_for_timestamp": self._offset_for_timestamp,
             "state": self._state,
             "ending": self._ending,
+            "give_up": self._give_up,
         }
 
     def _copy(self, request: Header) -> Answer:
@@ -75,6 +76,12 @@ class Service:
         self._touched.update(each["topic"] for each in request["topics"])
         answer = self._copier.copy(CopyRequest.of(request))
         return {**answer.header(), "complaints": self._fresh_complaints()}, ()
+
+    def _give_up(self, request: Header) -> Answer:
+        # Read by another thread, as the one that copies is at it.
+        topic_id = uuid_from_text(request["topic_id"])
+        self._copier.give_up(topic_id, request["partition"], request["leader_epoch"])
+        return {}, ()
 
     def _fresh_complaints(self) -> int:
         """Of others' commits that put rows in, those that the broker was not told of."""

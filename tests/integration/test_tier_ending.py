@@ -1,4 +1,4 @@
-"""How a partition stood where a range ends, as the lake tells it, against the log that the range came from; fences."""
+"""How a partition stood where a range ends, as the lake tells it, against the log that it came from; fences."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import pytest
 
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
+from broker.system import new_uuid
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import CONFLICT, FAILED, FINISHED, CopyRange
+from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, StorageError
 from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
 from tests.integration.test_tier_faults import Worker
-from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, segment
+from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 from tests.model_runs import examples
 from tests.unit.followed_logs import NOW_MS, content, open_log
 
@@ -173,3 +179,41 @@ def test_a_fence_is_committed_once(store: MemoryStore) -> None:
     before = set(store.objects)
     Worker(store).storage.fence(TOPIC, TOPIC_ID, {0: 5})
     assert set(store.objects) == before
+
+
+class GivesUpAt(CrashPoints):
+    """The leadership of partition 1 is lost at this step."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self._point = point
+        self.copier: Copier | None = None
+
+    def at(self, point: str) -> None:
+        if point == self._point and self.copier is not None:
+            self.copier.give_up(TOPIC_ID, 1, 3)
+
+
+@pytest.mark.parametrize("point", ["after_started", "after_parquet", "after_residue"])
+def test_a_copy_of_what_is_led_elsewhere_by_now_goes_no_further(
+    store: MemoryStore, tmp_path: Path, point: str
+) -> None:
+    settings = TierSettings(node_id=1)
+    points = GivesUpAt(point)
+    copier = Copier(
+        DeltaStorage(store, settings, points, clock=store.clock),
+        DeltaMetadata(store, settings, points, clock=store.clock),
+        node_id=1,
+        crash_points=points,
+        new_id=new_uuid,
+    )
+    points.copier = copier
+    source = segment(tmp_path / "0.log", 0, 10)
+    both = [copy_range(source, 0, 9, partition=number) for number in (0, 1)]
+    outcomes = {each.partition: each for each in copier.copy(copy_request(both)).partitions}
+    assert outcomes[0].outcome == FINISHED
+    assert (outcomes[1].outcome, outcomes[1].tiered_end) == (FAILED, -1)
+    assert Worker(store).storage.state(TOPIC, TOPIC_ID, 1).tiered_end == -1
+    # Elected again, it begins anew; what was said of its former epoch does not concern this one.
+    again = copier.copy(copy_request([copy_range(source, 0, 9, partition=1, epoch=4)])).partitions
+    assert [each.outcome for each in again] == [FINISHED]
