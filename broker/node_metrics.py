@@ -13,7 +13,7 @@ from broker.cluster.metrics import cluster_samples
 from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
-from broker.replica.fetcher_metrics import fetcher_samples
+from broker.replica.fetcher_metrics import fetcher_samples, move_samples
 from broker.tier.metrics import tier_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
@@ -178,6 +178,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
         yield from fetcher_samples(
             node.replica_manager.fetchers, followed, node.clock.monotonic_ms()
         )
+    yield from move_samples(node.moves)
     yield from node.fetching.samples()
     yield from node.isr_proposals.samples()
     yield from group_samples(list(node.groups.shards()))

@@ -14,10 +14,13 @@ from broker.net.metrics_names import Sample, gauge, meter
 if TYPE_CHECKING:
     from broker.replica.fetchers import Fetchers
     from broker.replica.followed import FollowedPartition
+    from broker.replica.moves import LogMoves
 
 _MANAGER = "kafka.server:type=ReplicaFetcherManager,name="
 _STATS = "kafka.server:type=FetcherStats,name="
+_MOVES = "kafka.server:type=ReplicaAlterLogDirsManager,name="
 CLIENT = "Replica"
+MOVES_CLIENT = "ReplicaAlterLogDirs"
 
 LAG = gauge(
     "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
@@ -40,8 +43,24 @@ FAILED_PARTITIONS = gauge(
 DEAD_THREADS = gauge(
     f"{_MANAGER}DeadThreadCount", "Fetchers that ended by a mistake of ours.", "clientId"
 )
+MOVES_MAX_LAG = gauge(
+    f"{_MOVES}MaxLag",
+    "The most offsets that a replica on its way to another log directory has to be given yet.",
+    "clientId",
+)
+FAILED_MOVES = gauge(
+    f"{_MOVES}FailedPartitionsCount",
+    "Replicas that do not move because the directory has failed to which they were to go.",
+    "clientId",
+)
 REQUESTS = meter(f"{_STATS}RequestsPerSec", "Fetches sent to leaders.", "clientId")
 BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches that these brought.", "clientId")
+
+
+def move_samples(moves: LogMoves) -> Iterator[Sample]:
+    """Everything about moves between log directories."""
+    yield MOVES_MAX_LAG, (MOVES_CLIENT,), moves.lag_max
+    yield FAILED_MOVES, (MOVES_CLIENT,), moves.failed_count
 
 
 def fetcher_samples(

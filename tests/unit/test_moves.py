@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from broker.log.futures import FutureLog
+from broker.replica.fetcher_metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
 from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
@@ -37,6 +38,10 @@ def future(bench: MovingBench) -> FutureLog:
     found = bench.manager.futures.get("t", 0)
     assert found is not None
     return found
+
+
+def lags_and_failures(bench: MovingBench) -> list[tuple[object, float]]:
+    return [(metric, value) for metric, _, value in move_samples(bench.moves)]
 
 
 @in_loop
@@ -111,6 +116,7 @@ async def test_another_directory_ends_a_move() -> None:
     while future(bench).log.log_end_offset == 0:
         await asyncio.sleep(0.0005)
     assert 0 < bench.moves.lag_max < 20, "the rate is exceeded"
+    assert dict(lags_and_failures(bench)) == {MOVES_MAX_LAG: bench.moves.lag_max, FAILED_MOVES: 0}
     bench.moves.alter("t", 0, "/c")
     assert future(bench).home.path == "/c"
     bench.moves.alter("t", 0, "/a")
@@ -142,7 +148,7 @@ async def test_a_directory_that_fails_ends_its_moves() -> None:
 
     bench.on_wait = fail
     await move(bench)
-    assert bench.moves.failed_count == 1
+    assert dict(lags_and_failures(bench))[FAILED_MOVES] == 1
     assert bench.manager.failures["/b"] is not None
     assert (bench.log.directory, bench.log.log_end_offset) == ("/a/t-0", 25)
     assert not bench.log.compaction.is_paused
