@@ -14,6 +14,7 @@ from kafka_ds.wire.batch import iterate_headers, read_records
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     CreateTopicsRequest,
+    EndTxnRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
@@ -305,6 +306,53 @@ async def test_an_open_transaction_is_timed_out_by_the_next_coordinator(tmp_path
         await stable(cluster)
         assert await read(cluster, 2) == []
         assert await producer.end(committed=True) is ErrorCode.PRODUCER_FENCED
+
+
+@in_loop
+async def test_a_former_coordinator_confirms_nothing(tmp_path: Path) -> None:
+    """It had said of the transaction before that it was committed, and took the next one's end for a repeat."""
+    async with in_process_cluster(tmp_path, 3, **SETTINGS, request_timeout_ms=2_000) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x")
+        await producer.begin()
+        assert await producer.add(2) is NONE
+        assert await producer.write(2, b"first") is NONE
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        former = cluster.nodes.pop(1)
+        await hear_nothing(former)
+        await cluster.until("another one", lambda: leader(cluster, STATE, 0) is not None)
+        assert await producer.add(2) is NONE
+        assert await producer.write(2, b"second") is NONE
+        end = EndTxnRequest(
+            transactional_id="x",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=True,
+        )
+        answer = await former.ask(end, 4)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await producer.end(committed=False) is NONE
+        await cluster.until("the end", lambda: nothing_is_open(cluster.nodes[3]))
+        assert await read(cluster, 2) == [b"first"]
+
+
+async def hear_nothing(broker: InProcess) -> None:
+    """Cut a broker off from the others and the lake, but not from who asks it here."""
+    node = broker.node
+    for task in node.member._tasks.values():
+        task.cancel()
+    for peers in node.member._peers:
+        peers.close()
+    await node.server.stop_accepting()
+    for connection in node.server.connections:
+        connection.abort()
+
+
+def nothing_is_open(broker: InProcess) -> bool:
+    """Whether no transaction is open in t-2."""
+    found = broker.node.replica_manager.find("t", 2)
+    return found is not None and found.last_stable_offset() == found.log.log_end_offset
 
 
 @in_loop
