@@ -186,7 +186,7 @@ def test_topics_are_found_by_pattern_and_assigned(
         ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies behind.*both-0"),
         ({"endingOffsets": {"both": {"0": 10**6, "1": 0}}}, r"both-0 \[6050, 1000000\).*'failOnDataLoss'"),
         ({"lake": "/no/such/folder"}, "option 'lake'.*/no/such/folder"),
-        ({"lake": "s3://bucket/lake"}, "option 'lake'.*s3"),
+        ({"lake": "gs://bucket/lake"}, "option 'lake'.*gs"),
         ({"tiers": "remote", "isolation": "read_uncommitted"}, "option 'isolation'"),
     ],
 )  # fmt: skip
