@@ -43,6 +43,8 @@ CHUNK_BYTES = 1 << 20
 LAST_BYTES_MAX = 256 << 10
 THROTTLED_SECONDS = 0.1
 ASK_AGAIN_SECONDS = 0.5
+# Orders for replicas that are not here yet; anybody may give them, for anything. The oldest is forgotten first.
+REMEMBERED_MAX = 10_000
 FOLDER_SUFFIX_BYTES = len(".") + 32 + len(names.FUTURE_FOLDER)
 # A copy's batches are its log's, of whatever epoch.
 ANY_EPOCH = (1 << 31) - 1
@@ -101,6 +103,8 @@ class LogMoves:
             future = None
         if log is None:
             manager.preferred[key] = directory.path
+            if len(manager.preferred) > REMEMBERED_MAX:
+                del manager.preferred[next(iter(manager.preferred))]
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{folder} is not here yet")
         if future is not None or manager.home_of(topic, partition) is directory:
             return

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
 
+from broker.log.epochs import LeaderEpochs
+from broker.log.exchange import skip_to
 from broker.log.futures import FutureLog
+from broker.log.moving import Step, is_newer, next_step
 from broker.replica.fetcher_metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
 from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop
 from tests.model_runs import examples
-from tests.unit.moving_bench import TOPIC_ID, MovingBench
+from tests.unit.log_model import client_batch
+from tests.unit.moving_bench import NOW_MS, SMALL, TOPIC_ID, MovingBench
+
+
+@dataclass
+class Extent:
+    """What `moving` looks at."""
+
+    first_base_offset: int
+    log_end_offset: int
+    leader_epochs: LeaderEpochs
+    log_start_offset: int
+
+
+def extent(start: int, end: int, *epochs: tuple[int, int]) -> Extent:
+    return Extent(start, end, LeaderEpochs(epochs), start)
 
 
 async def until_ended(bench: MovingBench) -> None:
@@ -219,6 +238,75 @@ async def test_a_start_inside_a_batch_stays_there() -> None:
     bench.disk.kill()
     bench.start()
     assert (bench.log.directory, bench.log.log_start_offset) == ("/b/t-0", 3)
+
+
+@in_loop
+async def test_producers_are_known_whose_batches_are_gone() -> None:
+    bench = MovingBench()
+    batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=9, producer_epoch=2, base_sequence=0)
+    bench.log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    bench.append(20)
+    bench.log.advance_log_start_offset(18)
+    bench.log.delete_local_segments(bench.clock.ms)
+    assert bench.log.first_base_offset > 0
+    await move(bench)
+    bench.disk.kill()
+    bench.start()
+    assert bench.log.directory == "/b/t-0"
+    again = client_batch(1, timestamp_ms=NOW_MS, producer_id=9, producer_epoch=2, base_sequence=0)
+    assert bench.log.append(memoryview(again), leader_epoch=0, now_ms=NOW_MS).duplicate
+
+
+@in_loop
+async def test_a_log_whose_end_compaction_took() -> None:
+    bench = MovingBench(replace(SMALL, cleanup_policy=frozenset({"compact"})))
+    bench.append(5)
+    skip_to(bench.log, 9, NOW_MS)
+    await move(bench)
+    assert (bench.log.directory, bench.log.log_end_offset) == ("/b/t-0", 9)
+    bench.append(1)
+    assert bench.log.log_end_offset == 10
+
+
+@in_loop
+async def test_what_is_durable_stays_durable_while_a_log_moves() -> None:
+    """With flush.messages a producer is told when the disk has it: so has the new directory's before the old goes."""
+    bench = MovingBench()
+    bench.append(20)
+    durable: list[int] = []
+
+    def write() -> None:
+        bench.append(4)
+        bench.log.flush(wait=True)
+        durable.append(bench.log.recovery_point)
+
+    bench.on_wait = write
+    await move(bench)
+    assert durable == [24]
+    assert bench.log.recovery_point == 24
+
+
+@pytest.mark.parametrize(
+    ("log", "copy", "step"),
+    [
+        (extent(0, 10, (0, 0)), extent(0, 10, (0, 0)), Step.NOTHING),
+        (extent(0, 10, (0, 0)), extent(0, 4, (0, 0)), Step.COPY),
+        (extent(0, 10, (0, 0)), extent(0, 12, (0, 0)), Step.CUT),
+        (extent(0, 10, (0, 0), (2, 5)), extent(0, 7, (0, 0), (1, 5)), Step.CUT),
+        (extent(0, 10, (0, 0), (2, 5)), extent(0, 5, (0, 0)), Step.COPY),
+        (extent(6, 10, (0, 6)), extent(0, 4, (0, 0)), Step.BEGIN_ANEW),
+        (extent(0, 3, (0, 0)), extent(5, 8, (0, 5)), Step.BEGIN_ANEW),
+    ],
+)
+def test_what_comes_next(log: Extent, copy: Extent, step: Step) -> None:
+    assert next_step(log, copy) is step
+
+
+def test_which_is_newer() -> None:
+    old, longer, later = extent(0, 5, (1, 0)), extent(0, 6, (1, 0)), extent(0, 3, (1, 0), (2, 2))
+    assert is_newer(longer, old)
+    assert is_newer(later, longer)
+    assert not is_newer(old, old)
 
 
 @in_loop
