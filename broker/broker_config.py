@@ -302,7 +302,9 @@ class BrokerConfig:
         50, "The partitions of __consumer_offsets when it is created.", low=1
     )
     offsets_topic_replication_factor: int = i16(
-        3, "The most replicas of __consumer_offsets when it is created.", low=1
+        3,
+        "The replicas of __consumer_offsets; unless it is set, no more than there are brokers.",
+        low=1,
     )
     offsets_topic_segment_bytes: int = i32(
         100 * _MIB, "The segment.bytes of __consumer_offsets when it is created.", low=1 << 20
@@ -325,7 +327,9 @@ class BrokerConfig:
         50, "The partitions of __transaction_state when it is created.", low=1
     )
     transaction_state_log_replication_factor: int = i16(
-        3, "The most replicas of __transaction_state when it is created.", low=1
+        3,
+        "The replicas of __transaction_state; unless it is set, no more than there are brokers.",
+        low=1,
     )
     transaction_state_log_load_buffer_size: int = i32(
         5 * _MIB,
