@@ -23,7 +23,18 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_SECONDS = 5.0
 # A worker that was only asked for what keeps the metadata tidy is not kept waiting for more of it.
 BRIEF_IDLE_MS = 5_000
-BRIEF_OPERATIONS = frozenset({"materialise", "state", "delete_topic", "fence", "ending"})
+BRIEF_OPERATIONS = frozenset(
+    {
+        "materialise",
+        "state",
+        "delete_topic",
+        "fence",
+        "ending",
+        "move_log_start",
+        "survey",
+        "sweep",
+    }
+)
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
 # allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast.
 ENVIRONMENT = {

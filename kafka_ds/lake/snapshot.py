@@ -27,6 +27,7 @@ from kafka_ds.lake.names import (
     AppIdKind,
     app_id,
     complaint_mark,
+    parse_app_id,
     quarantined_path,
     resolve_path,
     topic_table,
@@ -222,6 +223,19 @@ class TopicSnapshot(TableSnapshot):
             found = uuid_from_text(text)
             return None if found == NO_UUID else found
         return None
+
+    def partitions(self) -> list[int]:
+        """The partitions that have rows or had them: where retention took all out, their numbers stay."""
+        found = set(self.index.partitions())
+        names = [parse_app_id(each) for each in self.txns]
+        found.update(
+            each.partition
+            for each in names
+            if each is not None
+            and each.kind is AppIdKind.TIERED_END
+            and each.topic_id == self.topic_id
+        )
+        return sorted(found)
 
     def tiered_end(self, partition: int) -> int | None:
         """The last offset that is in the table, by the number that each copy leaves."""

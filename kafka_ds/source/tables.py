@@ -57,7 +57,7 @@ class LakeTables:
             snapshot = self._snapshot(name)
             topic_id = None if snapshot is None else snapshot.topic_id
             if snapshot is not None and topic_id is not None:
-                partitions = snapshot.index.partitions()
+                partitions = snapshot.partitions()
                 found[name] = Topic(
                     name=name,
                     topic_id=topic_id,
@@ -74,7 +74,7 @@ class LakeTables:
         if topic_id not in (NO_UUID, snapshot.topic_id):
             return {}
         found: dict[int, LakeView] = {}
-        for partition in snapshot.index.partitions():
+        for partition in snapshot.partitions():
             last = snapshot.tiered_end(partition)
             if last is not None:
                 found[partition] = LakeView(

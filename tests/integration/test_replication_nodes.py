@@ -19,7 +19,12 @@ from tests.in_process import Cluster, batch_of, in_process_cluster
 from tests.loops import in_loop
 from tests.unit.followed_logs import content
 
-QUICK = {"replica_fetch_backoff_ms": 20, "replica_fetch_wait_max_ms": 100}
+QUICK = {
+    "replica_fetch_backoff_ms": 20,
+    "replica_fetch_wait_max_ms": 100,
+    # The records are of 2023.
+    "log_retention_ms": -1,
+}
 
 
 async def create(cluster: Cluster, *replicas: int, **configs: object) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kafka_ds.lake.actions import remove_action
 from kafka_ds.lake.intent import Intent, PartitionIntent
 from kafka_ds.lake.names import data_file, topic_table
 from kafka_ds.lake.parquet import write_rows
@@ -96,6 +97,20 @@ class Lake:
         """Commit a log start offset; the files stay."""
         intent = PartitionIntent(partition=partition, leader_epoch=0, log_start_offset=offset)
         return self._commit("LOG START", intent)
+
+    def remove_all(self, partition: int) -> int:
+        """Commit the removal of a partition's files, as retention does below the log start."""
+        removes = tuple(
+            remove_action(
+                path=each.action_path,
+                partition_values={"partition": str(partition)},
+                size=each.size,
+                deleted_ms=T0_MS,
+            )
+            for each in self.table.read().index.files(partition)
+        )
+        intent = PartitionIntent(partition=partition, leader_epoch=0, removes=removes)
+        return self._commit("EXPIRE", intent)
 
     def _commit(self, operation: str, partition: PartitionIntent) -> int:
         intent = Intent(operation=operation, topic_id=self.topic_id, partitions=(partition,))

@@ -21,6 +21,7 @@ from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.reading import DataLoss, PlanGone, ReadConfig, read_task, report_loss
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from kafka_ds.source.survey import Survey
+from kafka_ds.source.tables import LakeTables
 from kafka_ds.source.where import parse_where
 from tests.unit.source_lake import T0_MS, Lake, Row, record_batch
 
@@ -207,6 +208,19 @@ def test_rows_below_the_log_start_are_not_read(lake: Lake) -> None:
     filled(lake, 1000)
     lake.move_log_start(0, 250)
     assert offsets(rows(lake, "partition = 0", ("partition", "offset")))[0] == (0, 250)
+
+
+def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: Lake) -> None:
+    """Its end must not seem to go back to 0 for who has read it."""
+    lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
+    lake.add(1, [record_batch([Row(offset=n) for n in range(5)])])
+    lake.move_log_start(0, 100)
+    lake.remove_all(0)
+    tables = LakeTables(lake.uri)
+    view = tables.views(lake.topic, lake.topic_id)[0]
+    assert (view.start, view.end, view.files) == (100, 100, ())
+    assert sorted(tables.topics(None)[lake.topic].partitions) == [0, 1]
+    assert offsets(rows(lake, names=("partition", "offset"))) == [(1, n) for n in range(5)]
 
 
 def test_holes_and_empty_ranges_are_no_loss(lake: Lake) -> None:
