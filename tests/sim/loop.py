@@ -11,6 +11,7 @@ paused (SIGSTOP) gets its callbacks when it goes on, in their order, while time 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import concurrent.futures
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
@@ -121,6 +122,16 @@ class SimLoop(asyncio.BaseEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._kept.append(task)
         return task
+
+    def dispose(self) -> None:
+        """The end of a run: what tasks have left to do is done now, not by a garbage collection in another test."""
+        for task in self._kept:
+            if not task.done():
+                # What a task does when it is given up is of no interest any more, nor whether it can.
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        self._kept.clear()
+        self.close()
 
     # -- what BaseEventLoop leaves to its heirs ----------------------------------------------------
 

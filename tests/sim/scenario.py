@@ -76,6 +76,8 @@ class Scenario:
                 f"seed {self.world.seed} at {loop.time():.3f} s: {error!r}\n"
                 f"{happened}\n{failures}\n{situation}"
             ) from error
+        finally:
+            loop.dispose()
 
     def _situation(self) -> Iterator[str]:
         """Who is where, for whoever has to understand a failure."""
