@@ -16,3 +16,17 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+async def turns(count: int = 50) -> None:
+    """Give the running event loop so many turns: what can happen without time going on has happened then."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let time go on in the running event loop: what was to be called until then is called, and what follows of it."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    loop.time = lambda: time() + seconds  # type: ignore[method-assign]
+    await turns()

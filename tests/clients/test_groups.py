@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,10 +144,7 @@ def test_a_member_that_vanishes_is_replaced_when_its_session_is_over(
         find = FindCoordinatorRequest(key=topic)
         wait_until("a coordinator", lambda: client.ask(find, 0).error_code == 0)
         assert client.ask(request, 3).generation_id == 1
-    began = time.monotonic()
-    member = LibrdkafkaMember(groups.bootstrap, topic, topic).has(PARTITIONS)
-    assert time.monotonic() - began < 10
-    member.leave()
+    LibrdkafkaMember(groups.bootstrap, topic, topic).has(PARTITIONS).leave()
 
 
 # -- cooperative rebalancing --------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.in_process import (
     produce_request,
     values_of,
 )
-from tests.loops import in_loop
+from tests.loops import in_loop, turns
 from tests.unit.follower_desk import EPOCH, Desk, desk
 
 
@@ -376,7 +376,7 @@ async def test_records_are_deleted_when_no_replica_has_them(memory_path: Path) -
         task = asyncio.ensure_future(waiting.result)
         moved = {"log_start_offset": 1}
         await leader.fetch(2, 2, fields=moved)
-        await asyncio.sleep(0.02)
+        await turns()
         assert not task.done()
         assert (await leader.fetch(3, 2, fields=moved)).log_start_offset == 1
         (result,) = (await asyncio.wait_for(task, 2)).topics[0].partitions

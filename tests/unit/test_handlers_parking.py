@@ -4,6 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from broker.net.dispatch import Waiting
 from kafka_ds.wire.batch import ControlType, end_transaction_marker
@@ -12,7 +15,7 @@ from kafka_ds.wire.messages import DeleteTopicsRequest, FetchRequest
 from kafka_ds.wire.messages.data import FetchPartition
 from kafka_ds.wire.messages.topics import DeleteTopicState
 from tests.in_process import NOW_MS, InProcess, batch_of, fetch_request, in_process, values_of
-from tests.loops import in_loop
+from tests.loops import in_loop, pass_time, turns
 
 
 def append_own(broker: InProcess, batch: bytes) -> None:
@@ -179,7 +182,7 @@ async def test_a_commit_wakes_a_committed_reader_and_not_before(memory_path: Pat
             batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0,
                      is_transactional=True),
         )  # fmt: skip
-        await asyncio.sleep(0.01)
+        await turns()
         assert not task.done()
         append_own(
             broker,
@@ -200,3 +203,29 @@ async def test_many_appends_of_one_turn_become_one_answer(memory_path: Path) -> 
             partition.append(memoryview(bytearray(batch_of([b"a"]))), acks=1, now_ms=NOW_MS)
         response, _ = await task
         assert len(values_of(b"".join(response.responses[0].partitions[0].records))) == 5
+
+
+@in_loop
+async def test_waiting_costs_nothing(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        request = fetch_request("t", 0, max_wait_ms=60_000)
+        tasks = [await park(broker, request) for _ in range(50)]
+        looked: list[Log] = []
+        read = Log.read
+
+        def counting(log: Log, *args: Any, **named: Any) -> Any:
+            looked.append(log)
+            return read(log, *args, **named)
+
+        monkeypatch.setattr(Log, "read", counting)
+        for _ in range(50):
+            await pass_time(1)
+        assert not looked
+        assert not any(task.done() for task in tasks)
+        await broker.produce("t", batch_of([b"a"]))
+        for task in tasks:
+            response, _ = await task
+            records = b"".join(response.responses[0].partitions[0].records)
+            assert values_of(records) == [b"a"]
+        assert len(looked) == 50

@@ -14,7 +14,7 @@ from kafka_ds.wire.messages.brokers import (
     AlterPartitionResponseTopic,
 )
 from tests.in_process import batch_of, in_process
-from tests.loops import in_loop
+from tests.loops import in_loop, pass_time
 from tests.unit.follower_desk import EPOCH, Desk, desk
 
 
@@ -132,7 +132,7 @@ async def test_nothing_is_asked_for_what_metadata_have_overtaken(memory_path: Pa
         await leader.fetch(2, 0)
         await until(lambda: proposals.failed)
         await leader.replicate((1, 2))
-        await asyncio.sleep(0.1)
+        await pass_time(60)
         assert len(controller.asked) == 1
         assert leader.partition.leader.isr == {1, 2}
 
@@ -147,7 +147,7 @@ async def test_a_broker_that_stops_asks_nothing_more(memory_path: Path) -> None:
         await until(lambda: controller.asked)
         proposals.stop()
         controller.may_answer.set()
-        await asyncio.sleep(0.05)
+        await pass_time(60)
         assert leader.partition.leader.isr == {1}
         await broker.produce("t", batch_of([b"a"]), acks=1)
         await leader.fetch(3, 1)
