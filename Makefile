@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= 200
+# Tests of one file run one after the other, files on so many cores.
+CORES  ?= 2
 
 .PHONY: demo test test-slow bench sim lint format java clean help
 .DEFAULT_GOAL := help
@@ -36,7 +38,7 @@ demo: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.demo
 
 test: $(STAMP) java
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow"
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(CORES) --dist loadfile
 
 test-slow: $(STAMP) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest

@@ -11,8 +11,8 @@ paused (SIGSTOP) gets its callbacks when it goes on, in their order, while time 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import concurrent.futures
+import contextlib
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
