@@ -1,0 +1,172 @@
+"""The leader's loop of retention: the order of its steps, and where they end when the lead is lost in between."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.log.config import LogConfig
+from broker.tier.child import WorkerLost
+from broker.tier.crash_points import CrashPoints
+from broker.tier.expiration import Decision
+from broker.tier.expiring import ExpirationLoop
+from broker.tier.metrics import TierMetrics
+from broker.tier.policy import CopyState
+from broker.tier.settings import TierSettings
+from tests.fakes.memory_disk import ManualClock
+
+KEY = (b"t" * 16, 0)
+
+
+class Desk:
+    """A loop over one led partition, a worker that answers as told, and what happened in which order."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.decision = Decision(log_start_offset=10, expired=1, expired_bytes=100)
+        self.in_table = 10
+        self.below = 0
+        self.when: dict[str, Callable[[], None]] = {}
+        self.metrics = TierMetrics()
+        self.clock = ManualClock()
+        state = CopyState()
+        state.learnt(99, 0)
+        log = SimpleNamespace(
+            topic="t",
+            topic_id=KEY[0],
+            partition=0,
+            config=LogConfig(retention_ms=1000),
+            log_start_offset=0,
+            committed_offset=100,
+        )
+        self.led = self.lead(log, state)
+        self.all: dict[Any, Any] = {KEY: self.led}
+        self.loop = ExpirationLoop(
+            TierSettings(remote_log_manager_task_interval_ms=1),
+            self.clock,
+            self,  # type: ignore[arg-type]
+            self.metrics,
+            CrashPoints(),
+            self.all,
+            self.agree,
+        )
+
+    @staticmethod
+    def lead(log: Any, state: CopyState) -> Any:
+        return SimpleNamespace(
+            log=log,
+            key=KEY,
+            name="t-0",
+            leader_epoch=1,
+            state=state,
+            lake_log_start=0,
+            last_stable_offset=lambda: 100,
+            lineage=list,
+        )
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+        self.happened.append(request["op"])
+        self.when.get(request["op"], lambda: None)()
+        return getattr(self, request["op"])(), memoryview(b"")
+
+    def survey(self) -> dict[str, Any]:
+        found = {
+            "decision": self.decision.header(),
+            "is_counted": True,
+            "segments": 5,
+            "size_bytes": 500,
+            "below": self.below,
+            "below_bytes": self.below * 100,
+            "milliseconds": 3,
+        }
+        return {"partitions": [found]}
+
+    def move_log_start(self) -> dict[str, Any]:
+        return {"log_start_offset": self.in_table}
+
+    def sweep(self) -> dict[str, Any]:
+        return {"segments": 1, "size_bytes": 100, "files": 1}
+
+    def agree(self, led: Any) -> None:
+        self.happened.append("log")
+        led.log.log_start_offset = led.lake_log_start
+
+    def depose(self) -> None:
+        """Led anew, in another epoch: what was remembered is not of it."""
+        self.all[KEY] = self.lead(self.led.log, self.led.state)
+
+    def rounds(self, count: int = 1) -> list[str]:
+        async def go() -> None:
+            for _ in range(count):
+                await self.loop._round()
+
+        asyncio.run(go())
+        happened, self.happened = self.happened, []
+        return happened
+
+
+def test_the_table_knows_before_the_log_and_rows_go_last() -> None:
+    desk = Desk()
+    assert desk.rounds() == ["survey", "move_log_start", "log", "sweep"]
+    assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
+    assert desk.metrics.topics.of("t").delete_requests == 1
+    holding = desk.metrics.holdings["t", 0]
+    assert (holding.segments, holding.size_bytes, holding.delete_lag_segments) == (4, 400, 0)
+
+
+def test_without_a_reason_nobody_is_asked() -> None:
+    desk = Desk()
+    desk.rounds()
+    assert desk.rounds(3) == []
+    desk.led.log.config = LogConfig(retention_ms=999)
+    desk.decision = Decision(log_start_offset=10)
+    assert desk.rounds(3) == ["survey"]
+    desk.led.state.learnt(199, 0)
+    assert desk.rounds(3) == ["survey"]
+    # DeleteRecords: the table was told of it by others.
+    desk.led.log.log_start_offset = 20
+    desk.decision, desk.below = Decision(log_start_offset=20), 1
+    assert desk.rounds(3) == ["survey", "sweep"]
+
+
+@pytest.mark.parametrize(
+    ("step", "happened"),
+    [("survey", ["survey"]), ("move_log_start", ["survey", "move_log_start"])],
+)
+def test_who_loses_the_lead_between_two_steps_takes_none_after(
+    step: str, happened: list[str]
+) -> None:
+    desk = Desk()
+    desk.when[step] = desk.depose
+    assert desk.rounds() == happened
+    assert desk.led.log.log_start_offset == 0
+
+
+def test_who_is_fenced_moves_nothing_of_its_own() -> None:
+    desk = Desk()
+    desk.in_table = 5
+    assert desk.rounds() == ["survey", "move_log_start"]
+    assert desk.led.log.log_start_offset == 0
+
+
+def test_what_failed_is_counted_and_asked_again_later() -> None:
+    desk = Desk()
+
+    def lose() -> None:
+        raise WorkerLost("gone")
+
+    desk.when["sweep"] = lose
+    assert desk.rounds(3) == ["survey", "move_log_start", "log", "sweep"]
+    assert desk.metrics.topics.of("t").delete_errors == 1
+    del desk.when["sweep"]
+    desk.decision, desk.below = Decision(log_start_offset=10), 1
+    desk.clock.ms += 1_000
+    assert desk.rounds() == ["survey", "sweep"]
+
+
+def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:
+    desk = Desk()
+    desk.led.lake_log_start = None
+    assert desk.rounds() == []
