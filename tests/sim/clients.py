@@ -10,35 +10,29 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kafka_ds.wire.batch import Record, build_batch, iterate_headers, read_records
+from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    FetchRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
-    ListOffsetsRequest,
     MetadataRequest,
     ProduceRequest,
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.data import (
-    FetchPartition,
-    FetchPartitionData,
-    FetchTopic,
     PartitionProduceData,
     TopicProduceData,
 )
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
 from tests.sim.network import SimNetwork
 from tests.sim.wire import WireConnection
 
 TROUBLE = (ConnectionError, TimeoutError, MalformedFrame)
 EPOCH_MS = 1_700_000_000_000
-LATEST = -1
-READ_COMMITTED = 1
+# How long a client waits for an answer before it gives the connection up; what it asked for may happen all the same.
+PATIENCE_SECONDS = (10.0, 10.0, 2.0, 0.4)
 
 Partition = tuple[str, int]
 
@@ -62,6 +56,8 @@ class History:
     # By number: True committed, False aborted, None unknown.
     outcomes: dict[int, bool | None] = field(default_factory=dict)
     trouble: list[str] = field(default_factory=list)
+    # The producers with sequences. What another one has given up waiting for may still be appended, late.
+    ordered: set[bytes] = field(default_factory=set)
 
 
 class Client:
@@ -78,6 +74,7 @@ class Client:
         self._leaders: dict[Partition, int] = {}
         # The newest leader epoch that was heard of: older metadata tell nothing (KIP-320).
         self._epochs: dict[Partition, int] = {}
+        self.patience_seconds = random.choice(PATIENCE_SECONDS)
 
     async def connection(self, address: tuple[str, int]) -> WireConnection:
         found = self._connections.get(address)
@@ -90,7 +87,11 @@ class Client:
         """Ask whoever answers."""
         places = list(dict.fromkeys([*self._brokers.values(), *self._bootstrap]))
         address = self.random.choice(places)
-        return await (await self.connection(address)).ask(request, version)
+        return await self.ask(await self.connection(address), request, version)
+
+    async def ask(self, connection: WireConnection, request: Any, version: int) -> Any:
+        """Ask, and wait as long as this client does."""
+        return await connection.ask(request, version, seconds=self.patience_seconds)
 
     async def leader(self, partition: Partition) -> WireConnection:
         """Whoever leads the partition now, as far as anybody knows."""
@@ -99,6 +100,15 @@ class Client:
             if self._leaders.get(partition, -1) not in self._brokers:
                 await asyncio.sleep(0.1 + self.random.random() * 0.2)
         return await self.connection(address)
+
+    async def broker(self, node_id: int) -> WireConnection | None:
+        """This broker, if it is there as far as anybody knows."""
+        address = self._brokers.get(node_id)
+        return await self.connection(address) if address is not None else None
+
+    def leader_id(self, partition: Partition) -> int:
+        """Who leads it as far as this client knows; -1 for unknown."""
+        return self._leaders.get(partition, -1)
 
     async def refresh(self, topic: str) -> None:
         request = MetadataRequest(
@@ -153,6 +163,7 @@ class Producer(Client):
         self._count = 0
 
     async def become_idempotent(self) -> None:
+        self.history.ordered.add(self.name.encode())
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         while True:
             try:
@@ -215,7 +226,7 @@ class Producer(Client):
         self, partition: Partition, request: ProduceRequest
     ) -> tuple[ErrorCode | None, int]:
         try:
-            answer = await (await self.leader(partition)).ask(request, 11)
+            answer = await self.ask(await self.leader(partition), request, 11)
         except TROUBLE:
             return None, -1
         result = answer.responses[0].partition_responses[0]
@@ -234,6 +245,7 @@ class TransactionalProducer(Producer):
 
     async def begin(self) -> None:
         """Get a producer id; whatever was open is ended by the coordinator."""
+        self.history.ordered.add(self.name.encode())
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=30_000
         )
@@ -245,7 +257,8 @@ class TransactionalProducer(Producer):
     async def _settled(self, request: Any, version: int) -> Any:
         while True:
             try:
-                answer = await (await self.coordinator(self.transactional_id)).ask(request, version)
+                coordinator = await self.coordinator(self.transactional_id)
+                answer = await self.ask(coordinator, request, version)
             except TROUBLE:
                 await self.pause()
                 continue
@@ -307,109 +320,3 @@ def _codes(answer: Any) -> set[ErrorCode]:
         for topic in answer.results_by_topic_v3_and_below
         for result in topic.results_by_partition
     }
-
-
-class Consumer(Client):
-    """Reads one partition from its start."""
-
-    def __init__(self, *args: Any, partition: Partition, isolation_level: int) -> None:
-        super().__init__(*args)
-        self.partition = partition
-        self.isolation_level = isolation_level
-        self.position = 0
-        self.read: list[tuple[int, bytes]] = []
-
-    async def poll(self) -> None:
-        """Read what there is; trouble is waited out."""
-        try:
-            data = await self._fetch()
-        except TROUBLE:
-            self.forget(self.partition)
-            await self.pause()
-            return
-        code = ErrorCode(data.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise AssertionError(f"{self.partition}: {self.position} is out of range")
-        if code is not ErrorCode.NONE:
-            self.forget(self.partition)
-            await self.pause()
-            return
-        self._take(data)
-
-    async def _fetch(self) -> FetchPartitionData:
-        topic, index = self.partition
-        leader = await self.leader(self.partition)
-        wanted = FetchPartition(
-            partition=index,
-            current_leader_epoch=self.epoch(self.partition),
-            fetch_offset=self.position,
-            partition_max_bytes=1 << 20,
-        )
-        request = FetchRequest(
-            max_wait_ms=300,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            isolation_level=self.isolation_level,
-            topics=[FetchTopic(topic=topic, partitions=[wanted])],
-        )
-        answer = await leader.ask(request, 11)
-        found: FetchPartitionData = answer.responses[0].partitions[0]
-        return found
-
-    def _take(self, data: FetchPartitionData) -> None:
-        records = memoryview(data.records or b"")
-        aborted = sorted(
-            (each.first_offset, each.producer_id) for each in data.aborted_transactions or []
-        )
-        open_aborts: set[int] = set()
-        for position, header in iterate_headers(records):
-            last = header.base_offset + header.last_offset_delta
-            while aborted and aborted[0][0] <= last:
-                open_aborts.add(aborted.pop(0)[1])
-            if header.is_control:
-                open_aborts.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in open_aborts):
-                self._keep(records, position, header)
-            self.position = max(self.position, last + 1)
-
-    def _keep(self, records: memoryview, position: int, header: Any) -> None:
-        for record in read_records(records, position, header):
-            if record.offset >= self.position:
-                assert record.value is not None
-                self.read.append((record.offset, bytes(record.value)))
-
-    async def end_offset(self) -> int | None:
-        """Where the partition ends for this reader, if its leader says so."""
-        topic, index = self.partition
-        try:
-            leader = await self.leader(self.partition)
-        except TROUBLE:
-            self.forget(self.partition)
-            return None
-        request = ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=self.isolation_level,
-            topics=[
-                ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=index,
-                            current_leader_epoch=self.epoch(self.partition),
-                            timestamp=LATEST,
-                        )
-                    ],
-                )
-            ],
-        )
-        try:
-            answer = await leader.ask(request, 5)
-        except TROUBLE:
-            self.forget(self.partition)
-            return None
-        found = answer.topics[0].partitions[0]
-        if found.error_code != ErrorCode.NONE:
-            self.forget(self.partition)
-            return None
-        offset: int = found.offset
-        return offset

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from broker.cluster.events import PartitionRegistration
 from tests.sim.world import Host, World
 
 RESTART_SECONDS_MAX = 15.0
 PAUSE_SECONDS = (2.0, 20.0)
 CUT_SECONDS_MAX = 15.0
 CLOCK_JUMP_MS_MAX = 3_600_000
+MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,8 @@ class Plan:
 
     kinds: tuple[str, ...]
     every_seconds: float = 3.0
+    # How long faults last, as a part of what they may.
+    scale: float = 1.0
 
 
 ALL = (
@@ -38,7 +42,13 @@ ALL = (
     "lake_loses_answers",
     "clock_jump",
     "disk_full",
+    "crash_and_back",
+    "blackout",
+    "slow_for_clients",
+    "log_dir_fails",
 )
+# While it is seen whether several that have lost something at once are missed, nothing else goes wrong but this.
+HARMLESS = ("lake_away", "lake_fails", "lake_loses_answers", "clock_jump", "slow_for_clients")
 
 
 class Faults:
@@ -54,6 +64,9 @@ class Faults:
         self.crashed: set[int] = set()
         # Those that will end by themselves.
         self._doomed: set[int] = set()
+        self._is_dark = False
+        # Those whose disk has forgotten something that they have not got again.
+        self._incomplete: set[int] = set()
         for host in world.hosts:
             host.on_halt = self._crashed
         self.truth = world.truth
@@ -65,6 +78,8 @@ class Faults:
             await asyncio.sleep(self._random.random() * 2 * self._plan.every_seconds)
             self._remember()
             kind = self._random.choice(self._plan.kinds)
+            if self._is_dark and kind not in HARMLESS:
+                continue
             host = self._random.choice(self._world.hosts)
             line = getattr(self, f"_{kind}")(host)
             if line:
@@ -92,7 +107,7 @@ class Faults:
                 undo()
 
         self._healing.append(undo)
-        self._world.loop.call_later(seconds, once)
+        self._world.loop.call_later(seconds * self._plan.scale, once)
 
     def _restart_later(self, host: Host) -> None:
         def start() -> None:
@@ -101,6 +116,9 @@ class Faults:
                 host.start()
 
         self._later(self._random.random() * RESTART_SECONDS_MAX, start)
+
+    def _start_at_once(self, host: Host) -> None:
+        self._later(0.0, lambda: None if host.is_up else host.start())
 
     # -- processes and machines --------------------------------------------------------------------
 
@@ -114,9 +132,7 @@ class Faults:
     def _power(self, host: Host) -> str | None:
         if not host.is_up or not self._may_go_down(host, forgets=True):
             return None
-        self.forgetful.add(host.node_id)
-        host.lose_power()
-        self._restart_later(host)
+        self._forgets(host)
         return f"{host.name} loses power"
 
     # -- what the cluster must bear ----------------------------------------------------------------
@@ -132,10 +148,11 @@ class Faults:
         forgetful = self.forgetful | ({host.node_id} if forgets else set())
         unclean = self.forgetful | self.crashed | self._doomed | {host.node_id}
         for topic in self.truth.image().topics.values():
-            least = int(topic.configs.get("min.insync.replicas", 1))
+            least = int(topic.configs.get(MIN_ISR, self._world.settings.get(MIN_ISR, "1")))
             for each in topic.partitions.values():
                 counting = {*each.isr, *each.elr}
-                if forgets and not counting - unclean:
+                if not counting - unclean and (forgets or self._incomplete):
+                    # Then the last leader leads again, whatever it has (KIP-966): it must have everything.
                     return False
                 going = counting & unclean
                 if counting & forgetful and (
@@ -152,10 +169,78 @@ class Faults:
             if registered is not None and host.broker_epoch == registered.broker_epoch:
                 self.forgetful.discard(node_id)
                 self.crashed.discard(node_id)
+        for node_id in self._incomplete - self.forgetful:
+            mine = [p for p in self._partitions() if node_id in p.replicas]
+            if all(node_id in each.isr for each in mine):
+                self._incomplete.discard(node_id)
+        if not self.forgetful:
+            self._is_dark = False
+
+    def _partitions(self) -> list[PartitionRegistration]:
+        topics = self.truth.image().topics.values()
+        return [each for topic in topics for each in topic.partitions.values()]
+
+    def _forgets(self, host: Host) -> None:
+        self.forgetful.add(host.node_id)
+        self._incomplete.add(host.node_id)
+        host.lose_power()
+        self._restart_later(host)
 
     def _crashed(self, host: Host) -> None:
         self.crashed.add(host.node_id)
         self._restart_later(host)
+
+    def _crash_and_back(self, host: Host) -> str | None:
+        """The cluster may not have seen that it was away."""
+        if not host.is_up or not self._may_go_down(host, forgets=False):
+            return None
+        host.kill()
+        self.crashed.add(host.node_id)
+        self._start_at_once(host)
+        return f"kill -9 {host.name}, which starts again at once"
+
+    def _blackout(self, host: Host) -> str | None:
+        """Power is lost by as many at once as leave each partition one member who has everything."""
+        image = self.truth.image()
+        partitions = self._partitions()
+        is_well = (
+            not (self._healing or self.forgetful or self.crashed or self._doomed)
+            and not self._world.fabric.slow_seconds
+            and all(not broker.fenced for broker in image.brokers.values())
+            and all(each.is_up for each in self._world.hosts)
+            and all(set(each.isr) == set(each.replicas) for each in partitions)
+        )
+        if not is_well:
+            return None
+        victims = [host]
+        for other in self._random.sample(self._world.hosts, len(self._world.hosts)):
+            gone = {each.node_id for each in (*victims, other)}
+            if other is not host and all(set(each.isr) - gone for each in partitions):
+                victims.append(other)
+        if not all(set(each.isr) - {host.node_id} for each in partitions):
+            return None
+        self._is_dark = True
+        for each in victims:
+            self._forgets(each)
+        return f"{', '.join(each.name for each in victims)} lose power at once"
+
+    def _log_dir_fails(self, host: Host) -> str | None:
+        """A disk does nothing any more; later it is found to be well, and the broker is started again."""
+        if not host.is_up or host.disk.broken or not self._may_go_down(host, forgets=False):
+            return None
+        folder = self._random.choice(host.log_dirs)
+        self._doomed.add(host.node_id)
+        host.disk.broken.add(folder)
+
+        def undo() -> None:
+            host.disk.broken.clear()
+            self._doomed.discard(host.node_id)
+            if host.process is not None and host.process.is_paused:
+                host.process.resume()
+            self._stop(host)
+
+        self._later(self._random.random() * 10, undo)
+        return f"{folder} of {host.name} fails"
 
     def _stop(self, host: Host) -> str | None:
         node = host.node
@@ -187,6 +272,7 @@ class Faults:
         process.pause()
         seconds = self._random.uniform(*PAUSE_SECONDS)
         self._later(seconds, process.resume)
+        seconds *= self._plan.scale
         return f"{host.name} is paused for {seconds:.1f} s"
 
     # -- ways --------------------------------------------------------------------------------------
@@ -226,6 +312,13 @@ class Faults:
             return None
         self._world.fabric.slow_seconds[host.name, other.name] = self._random.random() * 2
         return f"the way from {host.name} to {other.name} is slow"
+
+    def _slow_for_clients(self, host: Host) -> str | None:
+        """What clients send comes late, also when they have given up waiting and asked somebody else."""
+        slow = self._world.fabric.slow_for_clients
+        slow[host.name] = self._random.random() * 3
+        self._later(self._random.random() * 10, lambda: slow.pop(host.name, None))
+        return f"what clients send to {host.name} comes late"
 
     # -- disks, clocks, the lake -------------------------------------------------------------------
 

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any
 
 THREAD_SECONDS_MAX = 0.004
-# Turns of the loop in one moment. More than this is no work, but somebody who calls himself again and again.
-TURNS_IN_A_MOMENT_MAX = 20_000
+# Turns of the loop in a while of virtual time. More than this is no work, but somebody who asks again and again.
+WHILE_SECONDS = 5.0
+TURNS_IN_A_WHILE_MAX = 40_000
+# How often a task that does not want to end is told to.
+GOODBYES_MAX = 5
 
 
 class NothingWillHappen(AssertionError):
     """Everybody waits for somebody, and no timer is set."""
 
 
-class TimeStandsStill(AssertionError):
-    """Somebody is busy for ever: on a real machine he would have a processor for himself."""
+class BusyForEver(AssertionError):
+    """Somebody has nothing to do and does it: on a real machine he would have a processor for himself."""
 
 
 class Process:
@@ -89,17 +91,19 @@ class _Selector:
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._turns = 0
+        self._while_ends = WHILE_SECONDS
 
     def select(self, timeout: float | None) -> list[Any]:
+        loop = self._loop
         if timeout is None:
-            raise NothingWillHappen(f"at {self._loop.time():.3f} s")
-        if timeout > 0:
-            self._loop.advance(timeout)
-            self._turns = 0
-            return []
+            raise NothingWillHappen(f"at {loop.time():.3f} s")
         self._turns += 1
-        if self._turns > TURNS_IN_A_MOMENT_MAX:
-            raise TimeStandsStill(f"at {self._loop.time():.3f} s: {self._loop.what_is_ready()}")
+        if timeout > 0:
+            loop.advance(timeout)
+            if loop.time() >= self._while_ends:
+                self._turns, self._while_ends = 0, loop.time() + WHILE_SECONDS
+        if self._turns > TURNS_IN_A_WHILE_MAX:
+            raise BusyForEver(f"at {loop.time():.3f} s: {loop.what_is_ready()}")
         return []
 
 
@@ -123,15 +127,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._kept.append(task)
         return task
 
-    def dispose(self) -> None:
-        """The end of a run: what tasks have left to do is done now, not by a garbage collection in another test."""
-        for task in self._kept:
-            if not task.done():
-                # What a task does when it is given up is of no interest any more, nor whether it can.
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
-        self._kept.clear()
+    def end(self) -> None:
+        """Nothing happens any more: what is left of all tasks goes here, and not wherever garbage is collected."""
         self.close()
+        kept, self._kept = self._kept, []
+        for _ in range(GOODBYES_MAX):
+            kept = [task for task in kept if not _is_thrown_away(task)]
 
     # -- what BaseEventLoop leaves to its heirs ----------------------------------------------------
 
@@ -158,6 +159,9 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         context = context if context is not None else copy_context()
         process = context.get(PROCESS)
+        if self.is_closed():
+            # The run is over, and what is left of its tasks is collected as garbage.
+            return asyncio.Handle(callback, args, self, context)
         if process is None:
             return super().call_soon(callback, *args, context=context)
         return super().call_soon(process.run, callback, args, context, context=context)
@@ -172,6 +176,8 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         context = context if context is not None else copy_context()
         process = context.get(PROCESS)
+        if self.is_closed():
+            return asyncio.TimerHandle(when, callback, args, self, context)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
         return super().call_at(when, process.run, callback, args, context, context=context)
@@ -190,6 +196,19 @@ class SimLoop(asyncio.BaseEventLoop):
         future = self.create_future()
         self.call_later(self.thread_seconds(), _settle, future, func, args)
         return future
+
+
+def _is_thrown_away(task: asyncio.Task[Any]) -> bool:
+    if task.done():
+        return True
+    coroutine: Any = task.get_coro()
+    try:
+        coroutine.close()
+    except (
+        BaseException
+    ):  # A `finally` that waits for something, or finds that nothing works any more.
+        return False
+    return True
 
 
 def _settle(future: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -20,6 +20,7 @@ from tests.sim.loop import PROCESS, Process, SimLoop
 RETRANSMIT_SECONDS = 20.0
 CONNECT_SECONDS = 5.0
 FIRST_PORT = 30_000
+CLIENT = "client-"
 
 
 class Fabric:
@@ -32,6 +33,8 @@ class Fabric:
         self.latency_seconds = 0.0005
         # Slow ways add to the latency; a way is from one host to another.
         self.slow_seconds: dict[tuple[str, str], float] = {}
+        # The same for whatever clients send to a host.
+        self.slow_for_clients: dict[str, float] = {}
         # Told of each packet that arrives: source, target, data.
         self.tap: Callable[[str, str, bytes], None] = lambda source, target, data: None
         self._cuts: set[tuple[str, str]] = set()
@@ -48,6 +51,7 @@ class Fabric:
         """All ways are open again; what waited is sent."""
         self._cuts.clear()
         self.slow_seconds.clear()
+        self.slow_for_clients.clear()
         for transport in tuple(self._transports):
             transport.pump()
 
@@ -69,6 +73,8 @@ class Fabric:
     def delay(self, source: str, target: str) -> float:
         """How long the next packet takes."""
         extra = self.slow_seconds.get((source, target), 0.0)
+        if self.slow_for_clients and source.startswith(CLIENT):
+            extra += self.slow_for_clients.get(target, 0.0)
         return self.latency_seconds * (0.5 + self.random.random()) + extra * self.random.random()
 
     def port(self) -> int:

@@ -8,28 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest
-from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 from tests.sim.chance import drawn_from
 from tests.sim.checkers import Watch, check_history, check_logs
-from tests.sim.clients import (
-    READ_COMMITTED,
-    TROUBLE,
-    Client,
-    Consumer,
-    History,
-    Partition,
-    Producer,
-    TransactionalProducer,
-)
-from tests.sim.faults import Faults, Plan
+from tests.sim.clients import History, Partition, Producer, TransactionalProducer
+from tests.sim.faults import MIN_ISR, Faults, Plan
 from tests.sim.loop import Process
-from tests.sim.network import SimNetwork
+from tests.sim.network import CLIENT, SimNetwork
+from tests.sim.operator import Operator
+from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.world import World
 
 TOPIC = "orders"
 LOOK_SECONDS = 0.05
 QUIET_SECONDS_MAX = 300.0
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +36,11 @@ class Shape:
     idempotent: int = 2
     transactional: int = 2
     seconds: float = 60.0
+    log_dirs: int = 1
+    # Topics that come and go, replicas that move.
+    has_operator: bool = False
+    # Readers beside those of leaders: they go to the nearest replica, and keep fetch sessions.
+    near_readers: int = 0
 
 
 class Scenario:
@@ -53,7 +50,12 @@ class Scenario:
         self, seed: int, shape: Shape, plan: Plan, settings: dict[str, str] | None = None
     ) -> None:
         self.shape = shape
-        self.world = World(seed, shape.brokers, settings)
+        given = {
+            MIN_ISR: str(shape.min_insync_replicas),
+            "replica.selector.class": RACK_AWARE,
+            **(settings or {}),
+        }
+        self.world = World(seed, shape.brokers, given, log_dirs=shape.log_dirs)
         self.history = History()
         self.watch = Watch(self.world)
         self.faults = Faults(self.world, plan)
@@ -77,7 +79,7 @@ class Scenario:
                 f"{happened}\n{failures}\n{situation}"
             ) from error
         finally:
-            loop.dispose()
+            loop.end()
 
     def _situation(self) -> Iterator[str]:
         """Who is where, for whoever has to understand a failure."""
@@ -108,6 +110,9 @@ class Scenario:
         loop = world.loop
         looking = loop.create_task(self._look())
         working = [*self._producers(), *self._readers()]
+        if self.shape.has_operator:
+            operator, process = self._operator()
+            working.append(self._spawn(operator.work(lambda: self._is_over), process))
         faults = loop.create_task(self.faults.run(self.shape.seconds))
         while not faults.done():
             await asyncio.sleep(0.5)
@@ -128,34 +133,30 @@ class Scenario:
 
     def _client(self) -> tuple[Process, SimNetwork]:
         self._clients += 1
-        return self.world.client_process(f"client-{self._clients}")
+        return self.world.client_process(f"{CLIENT}{self._clients}")
+
+    def _operator(self) -> tuple[Operator, Process]:
+        shape = self.shape
+        process, network = self._client()
+        operator = Operator(
+            network,
+            self.world.bootstrap,
+            self.world.random,
+            partitions=self.partitions,
+            brokers=[host.node_id for host in self.world.hosts],
+            replication_factor=shape.replication_factor,
+            min_insync_replicas=shape.min_insync_replicas,
+            log=self.world.log,
+        )
+        return operator, process
 
     async def _create_topic(self) -> None:
-        shape = self.shape
-        topic = CreatableTopic(
-            name=TOPIC,
-            num_partitions=shape.partitions,
-            replication_factor=shape.replication_factor,
-            assignments=[],
-            configs=[
-                CreatableTopicConfig(
-                    name="min.insync.replicas", value=str(shape.min_insync_replicas)
-                )
-            ],
-        )
-        process, network = self._client()
-        client = Client(network, self.world.bootstrap, self.world.random)
+        operator, process = self._operator()
 
         async def create() -> None:
-            while True:
-                try:
-                    answer = await client.ask_any(CreateTopicsRequest(topics=[topic]), 7)
-                    code = ErrorCode(answer.topics[0].error_code)
-                    if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                        return
-                except TROUBLE:
-                    pass
-                await client.pause()
+            made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            while await operator.create(TOPIC, self.shape.partitions) not in made:
+                await operator.pause()
 
         await asyncio.wait_for(self._spawn(create(), process), 60)
 
@@ -198,16 +199,25 @@ class Scenario:
     def _readers(self) -> list[asyncio.Task[None]]:
         tasks = []
         for partition in self.partitions:
-            process, network = self._client()
-            consumer = Consumer(
-                network,
-                self.world.bootstrap,
-                self.world.random,
-                partition=partition,
-                isolation_level=0,
-            )
-            tasks.append(self._spawn(self._follow(consumer), process))
+            for number in range(1 + self.shape.near_readers):
+                consumer, process = self._reader(partition, isolation=0, is_near=number > 0)
+                tasks.append(self._spawn(self._follow(consumer), process))
         return tasks
+
+    def _reader(
+        self, partition: Partition, *, isolation: int, is_near: bool = False
+    ) -> tuple[Consumer, Process]:
+        process, network = self._client()
+        consumer = Consumer(
+            network,
+            self.world.bootstrap,
+            self.world.random,
+            partition=partition,
+            isolation_level=isolation,
+            rack=f"rack-{self._clients % 2}" if is_near else "",
+            has_sessions=is_near,
+        )
+        return consumer, process
 
     async def _follow(self, consumer: Consumer) -> None:
         while not self._is_over:
@@ -232,47 +242,44 @@ class Scenario:
         assert any(committed.values()), "nothing was written: the run shows nothing"
 
     async def _in_sync(self) -> None:
-        """Every replica is in its ISR, with nothing left to fetch."""
+        """Every replica is in its ISR, with nothing left to fetch, and nothing moves."""
+        await self.world.until(self._is_in_sync, "all replicas in sync", QUIET_SECONDS_MAX)
 
-        def is_in_sync() -> bool:
-            nodes = [host.node for host in self.world.hosts]
-            if any(node is None or not hasattr(node, "replica_manager") for node in nodes):
+    def _is_in_sync(self) -> bool:
+        image = self.world.truth.image()
+        for host in self.world.hosts:
+            registered = image.brokers.get(host.node_id)
+            if registered is None or registered.fenced or host.broker_epoch < 0:
                 return False
-            images = [node.metadata for node in nodes if node is not None]
-            if len({image.version for image in images}) > 1:
+            if host.node is None or host.node.metadata.version < image.version:
                 return False
-            found = [images[0].partition(*partition) for partition in self.partitions]
-            if any(p is None or set(p.isr) != set(p.replicas) or p.leader < 0 for p in found):
+        for partition in self.partitions:
+            found = image.partition(*partition)
+            if found is None or found.leader < 0 or set(found.isr) != set(found.replicas):
                 return False
-            for partition in self.partitions:
-                ends = {
-                    log.log_end_offset
-                    for node in nodes
-                    if node is not None and (log := node.log_manager.get(*partition)) is not None
-                }
-                if len(ends) != 1:
-                    return False
-            return True
+            if found.adding_replicas or found.removing_replicas:
+                return False
+            if len({self._log_end(replica, partition) for replica in found.replicas}) != 1:
+                return False
+        return True
 
-        await self.world.until(is_in_sync, "all replicas in sync", QUIET_SECONDS_MAX)
+    def _log_end(self, node_id: int, partition: Partition) -> int | None:
+        node = self.world.hosts[node_id - 1].node
+        assert node is not None
+        log = node.log_manager.get(*partition)
+        return log.log_end_offset if log is not None else None
 
     async def _read_all(self, partition: Partition, isolation: int) -> list[tuple[int, bytes]]:
-        process, network = self._client()
-        consumer = Consumer(
-            network,
-            self.world.bootstrap,
-            self.world.random,
-            partition=partition,
-            isolation_level=isolation,
-        )
+        consumer, process = self._reader(partition, isolation=isolation)
 
         async def read() -> None:
             # A transaction that its producer left open is aborted by its time-out, and holds readers until then.
             while True:
                 end = await consumer.end_offset()
-                whole = self.world.hosts[0].node
-                log = whole.log_manager.get(*partition) if whole is not None else None
-                if end is not None and (log is None or end >= log.log_end_offset):
+                found = self.world.truth.image().partition(*partition)
+                assert found is not None
+                log_end = self._log_end(found.leader, partition) if found.leader > 0 else None
+                if end is not None and log_end is not None and end >= log_end:
                     break
                 await asyncio.sleep(1)
             while consumer.position < end:

@@ -138,6 +138,7 @@ class Host:
         self.lake = SimLake(world.store, world.random)
         self.process: Process | None = None
         self.node: Node | None = None
+        self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]
         # Told when the process ends itself at once.
         self.on_halt: Callable[[Host], None] = lambda _: None
         self._world = world
@@ -181,13 +182,13 @@ class Host:
             # As `python -m broker` does: it says why, and ends; whoever supervises it starts it again.
             if not loop.is_closed():
                 self._world.log(f"{self.name} cannot start: {error!r}")
-                loop.call_soon(self.kill, context=Context())
+                loop.call_soon(self._halt, context=Context())
 
     def _settings(self) -> dict[str, tuple[str, str]]:
         given = {
             "node.id": str(self.node_id),
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
-            "log.dirs": "/data",
+            "log.dirs": ",".join(self.log_dirs),
             "lake.uri": "/lake",
             "broker.rack": f"rack-{self.node_id % 2}",
             "log.cleaner.enable": "false",  # Its work is done by another process.
@@ -229,13 +230,21 @@ class Host:
 class World:
     """Everything there is, under one seed."""
 
-    def __init__(self, seed: int, brokers: int, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        brokers: int,
+        settings: dict[str, str] | None = None,
+        *,
+        log_dirs: int = 1,
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
         self.fabric = Fabric(self.loop, Random(self.random.random()))
         self.store = MemoryStore(FakeLogClock())
         self.settings = {"remote.log.storage.system.enable": "false", **(settings or {})}
+        self.log_dirs = log_dirs
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]
         self.lines: list[str] = []
         self._digest = hashlib.blake2b(digest_size=16)

@@ -1,0 +1,119 @@
+"""Somebody who changes the cluster while it works: topics come and go, replicas move, leaders are elected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+)
+from kafka_ds.wire.messages.replicas import (
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig, DeleteTopicState
+from kafka_ds.wire.types import NO_UUID
+from tests.sim.clients import TROUBLE, Client, Partition
+
+SIDE_TOPICS = 3
+PREFERRED = 0
+
+
+def topic_named(
+    name: str, *, partitions: int, replication_factor: int, min_insync_replicas: int
+) -> CreatableTopic:
+    """A topic to be made."""
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[CreatableTopicConfig(name="min.insync.replicas", value=str(min_insync_replicas))],
+    )
+
+
+class Operator(Client):
+    """Asks for one change after the other; none has to succeed while things go wrong."""
+
+    def __init__(
+        self,
+        *args: Any,
+        partitions: list[Partition],
+        brokers: list[int],
+        replication_factor: int,
+        min_insync_replicas: int,
+        log: Callable[[str], None],
+    ) -> None:
+        super().__init__(*args)
+        self._partitions = partitions
+        self._brokers_there = brokers
+        self._replication_factor = replication_factor
+        self._min_insync_replicas = min_insync_replicas
+        self._log = log
+
+    async def create(self, name: str, partitions: int) -> ErrorCode | None:
+        """Make a topic; None where nobody knows what became of it."""
+        topic = topic_named(
+            name,
+            partitions=partitions,
+            replication_factor=self._replication_factor,
+            min_insync_replicas=self._min_insync_replicas,
+        )
+        try:
+            answer = await self.ask_any(CreateTopicsRequest(topics=[topic]), 7)
+        except TROUBLE:
+            return None
+        return ErrorCode(answer.topics[0].error_code)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Change something now and then."""
+        while not is_over():
+            await asyncio.sleep(self.random.random() * 2)
+            action = self.random.choice((self._make, self._drop, self._move, self._prefer))
+            try:
+                said = await action()
+            except TROUBLE as error:
+                said = repr(error)
+            self._log(f"operator: {action.__name__.strip('_')}: {said}")
+
+    def _side(self) -> str:
+        return f"side-{self.random.randrange(SIDE_TOPICS)}"
+
+    async def _make(self) -> str:
+        name = self._side()
+        return f"{name} {await self.create(name, 2)!r}"
+
+    async def _drop(self) -> str:
+        name = self._side()
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name, topic_id=NO_UUID)], timeout_ms=5_000
+        )
+        answer = await self.ask_any(request, 6)
+        return f"{name} {ErrorCode(answer.responses[0].error_code).name}"
+
+    async def _move(self) -> str:
+        topic, index = self.random.choice(self._partitions)
+        replicas = self.random.sample(self._brokers_there, self._replication_factor)
+        place = ReassignablePartition(partition_index=index, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[place])], timeout_ms=5_000
+        )
+        answer = await self.ask_any(request, 0)
+        return f"{topic}-{index} to {replicas} {ErrorCode(answer.error_code).name}"
+
+    async def _prefer(self) -> str:
+        topic, index = self.random.choice(self._partitions)
+        request = ElectLeadersRequest(
+            election_type=PREFERRED,
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[index])],
+            timeout_ms=5_000,
+        )
+        answer = await self.ask_any(request, 2)
+        return f"{topic}-{index} {ErrorCode(answer.error_code).name}"

@@ -1,0 +1,103 @@
+"""What a seed runs: how many brokers, which clients, which faults; each family of seeds has an idea of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tests.sim.faults import ALL, Plan
+from tests.sim.scenario import Scenario, Shape
+
+# Short time-outs, so that much happens in little virtual time.
+BRISK = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "700",
+    "controller.lease.interval.ms": "700",
+    "replica.lag.time.max.ms": "5000",
+    "replica.fetch.backoff.ms": "300",
+    "request.timeout.ms": "6000",
+}
+BRISK_SCALE = 0.35
+REPLICATED = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+}
+
+# One replica: what its disk has forgotten nobody else has.
+ALONE = (
+    "kill",
+    "stop",
+    "pause",
+    "slow_disk",
+    "lake_away",
+    "lake_fails",
+    "lake_loses_answers",
+    "clock_jump",
+)
+MACHINES = ("kill", "power", "power", "pause", "isolate", "cut", "slow_way", "crash_and_back")
+COORDINATORS = ("kill", "stop", "pause", "isolate", "cut", "slow_way")
+LAKE = ("lake_away", "lake_fails", "lake_loses_answers", "kill", "pause", "cut_one_way")
+
+
+def one_broker(seed: int) -> Scenario:
+    """A cluster of one: crashes and a lake that comes and goes."""
+    shape = Shape(brokers=1, replication_factor=1, min_insync_replicas=1, seconds=20)
+    return Scenario(seed, shape, Plan(kinds=ALONE, every_seconds=2.0))
+
+
+def cluster(seed: int) -> Scenario:
+    """Anything, of any size."""
+    chance = Random(f"cluster {seed}")
+    kinds = tuple(kind for kind in ALL if chance.random() < 0.6) or ALL
+    shape = Shape(
+        brokers=chance.choice((3, 3, 3, 4, 5)),
+        partitions=chance.choice((1, 2, 2, 3)),
+        transactional=chance.choice((0, 0, 1, 2)),
+        seconds=10,
+        log_dirs=chance.choice((1, 1, 2)),
+        has_operator=chance.random() < 0.3,
+        near_readers=chance.choice((0, 0, 1)),
+    )
+    plan = Plan(kinds=kinds, every_seconds=chance.uniform(0.4, 1.5), scale=BRISK_SCALE)
+    return Scenario(seed, shape, plan, BRISK)
+
+
+def machines(seed: int) -> Scenario:
+    """Three brokers; machines fail, and the ways between them."""
+    shape = Shape(transactional=0, seconds=12)
+    return Scenario(seed, shape, Plan(kinds=MACHINES, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
+
+
+def lake(seed: int) -> Scenario:
+    """Three brokers whose lake is not to be relied on."""
+    shape = Shape(transactional=0, seconds=10, has_operator=True)
+    return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
+
+
+def coordinators(seed: int) -> Scenario:
+    """Transactions whose coordinators go, with Kafka's own time-outs."""
+    shape = Shape(plain=0, idempotent=1, transactional=2, seconds=30)
+    return Scenario(seed, shape, Plan(kinds=COORDINATORS), REPLICATED)
+
+
+def large(seed: int) -> Scenario:
+    """Seven brokers, Kafka's own time-outs, everything."""
+    shape = Shape(
+        brokers=7, partitions=6, seconds=40, has_operator=True, near_readers=1, log_dirs=2
+    )
+    return Scenario(seed, shape, Plan(kinds=ALL, every_seconds=1.5))
+
+
+FAMILIES: dict[str, Callable[[int], Scenario]] = {
+    each.__name__: each for each in (one_broker, cluster, machines, lake, coordinators, large)
+}
+
+
+def run(family: str, seed: int) -> Scenario:
+    """Raises AssertionError, which begins with the command that runs the seed again."""
+    scenario = FAMILIES[family](seed)
+    try:
+        scenario.run()
+    except AssertionError as error:
+        raise AssertionError(f"python -m tests.sim {family} {seed}\n{error}") from error
+    return scenario
