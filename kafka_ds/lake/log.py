@@ -193,6 +193,8 @@ class DeltaLog:
             return False
         for entry in self.store.list(self.table):
             if not entry.path.rpartition("/")[2].startswith("."):
+                if self.exists():
+                    return False  # Somebody has made it since it was looked for.
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")
 
         def taken(version: int, actions: Sequence[Action]) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import deltalake
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import LocalStore, Store, open_store, probe
-from tests.processes import running_broker, wait_until
+from tests.processes import cluster, running_broker, wait_until
 from tests.s3_server import BUCKET, S3Server, running_s3
 
 COUNT = 20_000
@@ -234,6 +235,39 @@ def test_a_topic_goes_through_s3(server: S3Server, tmp_path: Path) -> None:
     table = deltalake.DeltaTable(f"{uri}/topics/orders", storage_options=store.delta_options)
     offsets = table.to_pyarrow_dataset().to_table(columns=["offset"]).column("offset").to_pylist()
     assert sorted(offsets) == list(range(COUNT))
+
+
+def test_three_brokers_go_on_with_their_lake_on_s3_when_a_leader_dies(
+    tmp_path: Path, server: S3Server
+) -> None:
+    uri = f"s3://{BUCKET}/cluster"
+    settings = {
+        "lake.uri": uri,
+        "remote.log.storage.system.enable": "true",
+        "lake.max.lag.ms": 500,
+        "lake.start.delay.ms": 50,
+        "replica.fetch.backoff.ms": 100,
+        "broker.session.timeout.ms": 6_000,
+    }
+    with cluster(tmp_path, 3, settings) as brokers:
+        store = open_store(uri)
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        producer = Producer({"bootstrap.servers": brokers.bootstrap, "acks": "all"})
+        for number in range(1_000):
+            producer.produce("orders", b"%d" % number)
+        assert producer.flush(60) == 0
+        wait_until("the lake has them", lambda: _tiered_end(store) == 999, timeout_s=60)
+        leader = admin.list_topics("orders").topics["orders"].partitions[0].leader
+        brokers[leader].kill()
+        for number in range(1_000, 2_000):
+            producer.produce("orders", b"%d" % number)
+        assert producer.flush(60) == 0
+        wait_until("the lake has all", lambda: _tiered_end(store) == 1_999, timeout_s=60)
+    table = deltalake.DeltaTable(f"{uri}/topics/orders", storage_options=store.delta_options)
+    found = table.to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset")
+    assert found.column("offset").to_pylist() == list(range(2_000))
+    assert found.column("value").to_pylist() == [b"%d" % number for number in range(2_000)]
 
 
 def _tiered_end(store: Store) -> int | None:

@@ -84,6 +84,21 @@ def test_a_folder_with_other_files_is_not_taken(store, clock):
         new_log(store, clock)
 
 
+def test_a_table_that_another_makes_in_the_midst_of_create_is_no_foreign_one(store, clock):
+    listed = store.list
+
+    def list_late(folder, *rest, **options):
+        if folder == "table":
+            store.list = listed
+            new_log(store, clock)
+        return listed(folder, *rest, **options)
+
+    store.list = list_late
+    log = DeltaLog(store, "table", clock=clock)
+    assert not log.create(schema_json=SCHEMA_JSON, partition_columns=(), configuration={})
+    assert log.latest_version() == 0
+
+
 def test_leftovers_of_a_crashed_create_are_no_hindrance(store, clock):
     store.put_durable("table/_delta_log/.0.json.1234.tmp", b"torn")
     assert new_log(store, clock).latest_version() == 0
