@@ -2,9 +2,10 @@
 
 A state is: the objects of the log (`_delta_log/N.json`), what was cleaned up, and of each broker what it knows, what
 it is about to put, and what it has told its clients. One step is one action of one broker or of the world; a broker
-that is paused is one whose next step comes late, so pauses of any length are in it. The rules are those of
-`broker.cluster.metadata_log`, `kafka_ds.lake.log` and `broker.cluster.election`; the model has a switch for each, so
-that a test shows what each of them is for.
+that is paused is one whose next step comes late, so pauses of any length are in it. Reading has two ends: what was
+read is taken in, or it is dropped (its asker went away), and then the log's reader alone knows how far it looked. The
+rules are those of `broker.cluster.metadata_log`, `kafka_ds.lake.log` and `broker.cluster.election`; the model has a
+switch for each, so that a test shows what each of them is for.
 
 What must hold in every state:
 - One history: an object, once seen, never changes; decisions follow the claim of the epoch that they carry.
@@ -46,6 +47,8 @@ class Broker(NamedTuple):
     """One broker: how far it has read, the highest epoch it has seen, the epoch it decides with (0: it does not)."""
 
     known: int = -1
+    # The newest version that its reader of the log has seen, whether or not what it read there was taken in.
+    listed: int = -1
     # Whether what it knows is so old that the log may have been cleaned up since.
     is_stale: bool = False
     seen_epoch: int = 0
@@ -77,6 +80,7 @@ class Rules:
     ends_at_events: bool = True
     lists_when_late: bool = True
     claims_count_up: bool = True
+    commits_on_what_it_decided_on: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,8 @@ class Bounds:
     versions: int = 4
     commits_each: int = 3
     others: int = 1
+    # Whether what was read may be dropped.
+    drops: bool = True
 
 
 class Violation(AssertionError):
@@ -130,6 +136,9 @@ class Model:
             return
         if len(state.history) > broker.known + 1 or broker.is_stale:
             yield "reads", _with(state, number, _read(state, broker, self._rules))
+            if self._bounds.drops and broker.made < self._bounds.commits_each:
+                looked = broker._replace(listed=len(state.history) - 1, is_stale=False)
+                yield "reads, and what it read is dropped", _with(state, number, looked)
         if broker.is_stale and self._rules.lists_when_late:
             return
         if broker.made >= self._bounds.commits_each:
@@ -137,10 +146,11 @@ class Model:
         place = Entry(CLAIM, number, 0, broker.made)
         if not broker.epoch:
             epoch = broker.seen_epoch + 1 if self._rules.claims_count_up else 1
-            yield "claims", _trying(state, number, broker, place._replace(epoch=epoch))
+            claim = place._replace(epoch=epoch)
+            yield "claims", _trying(state, number, broker, claim, self._rules)
         else:
             decision = place._replace(kind=DECISION, epoch=broker.epoch)
-            yield "decides", _trying(state, number, broker, decision)
+            yield "decides", _trying(state, number, broker, decision, self._rules)
 
     def _puts(
         self, state: State, number: int, broker: Broker, attempt: Attempt
@@ -149,6 +159,10 @@ class Model:
         if attempt.version > self._bounds.versions:
             return
         found = dict(state.log).get(attempt.version)
+        if found is None and attempt.version <= broker.listed and not attempt.is_unknown:
+            # There was one, as later ones were listed: it was cleaned up, and nobody knows any more what it held.
+            yield "finds it cleaned up", _with(state, number, _lost(broker, attempt))
+            return
         if found is None or not self._rules.put_if_absent:
             written = _written(state, attempt)
             yield "puts, and is told so", self._won(written, number, broker, attempt)
@@ -170,6 +184,7 @@ class Model:
             broker._replace(
                 attempt=None,
                 known=attempt.version,
+                listed=max(broker.listed, attempt.version),
                 is_stale=attempt.is_late,
                 epoch=mine,
                 seen_epoch=max(broker.seen_epoch, entry.epoch),
@@ -212,11 +227,13 @@ class Model:
 def _aged(broker: Broker) -> Broker:
     attempt = broker.attempt
     late = attempt._replace(is_late=True) if attempt is not None else None
-    return broker._replace(is_stale=True, attempt=late)
+    # What was listed so long ago is worth nothing: it is listed again before it is asked.
+    return broker._replace(is_stale=True, listed=broker.known, attempt=late)
 
 
-def _trying(state: State, number: int, broker: Broker, entry: Entry) -> State:
-    attempt = Attempt(entry, broker.known + 1)
+def _trying(state: State, number: int, broker: Broker, entry: Entry, rules: Rules) -> State:
+    before = broker.known if rules.commits_on_what_it_decided_on else broker.listed
+    attempt = Attempt(entry, before + 1)
     return _with(state, number, broker._replace(attempt=attempt, made=broker.made + 1))
 
 
@@ -238,6 +255,7 @@ def _read(state: State, broker: Broker, rules: Rules) -> Broker:
     deposed = seen > broker.epoch and rules.ends_at_events
     return broker._replace(
         known=len(state.history) - 1,
+        listed=len(state.history) - 1,
         is_stale=False,
         seen_epoch=seen,
         epoch=0 if deposed else broker.epoch,
