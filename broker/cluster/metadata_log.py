@@ -2,7 +2,7 @@
 
 Rules of this file:
 - The events of a decision ride in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and
-  fsynced: no data file, no library, 0.6 ms. The tier's worker writes the same events as rows soon after, for SQL;
+  fsynced: no data file, no library. The tier's worker writes the same events as rows soon after, for SQL;
   nothing here reads those rows.
 - Only versions with events count; whatever else others commit (rows, a vacuum, a checkpoint) is passed over.
 - A version in between that holds events is another controller's: the commit ends, and who made it resigns. In between
@@ -30,6 +30,7 @@ from broker.cluster.events import (
     to_json,
 )
 from broker.cluster.image import MetadataImage, Position
+from broker.cluster.tail import encode_listed
 from broker.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.lake.attempt import (
@@ -73,6 +74,12 @@ class Commit:
 
     attempt: Attempt
     decided_on: int
+
+    def encoded(self) -> bytes:
+        """The events as they go over the wire: as in the log, without the snapshot."""
+        listed = self.attempt.change.info()[EVENTS_KEY]
+        start = 1 if listed and listed[0]["type"] == Snapshot.__name__ else 0
+        return encode_listed(listed[start:])
 
 
 class MetadataLog:
