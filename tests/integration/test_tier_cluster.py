@@ -43,6 +43,8 @@ TIERED: Mapping[str, object] = {
     "replica.lag.time.max.ms": 5_000,
     "lake.max.lag.ms": 200,
     "log.local.retention.bytes": 1,
+    # The records' times are long past.
+    "log.retention.ms": -1,
 }
 # Where leaders die, one after the other, whoever comes there first.
 STEPS = ("before_commit", "after_commit")

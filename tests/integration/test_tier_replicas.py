@@ -37,6 +37,8 @@ TIERED = {
     "remote_log_manager_task_interval_ms": 100,
     "log_retention_check_interval_ms": 100,
     "log_segment_bytes": 1 << 20,
+    # The records' times are long past.
+    "log_retention_ms": -1,
     "transaction_state_log_replication_factor": 1,
     "transaction_state_log_num_partitions": 1,
     "transaction_state_log_min_isr": 1,
@@ -81,8 +83,8 @@ class Idempotent:
         return await cluster.nodes[node_id].produce("t", batch)
 
 
-async def fill(cluster: Cluster, producer: Idempotent, *, ends: bool = True) -> None:
-    """Two leader epochs, an idempotent producer, and a transaction aborted two segments behind its beginning."""
+async def fill(cluster: Cluster, producer: Idempotent) -> TransactionalClient:
+    """Two leader epochs, an idempotent producer, and an open transaction with two records at offset 3."""
     await producer.begin(cluster, 1)
     for _ in range(3):
         assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
@@ -90,23 +92,19 @@ async def fill(cluster: Cluster, producer: Idempotent, *, ends: bool = True) -> 
     await cluster.start(1)
     await cluster.until("a leader", lambda: leader(cluster) is not None)
     client = await asyncio.to_thread(TransactionalClient, bootstrap(cluster, 1), "tx", "t")
-    try:
-        await asyncio.to_thread(client.begin)
-        assert await asyncio.to_thread(client.add, 0) is ErrorCode.NONE
-        for _ in range(2):
-            assert await asyncio.to_thread(client.write, [b"x" * RECORD_BYTES]) is ErrorCode.NONE
-        assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
-        if ends:
-            await asyncio.to_thread(client.end, committed=False)
-            mine = log_of(cluster, 1)
-            # The marker is in the log: the transaction's last offset is its own.
-            await cluster.until(
-                "a marker", lambda: bool(mine.aborted_transactions(0, mine.log_end_offset))
-            )
-            for _ in range(2):
-                assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
-    finally:
-        client.close()
+    await asyncio.to_thread(client.begin)
+    assert await asyncio.to_thread(client.add, 0) is ErrorCode.NONE
+    for _ in range(2):
+        assert await asyncio.to_thread(client.write, [b"x" * RECORD_BYTES]) is ErrorCode.NONE
+    assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
+    return client
+
+
+async def abort(cluster: Cluster, client: TransactionalClient, log: Log) -> None:
+    """End the transaction; its marker is in the log."""
+    assert await asyncio.to_thread(client.end, committed=False) is ErrorCode.NONE
+    client.close()
+    await cluster.until("a marker", lambda: bool(log.aborted_transactions(0, log.log_end_offset)))
 
 
 def state_of(log: Log) -> tuple[object, ...]:
@@ -131,8 +129,11 @@ async def test_a_new_replica_is_what_it_would_be_had_it_followed_all_along(
     async with in_process_cluster(tmp_path, 1, **settings) as cluster:
         await create(cluster, 1, local_retention_bytes=2_300_000)
         producer = Idempotent()
-        await fill(cluster, producer)
+        client = await fill(cluster, producer)
         mine = log_of(cluster, 1)
+        await abort(cluster, client, mine)
+        for _ in range(2):
+            assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
         # Records 0 to 3 are in the lake alone: 3 begins the transaction whose marker is at 6.
         await cluster.until(
             "a lake", lambda: mine.local_log_start_offset == 4 and tiered_end(cluster, 1) == 7, 60
@@ -192,7 +193,7 @@ async def test_a_replica_begins_in_the_midst_of_a_segment_whose_producers_only_r
     async with in_process_cluster(tmp_path, 1, **settings) as cluster:
         await create(cluster, 1)
         producer = Idempotent()
-        await fill(cluster, producer, ends=False)
+        client = await fill(cluster, producer)
         mine = log_of(cluster, 1)
         await cluster.until("a lake", lambda: tiered_end(cluster, 1) == 2, 60)
         await cluster.start(2)
@@ -201,6 +202,15 @@ async def test_a_replica_begins_in_the_midst_of_a_segment_whose_producers_only_r
         theirs = log_of(cluster, 2)
         assert theirs.local_log_start_offset == 3
         assert state_of(theirs) == state_of(mine)
+        assert theirs.last_stable_offset(theirs.log_end_offset) == 3
+        await cluster.until("agreement", lambda: agree_in_the_end(cluster))
+        # It leads on, and its transaction ends there.
+        await reassign(cluster, 2)
+        await cluster.until("its lead", lambda: leads(cluster, 2))
+        await abort(cluster, client, theirs)
+        end = theirs.log_end_offset
+        assert theirs.last_stable_offset(end) == end
+        assert [each[1:3] for each in theirs.aborted_transactions(0, end)] == [(3, end - 1)]
 
 
 @in_loop
