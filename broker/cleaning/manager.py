@@ -102,11 +102,6 @@ class LogCleaner:
         if self._worker is not None:
             await self._worker.stop()
 
-    @property
-    def child_pid(self) -> int | None:
-        """The process id while a child runs."""
-        return self._worker.pid if self._worker is not None else None
-
     def uncleanable(self) -> dict[str, str]:
         """Why a log is not cleaned any more, by the log's name."""
         return {each.name: why for each, why in self._uncleanable.items()}

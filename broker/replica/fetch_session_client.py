@@ -90,13 +90,3 @@ class FetchSessionClient:
     def failed(self) -> None:
         """Nobody knows whether the leader has taken the request: the next one is full."""
         self._epoch = INITIAL_EPOCH
-
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the next request is part of a session."""
-        return self._epoch != INITIAL_EPOCH
-
-    @property
-    def size(self) -> int:
-        """How many partitions the session holds."""
-        return len(self._known)

@@ -62,7 +62,6 @@ CRC_FROM = 21
 
 # What is known of the table of keys.
 KEYS, LATEST_OFFSET = range(2)
-TABLE_FIELDS = 2
 
 # What became of a batch whose keys were to be entered.
 ENTERED, FULL, NOT_IN_ORDER = range(3)
@@ -73,7 +72,6 @@ DISCARD, RETAIN_EMPTY, EMPTY_TRANSACTION = 1, 2, 4
 
 # What `thin_out` goes by: offsets above the first are not judged; now; from when marks made now may go.
 UP_TO_OFFSET, NOW_MS, HORIZON_MS = range(3)
-RULES = 3
 
 # The columns of a row that says what became of a batch.
 OUT_START, OUT_END, FATE, KEPT, KEPT_MAX_TIMESTAMP = range(5)

@@ -41,7 +41,7 @@ from kafka_ds.wire.messages.offsets import (
 )
 from kafka_ds.wire.types import message_info
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
-from tests.unit.followed_logs import SMALL, answer
+from tests.unit.followed_logs import SMALL, answer, append, open_log
 
 LEADER = 2
 SETTINGS = ReplicationSettings(
@@ -291,6 +291,14 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def leading() -> tuple[FakeLeader, Log]:
+    """A leader of t-0 in its epoch 1, with one record."""
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    append(log, "x", 1)
+    return leader, log
 
 
 def log_of(topic: str, index: int, config: LogConfig = SMALL) -> Log:

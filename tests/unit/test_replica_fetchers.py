@@ -15,7 +15,7 @@ from broker.replica.throttle import ReplicationThrottle
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
-from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, log_of, until
+from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, leading, log_of, until
 from tests.unit.followed_logs import SMALL, append, content, open_log
 
 KEY = ("t", 0)
@@ -54,9 +54,7 @@ async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> No
 
 @in_loop
 async def test_a_source_that_moves_is_found_again() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "x", 1)
+    leader, log = leading()
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=5)) as broker:
         good = broker.image.brokers.pop(2)
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -183,9 +181,7 @@ async def test_all_held_back_wait_without_burning_the_loop() -> None:
 
 @in_loop
 async def test_a_source_that_registers_is_asked_at_once_however_long_the_back_off() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "x", 1)
+    leader, log = leading()
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=3_600_000)) as broker:
         good = broker.image.brokers.pop(2)
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -209,9 +205,7 @@ async def test_what_later_metadata_have_taken_away_is_not_fetched() -> None:
 
 @in_loop
 async def test_an_answer_that_comes_after_a_change_of_leader_is_not_taken() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "x", 1)
+    leader, log = leading()
     leader.faults = ["slow"]
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
@@ -229,9 +223,7 @@ async def test_an_answer_that_comes_after_a_change_of_leader_is_not_taken() -> N
 
 @in_loop
 async def test_an_answer_for_a_partition_that_is_led_here_by_now_is_not_taken() -> None:
-    leader, log = FakeLeader(), open_log(MemoryDisk())
-    leader.lead(log, 1)
-    append(log, "x", 1)
+    leader, log = leading()
     leader.faults = ["slow"]
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)

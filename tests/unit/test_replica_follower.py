@@ -182,7 +182,6 @@ def test_a_session_sends_what_has_changed_and_forgets_what_is_not_wanted() -> No
     third = session.request({B: wanted(3), C: wanted(4)})
     assert (third.session_epoch, dict(third.to_send), third.to_forget) == (2, {}, [A])
     assert session.answered(ErrorCode.NONE, 77, [C])
-    assert session.size == 2
 
 
 def test_a_leader_without_sessions_is_asked_in_full_each_time() -> None:
@@ -191,7 +190,6 @@ def test_a_leader_without_sessions_is_asked_in_full_each_time() -> None:
         request = session.request({A: wanted(offset)})
         assert request.is_full
         assert session.answered(ErrorCode.NONE, 0, [A])
-    assert not session.is_incremental
 
 
 def opened() -> FetchSessionClient:
