@@ -169,10 +169,7 @@ class Fetcher:
             for partition in self._unchecked:
                 self._rebuilding.begin_first(partition)
             self._unchecked.clear()
-        for partition in due:
-            if partition.is_cut_unwritten:
-                with self.guard(partition):
-                    await self._placing.write_cut(partition)
+        await self._write_cuts(due)
         cutting = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
         if cutting:
             await self._placing.cut_first(cutting)
@@ -309,6 +306,18 @@ class Fetcher:
                 await asyncio.sleep(0)
         if unflushed:
             await asyncio.gather(*(self._flush(partition) for partition in unflushed))
+        await self._write_cuts([partition for partition, _ in asked.values()])
+
+    async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        """Let the disk know of what was cut of these, if anything was."""
+        unwritten = [partition for partition in partitions if partition.is_cut_unwritten]
+        if not unwritten:
+            return
+        try:
+            await self._placing.write_cuts(unwritten)
+        except OSError as error:
+            for partition in unwritten:
+                self.failed(partition, error)
 
     async def _take_one(
         self,
@@ -325,7 +334,7 @@ class Fetcher:
             case Verdict.TRUNCATE:
                 assert diverging is not None
                 end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
-                await self._placing.cut(partition, partial(partition.truncate, end))
+                self._placing.cut_now(partition, partial(partition.truncate, end))
             case Verdict.OUT_OF_RANGE:
                 await self._placing.find(partition, asked)
             case Verdict.TIERED:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 - An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
-- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more.
+- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more. With a
+  new leader hundreds of logs may be cut at once: one writing is for all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ class Placing:
         self._around = around
 
     async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
-        """Cut a log; what its disk believes of it is set right before anything is appended."""
+        """Cut a log; what its disk believes of it is set right before anything is appended. Raises OSError."""
+        self.cut_now(partition, cut)
+        if partition.is_cut_unwritten:
+            await self.write_cuts([partition])
+
+    def cut_now(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+        """Cut a log; where the disk has to know of it, `write_cuts` is to follow."""
         before, committed = partition.log.log_end_offset, partition.high_watermark
         lowers_recovery_point = cut()
         log = partition.log
@@ -64,16 +71,16 @@ class Placing:
             )  # fmt: skip
         if lowers_recovery_point:
             partition.cut_begun()
-            await self.write_cut(partition)
 
-    async def write_cut(self, partition: FollowedPartition) -> None:
-        """Let the disk know where the log was cut. Raises OSError; until it has worked the partition is not free."""
-        await asyncio.shield(asyncio.ensure_future(self._write_cut(partition)))
+    async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free."""
+        await asyncio.shield(asyncio.ensure_future(self._write_cuts(partitions)))
 
-    async def _write_cut(self, partition: FollowedPartition) -> None:
-        cuts = partition.cuts
+    async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        cuts = [(partition, partition.cuts) for partition in partitions]
         await self._around.write_recovery_points()
-        partition.cuts_written(cuts)
+        for partition, known in cuts:
+            partition.cuts_written(known)
 
     async def cut_first(self, partitions: list[FollowedPartition]) -> None:
         """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""

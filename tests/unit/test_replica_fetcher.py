@@ -174,6 +174,29 @@ async def test_what_diverges_is_cut_and_its_recovery_point_written_before_more_i
 
 
 @in_loop
+async def test_what_diverges_of_many_logs_is_written_down_at_once() -> None:
+    leader, followed = FakeLeader(), []
+    for index in range(20):
+        log, other = log_of("t", index), log_of("t", index)
+        for each in (log, other):
+            append(each, "both", 1)
+        append(other, "never committed", 1)
+        other.flush(wait=True)
+        leader.lead(log, 2)
+        append(log, "new", 2)
+        followed.append((other, log))
+    async with following(leader) as broker:
+        partitions = [broker.follow(other, 2) for other, _ in followed]
+        await until(
+            lambda: all(
+                has_all(partition, log)
+                for partition, (_, log) in zip(partitions, followed, strict=True)
+            )
+        )
+        assert broker.written < 5
+
+
+@in_loop
 async def test_a_follower_that_is_behind_the_metadata_waits_for_them() -> None:
     leader, log = FakeLeader(), open_log(MemoryDisk())
     leader.lead(log, 5)
