@@ -176,10 +176,12 @@ def ready(side: Side) -> None:
     client("first", side, "ready")
 
 
-def create_topic(side: Side, topic: str, partitions: int = 1, **settings: object) -> None:
+def create_topic(
+    side: Side, topic: str, partitions: int = 1, replicas: int = 1, **settings: object
+) -> None:
     admin = AdminClient({"bootstrap.servers": side.bootstrap})
     config = {name.replace("_", "."): str(value) for name, value in settings.items()}
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
     admin.create_topics([new])[topic].result(30)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
