@@ -65,7 +65,7 @@ def fresh(count: int, *, start: int = 0) -> list[Row]:
 
 
 def first_in_table(broker: BrokerProcess) -> int:
-    if not (broker.lake / "topics" / TOPIC / "_delta_log").exists():
+    if not any((broker.lake / "topics" / TOPIC / "_delta_log").glob("*.json")):
         return -1
     found: int | None = table(broker.lake, TOPIC)["offset"].min()  # type: ignore[assignment]
     return -1 if found is None else found

@@ -197,7 +197,8 @@ def table(lake: Path, topic: str) -> pl.DataFrame:
 
 def tiered_end(lake: Path, topic: str, partition: int) -> int:
     """The last offset in the table, -1 where there is none."""
-    if not (lake / "topics" / topic / "_delta_log").exists():
+    # Its folder comes a moment before its first commit.
+    if not any((lake / "topics" / topic / "_delta_log").glob("*.json")):
         return -1
     offsets = table(lake, topic).filter(pl.col("partition") == partition)["offset"]
     return int(offsets.max()) if len(offsets) else -1  # type: ignore[arg-type]
