@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 TEXT, JSON = "text", "json"
-FORMATS = (TEXT, JSON)
 LINES_MAX = 50
 WINDOW_SECONDS = 10.0
 FORMAT_VARIABLE = "KAFKA_DS_LOG_FORMAT"

@@ -354,12 +354,6 @@ def _fits(fits: bool, event: Event) -> None:
         raise ValueError(f"the metadata log contradicts itself at {event!r}")
 
 
-def bumped(registration: PartitionRegistration, **changes: object) -> PartitionRegistration:
-    """A registration changed, with the partition epoch that every change gets."""
-    epoch = registration.partition_epoch + 1
-    return replace(registration, partition_epoch=epoch, **changes)  # type: ignore[arg-type]
-
-
 _REPLAYS: Mapping[type, Callable[[MetadataImage, Any, Position], None]] = {
     ClusterCreated: MetadataImage._replay_cluster,
     ControllerChange: MetadataImage._replay_controller,

@@ -24,7 +24,6 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 EMPTY_ASSIGNMENT = b""
 NO_MEMBER_ID = ""
-NO_GENERATION = -1
 NO_PRODUCER_ID = -1
 # A new member that waits in a rebalance cannot send heartbeats yet, and nobody sees it go: this is its session.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000

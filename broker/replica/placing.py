@@ -2,8 +2,8 @@
 
 Rules of this file:
 - An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
-- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more. With a
-  new leader hundreds of logs may be cut at once: one writing is for all of them.
+- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more. With
+  a new leader hundreds of logs may be cut at once: one writing is for all of them.
 """
 
 from __future__ import annotations
