@@ -161,12 +161,12 @@ class ClusterDriver:
             claiming = Claiming(self._controller, self.folder)
             decide(claiming)
             try:
-                version = await self._commit(claiming.events)
+                version, encoded = await self._commit(claiming.events)
             except (Superseded, Undecided) as error:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
                 await self._read_log()
                 return False
-            await self._take(version, claiming.events)
+            await self._take(version, claiming.events, encoded)
             self._reset()
             if self._is_stopped:
                 return False
@@ -271,11 +271,13 @@ class ClusterDriver:
             if version > self.image.version:
                 await self._take(version, events)
 
-    async def _take(self, version: int, events: Sequence[Event]) -> None:
+    async def _take(
+        self, version: int, events: Sequence[Event], encoded: bytes | None = None
+    ) -> None:
         """What is durable becomes true at this broker."""
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
-        self._tail.add(version, news)
+        self._tail.add(version, news, encoded)
         try:
             await self.apply(news)
         except Exception:
@@ -374,22 +376,33 @@ class ClusterDriver:
             async with self._turn:
                 if not self._is_active and not self._is_stopped:
                     raise Superseded("this broker decides no more")
-                version = await self._commit(events)
+                version, encoded = await self._commit(events)
                 self._controller.committed(version, events)
-                await self._take(version, events)
+                await self._take(version, events, encoded)
         for each in group:
             if not each.done.done():
                 each.done.set_result(None)
         if events:
             self._tell(version, events)
 
-    async def _commit(self, events: Sequence[Event]) -> int:
-        """Put what was decided on the image into the log. A commit of many events takes long to be encoded."""
+    async def _commit(self, events: Sequence[Event]) -> tuple[int, bytes | None]:
+        """Put what was decided on the image into the log; its version, and its bytes for those who follow.
+
+        A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too.
+        """
+        has_followers = len(self.image.brokers) > 1
         commit = await self._in_thread(lambda: self._log.begin(events, self.image))
+
+        def put() -> tuple[int, bytes | None] | None:
+            version = self._log.commit(commit)
+            if version is None:
+                return None
+            return version, commit.encoded() if has_followers else None
+
         while True:
-            version = await self._in_thread(lambda: self._log.commit(commit))
-            if version is not None:
-                return version
+            done = await self._in_thread(put)
+            if done is not None:
+                return done
             self.fates_unknown += 1
             _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
             await asyncio.sleep(FATE_RETRY_SECONDS)

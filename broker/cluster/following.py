@@ -22,12 +22,15 @@ from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
     from broker.cluster.driver import ClusterDriver
+    from broker.cluster.events import Event
     from broker.net.peers import Peers
 
 _LOGGER = logging.getLogger(__name__)
 
 POLL_MS = 500
 POLL_BYTES_MAX = 4 << 20
+# More takes milliseconds to be decoded, which is a thread's work.
+DECODED_HERE_BYTES_MAX = 16 << 10
 # Between looks into the table while no controller answers.
 TABLE_SECONDS = 0.25
 IDLE_SECONDS = 1.0
@@ -96,7 +99,10 @@ class Following:
             if answer.error_code != ErrorCode.NONE:
                 return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
             self._heard(answer.controller_epoch)
-            entries = [(each.version, decode_events(each.events)) for each in answer.entries]
+            if sum(len(each.events) for each in answer.entries) <= DECODED_HERE_BYTES_MAX:
+                entries = _decoded(answer)
+            else:
+                entries = await asyncio.to_thread(_decoded, answer)
             await self._driver.follow(entries)
         except (PeerUnreachable, KafkaError, ValueError) as error:
             return f"controller {controller_id}: {error}"
@@ -107,3 +113,7 @@ class Following:
         if why != self._said:
             self._said = why
             _LOGGER.info("reading %s: %s", self._driver.folder, why)
+
+
+def _decoded(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
+    return [(each.version, decode_events(each.events)) for each in answer.entries]

@@ -2,15 +2,16 @@
 
 Rules of this file:
 - It holds every commit after some version, without a gap, so that whoever is beyond that version needs no table.
-- Bytes are made once, when the first broker asks: a broker that is alone never pays for them. They are what lies in the
-  log, but for snapshots, which say nothing new to who follows.
+- Bytes are made once, with the commit where there are other brokers, else when the first one asks: a broker that is
+  alone never pays for them. They are what lies in the log, but for snapshots, which say nothing new to who follows.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from broker.cluster.events import Event, from_json, to_json
 
@@ -23,10 +24,10 @@ class Entry:
 
     __slots__ = ("_encoded", "events", "version")
 
-    def __init__(self, version: int, events: Sequence[Event]) -> None:
+    def __init__(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
         self.version = version
         self.events = events
-        self._encoded: bytes | None = None
+        self._encoded = encoded
 
     @property
     def encoded(self) -> bytes:
@@ -45,9 +46,9 @@ class Tail:
         self._entries: deque[Entry] = deque()
         self._events = 0
 
-    def add(self, version: int, events: Sequence[Event]) -> None:
-        """The next commit."""
-        self._entries.append(Entry(version, events))
+    def add(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
+        """The next commit, and its bytes where they are made already."""
+        self._entries.append(Entry(version, events, encoded))
         self._events += len(events)
         while len(self._entries) > COMMITS_MAX or (
             self._events > EVENTS_MAX and len(self._entries) > 1
@@ -74,7 +75,12 @@ class Tail:
 
 def encode_events(events: Sequence[Event]) -> bytes:
     """Events as they go over the wire."""
-    return json.dumps([to_json(event) for event in events], separators=(",", ":")).encode()
+    return encode_listed([to_json(event) for event in events])
+
+
+def encode_listed(listed: Sequence[Mapping[str, Any]]) -> bytes:
+    """The same, of events that are JSON objects already."""
+    return json.dumps(listed, separators=(",", ":")).encode()
 
 
 def decode_events(data: bytes | bytearray | memoryview) -> list[Event]:

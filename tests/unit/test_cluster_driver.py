@@ -9,7 +9,7 @@ import pytest
 from broker.cluster.events import PartitionChanged
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
-from broker.cluster.tail import Tail, decode_events
+from broker.cluster.tail import Tail, decode_events, encode_events
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
@@ -256,6 +256,31 @@ async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) ->
     assert sum(isinstance(event, PartitionChanged) for event in applied) == 3
     assert leader.driver.entries_after(leader.image.version, 1 << 20) == []
     await stop(leader, follower)
+
+
+@in_loop
+async def test_what_others_will_ask_for_is_encoded_with_the_commit(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cluster.metadata_log.SNAPSHOT_INTERVAL", 2)
+    leader = Broker(memory_path)
+    await leader.start()
+    await leader.driver.decide(
+        lambda c: c.register_broker(
+            2, incarnation_id=bytes(16), endpoints=[], rack=None, previous_broker_epoch=-1
+        )
+    )
+    before = leader.image.version
+    for name in ("a", "b", "c"):
+        await leader.create(name)
+    assert events_of(versions(memory_path)[-3])[0]["type"] == "Snapshot"
+    with monkeypatch.context() as patched:
+        patched.delattr("broker.cluster.tail.encode_events")
+        entries = leader.driver.entries_after(before, 1 << 20) or []
+        encoded = [entry.encoded for entry in entries]
+    assert encoded == [encode_events(entry.events) for entry in entries]
+    assert len(encoded) == 3
+    await stop(leader)
 
 
 def test_a_tail_that_forgot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
