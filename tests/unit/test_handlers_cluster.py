@@ -494,4 +494,4 @@ async def test_a_log_that_cannot_be_opened_is_one_partitions_trouble(
         codes = [
             (await broker.produce("t", batch_of([b"a"]), partition=i)).error_code for i in range(3)
         ]
-        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+        assert codes == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
