@@ -121,6 +121,18 @@ def _check_transactions(
             assert not any(seen), f"transaction {number} was aborted and is visible"
 
 
+def check_committed(history: History, read: list[tuple[int, bytes]]) -> None:
+    """Who has followed with read_committed has seen nothing of what was aborted in the end."""
+    aborted = {
+        value
+        for promise in history.promises
+        if promise.transaction is not None and history.outcomes[promise.transaction] is False
+        for value in promise.values
+    }
+    seen = [value for _, value in read if value in aborted]
+    assert not seen, f"a reader of committed records got {seen}"
+
+
 def check_logs(world: World, partitions: list[Partition]) -> None:
     """The replicas of a partition hold the same bytes."""
     image = world.truth.image()

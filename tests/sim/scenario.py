@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka_ds.wire.errors import ErrorCode
 from tests.sim.chance import drawn_from
-from tests.sim.checkers import Watch, check_history, check_logs
+from tests.sim.checkers import Watch, check_committed, check_history, check_logs
 from tests.sim.clients import History, Partition, Producer, TransactionalProducer
 from tests.sim.faults import MIN_ISR, Faults, Plan
 from tests.sim.loop import Process
@@ -60,6 +60,7 @@ class Scenario:
         self.watch = Watch(self.world)
         self.faults = Faults(self.world, plan)
         self.partitions: list[Partition] = [(TOPIC, i) for i in range(shape.partitions)]
+        self._committed_readers: list[Consumer] = []
         self._is_over = False
         self._clients = 0
         self._work: list[tuple[str, asyncio.Task[None]]] = []
@@ -202,6 +203,10 @@ class Scenario:
             for number in range(1 + self.shape.near_readers):
                 consumer, process = self._reader(partition, isolation=0, is_near=number > 0)
                 tasks.append(self._spawn(self._follow(consumer), process))
+            if self.shape.transactional:
+                consumer, process = self._reader(partition, isolation=READ_COMMITTED)
+                self._committed_readers.append(consumer)
+                tasks.append(self._spawn(self._follow(consumer), process))
         return tasks
 
     def _reader(
@@ -238,6 +243,8 @@ class Scenario:
         uncommitted = {p: await self._read_all(p, 0) for p in self.partitions}
         committed = {p: await self._read_all(p, READ_COMMITTED) for p in self.partitions}
         check_history(self.history, uncommitted, committed)
+        for consumer in self._committed_readers:
+            check_committed(self.history, consumer.read)
         check_logs(self.world, self.partitions)
         assert any(committed.values()), "nothing was written: the run shows nothing"
 

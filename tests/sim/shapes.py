@@ -13,7 +13,7 @@ BRISK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",
     "controller.lease.interval.ms": "700",
-    "replica.lag.time.max.ms": "5000",
+    "replica.lag.time.max.ms": "1500",
     "replica.fetch.backoff.ms": "300",
     "request.timeout.ms": "6000",
 }
@@ -80,6 +80,21 @@ def coordinators(seed: int) -> Scenario:
     return Scenario(seed, shape, Plan(kinds=COORDINATORS), REPLICATED)
 
 
+def zombies(seed: int) -> Scenario:
+    """Leaders and controllers that are away for a while and do not know it."""
+    kinds = ("isolate", "isolate", "pause", "pause", "kill", "cut", "crash_and_back")
+    plan = Plan(kinds=kinds, every_seconds=0.5, scale=BRISK_SCALE)
+    return Scenario(seed, Shape(transactional=0, seconds=15), plan, BRISK)
+
+
+def transactions(seed: int) -> Scenario:
+    """Transactions of one broker that crashes, with readers of what is committed."""
+    shape = Shape(
+        brokers=1, replication_factor=1, min_insync_replicas=1, plain=0, transactional=2, seconds=15
+    )
+    return Scenario(seed, shape, Plan(kinds=("crash_and_back", "pause"), scale=BRISK_SCALE), BRISK)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers, Kafka's own time-outs, everything."""
     shape = Shape(
@@ -89,7 +104,8 @@ def large(seed: int) -> Scenario:
 
 
 FAMILIES: dict[str, Callable[[int], Scenario]] = {
-    each.__name__: each for each in (one_broker, cluster, machines, lake, coordinators, large)
+    each.__name__: each
+    for each in (one_broker, cluster, machines, lake, coordinators, zombies, transactions, large)
 }
 
 

@@ -1,0 +1,137 @@
+"""Rules of the product, each taken out by itself: what the simulation is worth is how many of these it sees.
+
+A mutation is a function that patches the product through pytest's `MonkeyPatch`. None changes what a node can see of
+itself only: each one breaks a promise in some run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.cluster import brokers, metadata_log
+from broker.cluster.partition_change import Election, PartitionChange
+from broker.handlers import reading
+from broker.log.producers import Producers
+from broker.replica import isr
+from broker.replica.follower import FollowerPartition, Verdict
+from broker.replica.hosted import HostedPartition
+from broker.replica.partition import LeaderPartition
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(function: Mutation) -> Mutation:
+    """Take the function in under its name."""
+    MUTATIONS[function.__name__] = function
+    return function
+
+
+@mutation
+def high_watermark_over_nobody_else(patch: pytest.MonkeyPatch) -> None:
+    """The leader's own log end counts."""
+    patch.setattr(LeaderPartition, "_least_end", lambda self, end, now_ms: end)
+
+
+@mutation
+def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """acks=all is answered as acks=1."""
+    patch.setattr(
+        HostedPartition,
+        "is_acknowledged",
+        lambda self, last_offset, acks: last_offset < self.leader.log_end_offset,
+    )
+
+
+@mutation
+def shrinking_before_the_controller_knows(patch: pytest.MonkeyPatch) -> None:
+    """Who is to leave the ISR does not count any more when it is proposed."""
+    patch.setattr(isr.PendingShrink, "maximal_isr", property(lambda self: self.proposal.members))
+
+
+@mutation
+def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
+    """Every election is an unclean one that nobody hears of."""
+
+    def elect(self: Any) -> int:
+        self.election = Election.UNCLEAN
+        leader = original(self)
+        self._is_unclean = False
+        return leader
+
+    original = PartitionChange._elect
+    patch.setattr(PartitionChange, "_elect", elect)
+
+
+@mutation
+def what_a_lost_disk_forgot_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """A broker stays in the ISR though it has not stopped cleanly."""
+    original = brokers._leave
+
+    def leave(draft: Any, leaving: Any, *, is_clean: bool) -> None:
+        original(draft, leaving, is_clean=True)
+
+    patch.setattr(brokers, "_leave", leave)
+
+
+@mutation
+def no_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower goes on behind what the leader never had."""
+    patch.setattr(
+        FollowerPartition,
+        "judge",
+        lambda self, code, *, is_diverging: Verdict.RETRY if code else Verdict.APPEND,
+    )
+
+
+@mutation
+def leaders_see_no_divergence(patch: pytest.MonkeyPatch) -> None:
+    """A leader answers a follower whose last epoch ended elsewhere as any other."""
+    patch.setattr(reading, "divergence", lambda partition, wanted: None)
+
+
+@mutation
+def no_version_check(patch: pytest.MonkeyPatch) -> None:
+    """A controller commits over the decisions of another."""
+    patch.setattr(metadata_log, "_end_at_events", lambda version, actions: None)
+
+
+@mutation
+def sequences_do_not_matter(patch: pytest.MonkeyPatch) -> None:
+    """What a producer sends again is appended again."""
+    patch.setattr(Producers, "check", lambda self, header, origin: None)
+
+
+@mutation
+def open_transactions_are_read(patch: pytest.MonkeyPatch) -> None:
+    """The last stable offset is the high watermark."""
+    patch.setattr(
+        HostedPartition, "fetchable_end", lambda self, isolation: self.leader.high_watermark
+    )
+    patch.setattr(HostedPartition, "last_stable_offset", lambda self: self.leader.high_watermark)
+
+
+@mutation
+def crashed_brokers_lead_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Every registration is taken for that of a broker that has stopped cleanly and is in sync."""
+    patch.setattr(brokers, "_leave", lambda draft, leaving, *, is_clean: None)
+
+
+@mutation
+def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
+    """What is not committed yet is read."""
+    patch.setattr(
+        HostedPartition,
+        "high_watermark",
+        property(lambda self: self.leader.log_end_offset),
+    )
+
+
+@mutation
+def aborted_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Readers are told of no aborted transaction."""
+    patch.setattr(HostedPartition, "aborted_transactions", lambda self, start, end: [])
