@@ -135,3 +135,10 @@ def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
 def aborted_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Readers are told of no aborted transaction."""
     patch.setattr(HostedPartition, "aborted_transactions", lambda self, start, end: [])
+
+
+@mutation
+def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """One replica is enough for acks=all."""
+    patch.setattr(LeaderPartition, "is_under_min_isr", property(lambda self: False))
+    patch.setattr(LeaderPartition, "effective_min_isr", property(lambda self: 1))

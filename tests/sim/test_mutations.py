@@ -28,6 +28,7 @@ QUICK = {
 SLOW = {
     "no_truncation": ("machines", 10),
     "leaders_see_no_divergence": ("zombies", 60),
+    "min_insync_replicas_are_ignored": ("machines", 120),
 }
 
 
