@@ -254,7 +254,9 @@ class Reading:
         )
         try:
             found.part = look(may_wait=False)
-        except BlockingIOError:
+        except (
+            OSError
+        ):  # It would have to wait, or the disk does not do its part: either is seen in a thread.
             found.look_again, found.cold_bytes, found.is_urgent = look, max_bytes, True
             return
         # A part that ends before the bound has more behind it than fits or than one segment holds.
@@ -291,7 +293,7 @@ class Reading:
                         min_one_batch=True,
                         may_wait=False,
                     )
-                except (BlockingIOError, KafkaError):
+                except (OSError, KafkaError):
                     return None
                 if part.upper_bound_offset < bound:
                     return None
@@ -325,7 +327,10 @@ class Reading:
         assert part is not None
         buffers: list[Any] = []
         for piece in part.slices:
-            buffer = partition.log.pread(piece)
+            try:
+                buffer = partition.log.pread(piece)
+            except OSError:
+                return False  # Who reads in a thread finds out as well, and says so for this partition alone.
             if buffer is None:
                 return False
             buffers.append(buffer)

@@ -267,6 +267,31 @@ async def test_what_is_not_in_memory_is_read_beside_the_loop(
         assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize("operation", ["read", "pread"])
+@in_loop
+async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("good")
+        await broker.create("bad")
+        await broker.produce("good", batch_of([b"a"]))
+        await broker.produce("bad", batch_of([b"b"]))
+        log = broker.node.replica_manager.get("bad", 0).log
+
+        def broken(*_: object, **__: object) -> None:
+            raise OSError("a bad sector")
+
+        monkeypatch.setattr(log, operation, broken)
+        monkeypatch.setattr(log, "pread_blocking", broken)
+        request = fetch_request("bad", 0)
+        request.topics += fetch_request("good", 0).topics
+        response = await broker.ask(request, 12)
+        bad, good = (topic.partitions[0] for topic in response.responses)
+        assert bad.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert values_of(good.records) == [b"a"]
+
+
 @dataclass
 class FakeTier:
     """A lake that holds what the test puts there."""
