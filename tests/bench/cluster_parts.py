@@ -49,7 +49,10 @@ async def _begun(folder: Path) -> ClusterDriver:
     """A controller and a second broker, both unfenced, over an empty log."""
     log = MetadataLog(LocalStore(str(folder)))
     driver = ClusterDriver(log, log.load(), node_id=1, new_controller=_new_controller)
-    assert await driver.claim(lambda claiming: decide_claim(claiming, IDENTITY, None))
+    assert await driver.claim(
+        lambda claiming: decide_claim(claiming, IDENTITY, None),
+        controller_epoch=driver.image.controller_epoch,
+    )
     await driver.decide(
         lambda c: c.register_broker(
             2,
