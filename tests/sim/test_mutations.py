@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -30,6 +31,20 @@ SLOW = {
     "leaders_see_no_divergence": ("zombies", 60),
     "min_insync_replicas_are_ignored": ("machines", 120),
 }
+
+
+# Processes that were killed leave coroutines behind that nobody waits for.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def swept() -> Iterator[None]:
+    """Nor shall they come up in the tests of others."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
