@@ -10,11 +10,14 @@ Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,6 +172,20 @@ def fetch(name: str) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target.parent / ".lock"):
+        # Whoever was faster may have brought it meanwhile.
+        return target if target.is_dir() else _bring(name, target)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time: Ivy's cache takes no two at once."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _bring(name: str, target: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
         folder = Path(scratch)
         module = folder / "ivy.xml"
