@@ -38,12 +38,7 @@ SWEEP_POINTS = (
 WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
 EXPIRY_POINTS = ("broker_before_log_start", "broker_after_log_start", "broker_before_sweep")
-BROKER_POINTS = (
-    "broker_before_copy",
-    "broker_after_copy",
-    "broker_after_advance",
-    *EXPIRY_POINTS,
-)
+BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
 
 
 class CrashPoints:
@@ -81,7 +76,7 @@ def armed_from_environment(points: Sequence[str]) -> CrashPoints:
     armed: dict[str, int] = {}
     for text in filter(None, os.environ.get("KAFKA_DS_CRASH_AT", "").split(",")):
         point, _, nth = text.partition(":")
-        if point not in WORKER_POINTS + BROKER_POINTS + TRANSACTION_POINTS:
+        if point not in WORKER_POINTS + BROKER_POINTS + EXPIRY_POINTS + TRANSACTION_POINTS:
             raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
         if point in points:
             armed[point] = int(nth or 1)

@@ -19,7 +19,7 @@ from broker.seams import Clock
 from broker.tier.channel import Buffer, Header
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
-from broker.tier.crash_points import BROKER_POINTS, armed_from_environment
+from broker.tier.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.tier.expiring import ExpirationLoop
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics
@@ -66,7 +66,7 @@ class TierManager:
         self._worker = Worker(
             settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
         )
-        crash_points = armed_from_environment(BROKER_POINTS)
+        crash_points = armed_from_environment(BROKER_POINTS + EXPIRY_POINTS)
         self._copies = CopyLoop(
             settings, clock, self._worker, self._metrics, crash_points, self._advanced
         )
