@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= 200
-# Tests of one file run one after the other, files on so many cores.
+# Tests of one file run one after the other, files on so many cores. Those of Spark come alone: one session for all of
+# them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
 CORES  ?= 2
 
 .PHONY: demo jars test test-slow bench sim lint format java clean help
@@ -42,7 +43,8 @@ jars: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka kafka-clients spark-kafka s3proxy > /dev/null
 
 test: jars
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(CORES) --dist loadfile
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(CORES) --dist loadfile --ignore tests/spark
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" tests/spark
 
 test-slow: jars
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest

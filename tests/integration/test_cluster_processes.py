@@ -145,7 +145,8 @@ def test_a_controller_that_was_paused_past_its_session_decides_nothing_more(
     try:
         asked["late"].result(PATIENCE_S)  # Sent on to the controller, or refused.
     except KafkaException as error:
-        assert "late" not in image_of(brokers).topics, error
+        # An error of the client's own (below 0) says that the answer was lost, not what became of the request.
+        assert error.args[0].code() < 0 or "late" not in image_of(brokers).topics, error
     last = image_of(brokers)
     assert last.controller_id == second.controller_id
     assert last.controller_epoch == second.controller_epoch
