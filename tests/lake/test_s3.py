@@ -237,6 +237,7 @@ def test_a_topic_goes_through_s3(server: S3Server, tmp_path: Path) -> None:
     assert sorted(offsets) == list(range(COUNT))
 
 
+@pytest.mark.slow
 def test_three_brokers_go_on_with_their_lake_on_s3_when_a_leader_dies(
     tmp_path: Path, server: S3Server
 ) -> None:
