@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.sim.mutations import MUTATIONS
@@ -31,28 +27,6 @@ SLOW = {
     "leaders_see_no_divergence": ("zombies", 60),
     "min_insync_replicas_are_ignored": ("machines", 120),
 }
-
-
-# Processes that were killed leave coroutines behind that nobody waits for.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def swept() -> Iterator[None]:
-    """Nor shall they come up in the tests of others."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """What a broken broker says is of no interest."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def is_caught(name: str, family: str, seeds: int, patch: pytest.MonkeyPatch) -> bool:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,28 +20,6 @@ SEEDS = {
     "coordinators": examples(3),
     "large": examples(0),
 }
-
-
-# Processes that were killed leave coroutines behind that nobody waits for.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def swept() -> Iterator[None]:
-    """Nor shall they come up in the tests of others."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Who runs a seed again gets to see the brokers' log lines; here they would take most of the time."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
