@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
 
 from tests.bench import machine
+from tests.bench.rates import throughput_of
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
+from tests.bench.sides import ApacheKafka, OurSide, client, create_topic, ready
 
-SETTLE_S = 1.0
 RECORDS = {100: 1_000_000, 1024: 200_000}
 
 
@@ -33,7 +32,7 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
             )
         )
         for size, count in RECORDS.items():
-            _throughput_of(sides, report, size, count, runs)
+            throughput_of(sides, report, size, count, runs)
         loaded = {side.name: machine.resident_mib(side.pids()) for side in sides}
         ours, theirs = (side.name for side in sides)
         report.add(
@@ -57,50 +56,6 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
     finally:
         for side in sides:
             side.stop()
-
-
-def _throughput_of(
-    sides: tuple[Side, ...], report: Report, size: int, count: int, runs: int
-) -> None:
-    for what in ("produce", "consume"):
-        rates: dict[str, list[float]] = {side.name: [] for side in sides}
-        costs: dict[str, list[float]] = {side.name: [] for side in sides}
-        foreign: list[float] = []
-        # One run that does not count: the JVM compiles, our kernels and caches warm up.
-        for run in range(runs + 1):
-            for side in sides:
-                topic = f"load-{size}-{run}"
-                if what == "produce":
-                    create_topic(side, topic)
-                time.sleep(SETTLE_S)
-                with machine.watching(side.pids()) as use:
-                    result = client(what, side, topic, count=count, size=size)
-                if run:
-                    rates[side.name].append(result["records_s"] * size / 1e6)
-                    costs[side.name].append(use.cpu_s / (count * size / 1e9))
-                    foreign.append(use.foreign_cores)
-        ours, theirs = (side.name for side in sides)
-        cores = statistics.median(foreign)
-        report.add(
-            Figure(
-                name=f"{what} {size} B",
-                unit="MB/s",
-                ours=rates[ours],
-                theirs=rates[theirs],
-                at_least=1.0,
-                foreign_cores=cores,
-            )
-        )
-        report.add(
-            Figure(
-                name=f"{what} {size} B, broker CPU",
-                unit="s/GB",
-                ours=costs[ours],
-                theirs=costs[theirs],
-                at_most=0.5,
-                foreign_cores=cores,
-            )
-        )
 
 
 def latency(folder: Path, report: Report, runs: int) -> None:

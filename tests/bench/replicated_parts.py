@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.bench import machine
 from tests.bench.cluster_sides import BROKERS, ApacheCluster, OurCluster
+from tests.bench.rates import throughput_of
 from tests.bench.report import Figure, Report
-from tests.bench.sides import client, create_topic, ready
+from tests.bench.sides import create_topic, ready
 from tests.processes import wait_until
 
 SETTLE_S = 2.0
@@ -38,52 +37,21 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
             side.launch(clean=True)
             ready(side)
         for size, count in RECORDS.items():
-            _throughput_of(sides, report, size, count, runs)
+            throughput_of(
+                sides,
+                report,
+                size,
+                count,
+                runs,
+                kinds=("produce",),
+                label="three brokers, ",
+                partitions=PARTITIONS,
+                replicas=BROKERS,
+                settle_s=SETTLE_S,
+            )
     finally:
         for side in sides:
             side.stop()
-
-
-def _throughput_of(
-    sides: tuple[OurCluster, ApacheCluster], report: Report, size: int, count: int, runs: int
-) -> None:
-    rates: dict[str, list[float]] = {side.name: [] for side in sides}
-    costs: dict[str, list[float]] = {side.name: [] for side in sides}
-    foreign: list[float] = []
-    for run in range(runs + 1):
-        for side in sides:
-            topic = f"load-{size}-{run}"
-            create_topic(side, topic, PARTITIONS, BROKERS)
-            time.sleep(SETTLE_S)
-            with machine.watching(side.pids()) as use:
-                result = client("produce", side, topic, count=count, size=size)
-            if run:
-                rates[side.name].append(result["records_s"] * size / 1e6)
-                costs[side.name].append(use.cpu_s / (count * size / 1e9))
-                foreign.append(use.foreign_cores)
-    ours, theirs = (side.name for side in sides)
-    what = f"three brokers, produce {size} B"
-    cores = statistics.median(foreign)
-    report.add(
-        Figure(
-            name=what,
-            unit="MB/s",
-            ours=rates[ours],
-            theirs=rates[theirs],
-            at_least=1.0,
-            foreign_cores=cores,
-        )
-    )
-    report.add(
-        Figure(
-            name=f"{what}, brokers' CPU",
-            unit="s/GB",
-            ours=costs[ours],
-            theirs=costs[theirs],
-            at_most=0.5,
-            foreign_cores=cores,
-        )
-    )
 
 
 class Beats:

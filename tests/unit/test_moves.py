@@ -42,6 +42,15 @@ async def until_ended(bench: MovingBench) -> None:
             await asyncio.sleep(0.0005)
 
 
+async def begin_slowly(bench: MovingBench) -> None:
+    """A move of twenty records to /b that has copied some of them, and waits."""
+    bench.append(20)
+    bench.rate = -1
+    bench.moves.alter("t", 0, "/b")
+    while future(bench).log.log_end_offset == 0:
+        await asyncio.sleep(0.0005)
+
+
 async def move(bench: MovingBench, path: str = "/b") -> None:
     bench.moves.alter("t", 0, path)
     await until_ended(bench)
@@ -129,11 +138,7 @@ async def test_what_is_refused_and_what_there_is_nothing_to_do_for() -> None:
 @in_loop
 async def test_another_directory_ends_a_move() -> None:
     bench = MovingBench(log_dirs=("/a", "/b", "/c"))
-    bench.append(20)
-    bench.rate = -1
-    bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
+    await begin_slowly(bench)
     assert 0 < bench.moves.lag_max < 20, "the rate is exceeded"
     assert dict(lags_and_failures(bench)) == {MOVES_MAX_LAG: bench.moves.lag_max, FAILED_MOVES: 0}
     bench.moves.alter("t", 0, "/c")
@@ -211,11 +216,7 @@ async def test_what_the_log_cuts_off_its_copy_cuts_off() -> None:
 @in_loop
 async def test_a_log_that_retention_was_quicker_with_is_copied_anew() -> None:
     bench = MovingBench()
-    bench.append(20)
-    bench.rate = -1
-    bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
+    await begin_slowly(bench)
     bench.log.advance_log_start_offset(19)
     bench.log.delete_local_segments(bench.clock.ms)
     assert future(bench).log.log_end_offset < bench.log.first_base_offset
@@ -312,11 +313,7 @@ def test_which_is_newer() -> None:
 @in_loop
 async def test_a_copy_goes_on_after_a_clean_stop() -> None:
     bench = MovingBench()
-    bench.append(20)
-    bench.rate = -1
-    bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
+    await begin_slowly(bench)
     await bench.moves.stop()
     bench.manager.close()
     bench.disk.kill()
@@ -334,11 +331,7 @@ async def test_a_copy_goes_on_after_a_clean_stop() -> None:
 async def test_a_copy_without_its_log() -> None:
     """Its log's directory is away: it takes the place of its log if the cluster was told that it is there."""
     bench = MovingBench()
-    bench.append(20)
-    bench.rate = -1
-    bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
+    await begin_slowly(bench)
     await bench.moves.stop()
     at_b = bench.manager.directory_ids["/b"]
     bench.manager.close()
