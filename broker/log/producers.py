@@ -7,6 +7,9 @@ Rules of this file:
   duplicate, whose first answer is given again. Sequences go on with 0 after 2^31 - 1.
 - A producer that the log has never seen (or forgot: expired, or its records deleted) may begin
   with any sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
+- Silence is measured by the broker's clock, from the last batch or from when the log was opened on. Kafka measures from
+  the records' timestamps on: whoever writes records of the past is forgotten at the next start, and the batch that it
+  sends again then is in the log twice.
 - A snapshot is Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
 """
 
@@ -25,6 +28,7 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 BATCHES_REMEMBERED = 5
 SEQUENCE_MASK = 0x7FFF_FFFF
 NO_OFFSET = -1
+HEARD_OF = -1  # since somebody looked last
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -58,13 +62,21 @@ class ProducerBatch(NamedTuple):
 class Producer:
     """One producer id's state in one log."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "silent_since_ms",
+        "transaction_start",
+    )
 
     def __init__(self) -> None:
         self.epoch = NO_PRODUCER_EPOCH
         self.batches: deque[ProducerBatch] = deque(maxlen=BATCHES_REMEMBERED)
         self.coordinator_epoch = -1
         self.last_timestamp_ms = NO_TIMESTAMP
+        self.silent_since_ms = HEARD_OF
         self.transaction_start = NO_OFFSET
 
     @property
@@ -181,6 +193,7 @@ class Producers:
             )
         )
         producer.last_timestamp_ms = header.max_timestamp
+        producer.silent_since_ms = HEARD_OF
         if header.is_transactional and producer.transaction_start == NO_OFFSET:
             producer.transaction_start = header.base_offset
             self._ongoing[header.base_offset] = producer_id
@@ -214,6 +227,7 @@ class Producers:
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp_ms = header.max_timestamp
+        producer.silent_since_ms = HEARD_OF
         producer.transaction_start = NO_OFFSET
         if first_offset == NO_OFFSET:
             return None  # A transaction that wrote nothing here.
@@ -240,13 +254,19 @@ class Producers:
     # -- forgetting -----------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget who has been silent for long and has no transaction open; returns how many."""
-        silent = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.transaction_start == NO_OFFSET
-            and now_ms - producer.last_timestamp_ms >= expiration_ms
-        ]
+        """Forget who has been silent for long and has no transaction open; returns how many.
+
+        Whoever was heard of since the last call is silent from this one on: nothing on the way of a batch reads a clock.
+        """
+        silent = []
+        for producer_id, producer in self._producers.items():
+            if producer.silent_since_ms == HEARD_OF:
+                producer.silent_since_ms = now_ms
+            elif (
+                producer.transaction_start == NO_OFFSET
+                and now_ms - producer.silent_since_ms >= expiration_ms
+            ):
+                silent.append(producer_id)
         for producer_id in silent:
             del self._producers[producer_id]
         return len(silent)

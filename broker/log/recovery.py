@@ -93,7 +93,6 @@ def load(
     producers = load_producers(
         disk, directory, segments, end_offset=end_offset, scanned_from=scanned_from
     )
-    producers.expire(now_ms, config.producer_id_expiration_ms)
     useful = {segment.base_offset for segment in segments} | {end_offset}
     remove_snapshots(disk, directory, lambda offset: offset not in useful)
     for segment in segments:

@@ -474,3 +474,17 @@ def test_old_formats_are_refused_and_not_taken_for_damage(
     damaged[-1] ^= 1
     disk.plant(path(0, ".log"), bytes(damaged))
     assert open_log(disk, clean=clean).log_end_offset == 0
+
+
+def test_a_producer_of_old_records_is_known_after_a_restart(disk: MemoryDisk) -> None:
+    """What is past is the time of its records; it wrote them a moment ago, and may have to send the last ones again."""
+    year_ms = 365 * 24 * 3_600_000
+    batch = client_batch(
+        2, timestamp_ms=NOW_MS - year_ms, producer_id=9, producer_epoch=0, base_sequence=0
+    )
+    log = open_log(disk)
+    log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=NOW_MS)
+    log.close()
+    log = open_log(disk, clean=True)
+    assert log.append(memoryview(batch), leader_epoch=1, now_ms=NOW_MS).duplicate
+    assert log.log_end_offset == 2
