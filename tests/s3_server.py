@@ -15,6 +15,21 @@ READY_TIMEOUT_S = 60.0
 IDENTITY = "kafka-ds"
 CREDENTIAL = "kafka-ds-secret"
 BUCKET = "lake"
+# Without it the server tells everything that it does: 300 MB in one test.
+LOGGING = """<configuration>
+  <appender name="all" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5level %logger %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="all"/></root>
+</configuration>
+"""
+
+
+def quiet(folder: Path) -> str:
+    """The option of Java by which S3Proxy logs what is wrong, and no more; its file is put into `folder`."""
+    file = folder / "logback.xml"
+    file.write_text(LOGGING)
+    return f"-Dlogback.configurationFile={file}"
 
 
 class S3Server:
@@ -62,6 +77,7 @@ class S3Server:
                     "-Xmx256m",
                     "-XX:+UseSerialGC",
                     "-XX:TieredStopAtLevel=1",
+                    quiet(self.folder),
                     "-cp",
                     f"{fetch('s3proxy')}/*",
                     "org.gaul.s3proxy.Main",

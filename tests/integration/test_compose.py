@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_conf.jars import fetch, java_command
 from tests.processes import wait_until
+from tests.s3_server import quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKERS = ("broker-1", "broker-2", "broker-3")
@@ -114,7 +115,8 @@ class Machine:
         empty.write_text("")
         jars = f"{fetch('s3proxy')}/*"
         main = ["org.gaul.s3proxy.Main", "--properties", str(empty)]
-        self.start("s3", [java_command(), *sorted(settings), "-cp", jars, *main])
+        words = [java_command(), quiet(self._folder), *sorted(settings), "-cp", jars]
+        self.start("s3", [*words, *main])
 
     def is_healthy(self, service: str) -> bool:
         words = self._services[service]["healthcheck"]["test"]
