@@ -256,7 +256,7 @@ class Producers:
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget who has been silent for long and has no transaction open; returns how many.
 
-        Whoever was heard of since the last call is silent from this one on: nothing on the way of a batch reads a clock.
+        Whoever was heard of since the last call is silent from this one on: no batch on its way reads a clock.
         """
         silent = []
         for producer_id, producer in self._producers.items():
