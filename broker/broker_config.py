@@ -1,6 +1,7 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only; `broker.config` reads them from a file and a command line. Where Apache Kafka has
+Rules of this file: declarations only, with those of `broker.lake_config`; `broker.config` reads them from a file and a
+command line. Where Apache Kafka has
 the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.lake_config import LakeConfig
 from broker.listeners import Endpoint, parse_endpoints
 from broker.settings import (
     MAX_LONG,
@@ -28,11 +30,15 @@ from broker.topic_config import DAY_MS, TopicConfig
 _MIB = 1 << 20
 # The name of the resource that stands for all brokers.
 ALL_BROKERS = ""
-# The settings of its own that a broker lets one change while it runs.
-THROTTLES = (
+# The settings of its own that a broker lets one change while it runs: looked up where they hold (`in_force`).
+CHANGEABLE = (
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "remote.fetch.max.wait.ms",
+    "remote.list.offsets.request.timeout.ms",
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.fetch.max.bytes.per.second",
 )
 # Kafka's names of its own choices for replica.selector.class (KIP-392).
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
@@ -40,7 +46,7 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(LakeConfig):
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
@@ -341,69 +347,6 @@ class BrokerConfig:
     )
     transaction_state_log_segment_bytes: int = i32(
         100 * _MIB, "The segment.bytes of __transaction_state when it is created.", low=1 << 20
-    )
-
-    # -- lake ---------------------------------------------------------------------------------------
-    lake_uri: str = string(
-        "data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True
-    )
-    lake_max_lag_ms: int = i64(
-        -1,
-        "How long a record may wait for its way into the table, even if its segment is not closed; -1 means until "
-        "then.",
-        low=-1,
-        ours=True,
-    )
-    lake_local_grace_ms: int = i64(
-        60_000,
-        "How long a segment stays on local disk after it is in the table, whatever the local retention.",
-        low=0,
-        ours=True,
-    )
-    lake_worker_idle_ms: int = i64(
-        300_000,
-        "How long the worker process stays without work; -1 means for good.",
-        low=-1,
-        ours=True,
-    )
-    lake_start_delay_ms: int = i64(
-        1_000,
-        "How long after the opening of a partition the lake is asked what it holds of it.",
-        low=0,
-        ours=True,
-    )
-    lake_copy_bytes: int = i64(
-        64 * _MIB,
-        "How many bytes of log one copy takes, unless a single segment holds more.",
-        low=1,
-        ours=True,
-    )
-    lake_file_bytes: int = i64(
-        128 * _MIB, "About how many bytes of records one Parquet file holds.", low=1, ours=True
-    )
-    lake_checkpoint_interval: int = i32(
-        100, "After how many commits a table gets a checkpoint.", low=1, ours=True
-    )
-    lake_log_retention_ms: int = i64(
-        7 * DAY_MS,
-        "How long the history of a topic's table is kept, in whole days; held by the table from its creation on.",
-        low=7 * DAY_MS,
-        ours=True,
-    )
-    lake_reader_cache_bytes: int = i64(
-        16 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True
-    )
-    remote_log_manager_task_interval_ms: int = i64(
-        30_000, "How often it is looked for what to copy; closing a segment starts it too.", low=1
-    )
-    remote_log_reader_max_pending_tasks: int = i32(
-        100, "How many reads of old offsets may wait.", low=1
-    )
-    remote_log_reader_threads: int = i32(
-        2, "How many reads of old offsets run at once.", low=1, ours=True
-    )
-    remote_log_storage_system_enable: bool = boolean(
-        True, "Whether topics are Delta tables at all; a topic may say otherwise.", ours=True
     )
 
     # -- not settings -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.broker_config import ALL_BROKERS, THROTTLES
+from broker.broker_config import ALL_BROKERS, CHANGEABLE
 from broker.settings import Kind, Setting, attribute_of, settings_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 
 def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
     synonyms = _broker_synonyms(config, setting, name, value)
-    changeable = (*(synonym for synonym, _ in setting.synonyms[:1]), *THROTTLES)
+    changeable = (*(synonym for synonym, _ in setting.synonyms[:1]), *CHANGEABLE)
     return _described(setting, name, value, synonyms, is_read_only=name not in changeable)
 
 
@@ -84,7 +84,7 @@ def describe_all_brokers(config: BrokerConfig) -> list[Described]:
         setting.synonyms[0][0]: setting
         for setting in settings_of(type(config.topic)).values()
         if setting.synonyms
-    } | {name: own[name] for name in THROTTLES}
+    } | {name: own[name] for name in CHANGEABLE}
     for name, setting in changeable.items():
         if name in changed:
             value = setting.text(setting.parse(changed[name]))

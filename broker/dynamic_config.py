@@ -2,8 +2,7 @@
 
 Rules of this file:
 - Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
-  them at once; and the rates that replication is throttled to, which are looked up where they hold
-  (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
+  them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
   "changed" while nothing changes would be a lie.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """
@@ -15,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from broker.broker_config import ALL_BROKERS, THROTTLES
+from broker.broker_config import ALL_BROKERS, CHANGEABLE
 from broker.config import broker_settings, known_names, topic_config, topic_settings
 from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
 from broker.topic_config import TopicConfig
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 @cache
 def changeable() -> Mapping[str, Setting]:
-    """What a running broker lets one change, by the broker-wide name; all but `THROTTLES` are a topic's settings."""
+    """What a running broker lets one change, by the broker-wide name; all but `CHANGEABLE` are a topic's settings."""
     of_topics = {
         setting.synonyms[0][0]: setting for setting in topic_settings().values() if setting.synonyms
     }
-    return of_topics | {name: broker_settings()[name] for name in THROTTLES}
+    return of_topics | {name: broker_settings()[name] for name in CHANGEABLE}
 
 
 def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
@@ -50,7 +49,7 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
     typed: dict[str, Any] = {
         attribute_of(changeable()[key].name): _parse(key, text)
         for key, text in given.items()
-        if key not in THROTTLES
+        if key not in CHANGEABLE
     }
     changed = replace(
         started,
@@ -67,6 +66,6 @@ def _parse(key: str, text: str) -> Any:
         if key in known_names() or key in broker_settings():
             raise ConfigError(f"{key} cannot be changed while the broker runs")
         raise ConfigError(f"{key} is no setting of this broker")
-    if key in THROTTLES:
+    if key in CHANGEABLE:
         return broker_settings()[key].parse(text)
     return broker_synonyms(TopicConfig)[key][0].parse(text)

@@ -273,7 +273,11 @@ class Node:
             ask=self._ask_cleaner,
         )
         if config.remote_log_storage_system_enable:
-            self.tier = TierManager(TierSettings.of(config.values()), self.clock)
+            self.tier = TierManager(
+                TierSettings.of(config.values()),
+                self.clock,
+                lambda name: self.config.in_force(name),
+            )
             self.replica_manager.tier = self.tier
             self.controller.on_commit = self._committed
 

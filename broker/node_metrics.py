@@ -14,7 +14,6 @@ from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
 from broker.replica.fetcher_metrics import fetcher_samples, move_samples
-from broker.tier.metrics import tier_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
 
@@ -194,7 +193,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
         max_timeout_ms=node.config.transaction_max_timeout_ms,
     )
     if node.tier is not None:
-        yield from tier_samples(node.tier.metrics, node.tier.lags())
+        yield from node.tier.samples()
 
 
 def _state(node: Node) -> int:

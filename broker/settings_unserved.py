@@ -130,17 +130,9 @@ queued.max.request.bytes L -1
 queued.max.requests I 500
 quota.window.num I 11
 quota.window.size.seconds I 1
-remote.fetch.max.wait.ms I 500
-remote.list.offsets.request.timeout.ms L 30000
 remote.log.index.file.cache.total.size.bytes L 1073741824
 remote.log.manager.copier.thread.pool.size I 10
-remote.log.manager.copy.max.bytes.per.second L 9223372036854775807
-remote.log.manager.copy.quota.window.num I 11
-remote.log.manager.copy.quota.window.size.seconds I 1
 remote.log.manager.expiration.thread.pool.size I 10
-remote.log.manager.fetch.max.bytes.per.second L 9223372036854775807
-remote.log.manager.fetch.quota.window.num I 11
-remote.log.manager.fetch.quota.window.size.seconds I 1
 remote.log.manager.follower.thread.pool.size I 2
 remote.log.manager.thread.pool.size I 2
 remote.log.metadata.custom.metadata.max.bytes I 128

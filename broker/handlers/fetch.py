@@ -6,8 +6,10 @@
 - Consumers read below the high watermark, with read_committed below the last stable offset; then the aborted
   transactions of what is returned come with it.
 - With fewer than min_bytes the request is parked for max_wait_ms and woken by what happens (`parking`).
-- Offsets that are in the lake alone are read from there and answered in the same response as the others; when that
-  fails it is KAFKA_STORAGE_ERROR for the partition and nothing else.
+- Offsets that are in the lake alone, of however many partitions, are read from there side by side and answered in
+  the same response as the others; when that fails, or too many wait, it is KAFKA_STORAGE_ERROR for the partition and
+  nothing else. What is not there within remote.fetch.max.wait.ms, and what the fetch quota sheds (KIP-956), is an
+  answer without records and without an error: the consumer asks again.
 - OFFSET_OUT_OF_RANGE outside of log start and log end. FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the
   reader's current epoch is not this leader's (v9+, KIP-320); a diverging epoch where the epoch of its last batch
   ended earlier here (v12+, KIP-595).

@@ -26,6 +26,7 @@ class Found:
     __slots__ = (
         "cold_bytes",
         "data",
+        "is_shed",
         "is_throttled",
         "is_urgent",
         "look_again",
@@ -47,11 +48,15 @@ class Found:
         self.is_urgent = False
         # Whether what is given of it counts for the leader's throttle.
         self.is_throttled = False
+        # Whether it lies in the lake, of which too much was read lately (KIP-956).
+        self.is_shed = False
 
     @property
     def is_settled(self) -> bool:
         """Whether there is nothing, and will be nothing until the partition advances."""
-        return not (self.is_urgent or self.is_throttled or self.part or self.cold_bytes)
+        return not (
+            self.is_urgent or self.is_throttled or self.is_shed or self.part or self.cold_bytes
+        )
 
     @property
     def size_bytes(self) -> int:

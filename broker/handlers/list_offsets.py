@@ -12,10 +12,11 @@
   yet, and an answer that went back would make consumers go back (KIP-207). Clients ask again.
 - UNSUPPORTED_VERSION for a special timestamp that the version does not know, or that nobody knows;
   INVALID_REQUEST for a partition asked for twice; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR
-  where the lake cannot answer.
+  where the lake cannot answer, and REQUEST_TIMED_OUT where it does not within the request's timeout_ms (v10+, KIP-1075)
+  or remote.list.offsets.request.timeout.ms.
 
 Versions: 2 isolation (KIP-98); 4 leader epochs (KIP-320); 6 flexible; 7 -3 (KIP-734); 8 -4 (KIP-405); 9 -5 (KIP-1005);
-10 a time-out, which is not needed here; 11 -6 (KIP-1023).
+10 a time-out (KIP-1075); 11 -6 (KIP-1023).
 Left out: answers of followers.
 """
 
@@ -25,7 +26,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.log.log import Log
 from broker.log.values import TimestampOffset
@@ -61,6 +62,7 @@ CONSUMER = -1
 NO_TIMESTAMP = -1
 NOT_FOUND = TimestampOffset(NO_TIMESTAMP, -1, -1)
 
+Answered = TypeVar("Answered")
 Found = TimestampOffset | Coroutine[Any, Any, TimestampOffset]
 
 
@@ -181,7 +183,9 @@ class Lookup:
     async def _ask_seam(
         self, tier: TierManager, partition: HostedPartition, timestamp: int
     ) -> TimestampOffset:
-        end = await tier.known_tiered_end(partition.topic, partition.topic_id, partition.index)
+        end = await self._in_time(
+            tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.index)
+        )
         return _seam(partition, end, timestamp)
 
     def _find_time(self, partition: HostedPartition, timestamp: int) -> Found:
@@ -208,14 +212,26 @@ class Lookup:
         while True:
             # All below is in the lake before it is asked. What leaves the disk later may not have been.
             start_offset = log.local_log_start_offset
-            found = await tier.offset_for_timestamp(
-                partition.topic, partition.topic_id, partition.index, timestamp
+            found = await self._in_time(
+                tier,
+                tier.offset_for_timestamp(
+                    partition.topic, partition.topic_id, partition.index, timestamp
+                ),
             )
             if found is not None and found[1] >= log.log_start_offset:
                 return TimestampOffset(*found)
             local = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
             if start_offset == log.local_log_start_offset:
                 return local
+
+    async def _in_time(self, tier: TierManager, answer: Awaitable[Answered]) -> Answered:
+        """What the lake answers, if it does before the client's patience ends."""
+        timeout_ms = self._request.timeout_ms or tier.list_offsets_timeout_ms()
+        try:
+            return await asyncio.wait_for(answer, timeout_ms / 1000)
+        except TimeoutError:
+            tier.listing_expired()
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
 
     async def _fill_later(
         self,

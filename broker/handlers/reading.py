@@ -239,6 +239,9 @@ class Reading:
         log, offset = partition.log, found.wanted.fetch_offset
         is_first = not self.size_bytes
         if offset < log.local_log_start_offset:
+            if self._node.tier is not None and self._node.tier.sheds_reads():
+                found.is_shed = True
+                return
             # The lake gives one batch at least, so it is asked only where there is room for one.
             found.cold_bytes = max_bytes if max_bytes > 0 else int(is_first)
             found.is_urgent = True
@@ -283,6 +286,8 @@ class Reading:
                     return None
                 if offset >= bound or (found.is_throttled and self._is_rate_exceeded()):
                     continue
+                if found.is_shed:
+                    continue  # What is appended is not what its reader wants first.
                 if self.min_bytes <= 1:
                     return None
                 try:
@@ -407,7 +412,8 @@ class Reading:
         except KafkaError as error:
             found.data = nothing(found.wanted.partition, error.code)
         else:
-            found.data.records = read.chunks
+            if read is not None:
+                found.data.records = read.chunks
 
     def _response(self) -> FetchResponse:
         leaders = []

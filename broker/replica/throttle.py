@@ -65,6 +65,16 @@ class ReplicationThrottle:
         """Whether nothing more may pass now."""
         return bool(self._samples) and self.rate(now_ms) > self._rate()
 
+    def throttle_time_ms(self, now_ms: int) -> int:
+        """How long nothing more may pass: until the window's bytes are those of a longer one (Kafka's QuotaUtils)."""
+        if not self.is_exceeded(now_ms):
+            return 0
+        bound = max(self._rate(), 1)
+        passed_ms = max(now_ms - self._samples[0][0], self._sample_ms)
+        # Never longer than the window: what is behind it counts no more.
+        longest_ms = self._samples[0][0] + self._samples_max * self._sample_ms - now_ms
+        return max(1, min(round((self.rate(now_ms) - bound) / bound * passed_ms), longest_ms))
+
     def _forget(self, now_ms: int) -> None:
         oldest_ms = now_ms - self._samples_max * self._sample_ms
         while self._samples and self._samples[0][0] <= oldest_ms:

@@ -25,7 +25,8 @@ from broker.tier.messages import (
 )
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Key, Led, copy_topics
-from broker.tier.policy import Limits, Phase, choose
+from broker.tier.policy import Limits, PartitionView, Phase, Range, choose
+from broker.tier.quota import RemoteQuota
 from broker.tier.settings import TierSettings
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 GROUPING_SECONDS = 0.5
 # A closed segment that is not yet below the last stable offset is looked at again so soon.
 UNSTABLE_RECHECK_MS = 1_000
+# The rate may be changed while it is waited for: Kafka's, too, looks again each second.
+QUOTA_RECHECK_MS = 1_000
 UNEXPECTED_PAUSE_SECONDS = 5.0
 STATE_QUESTION_PARTITIONS_MAX = 1_000
 
@@ -51,14 +54,15 @@ class CopyLoop:
         metrics: TierMetrics,
         crash_points: CrashPoints,
         advanced: Callable[[Led], None],
+        quota: RemoteQuota,
     ) -> None:
+        self._quota = quota
         self._settings = settings
         self._clock = clock
         self._worker = worker
         self._metrics = metrics
         self._crash_points = crash_points
         self._advanced = advanced
-        self._limits = Limits(bytes_max=settings.lake_copy_bytes)
         self.led: dict[Key, Led] = {}
         self._due: dict[Key, int] = {}
         """Partitions to look at, with the monotonic time from which on."""
@@ -168,13 +172,31 @@ class CopyLoop:
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)
             elif led.state.phase is Phase.READY:
                 self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
-        topics, taking_part = copy_topics(choose(candidates, self._limits), self.led)
+        chosen = choose(candidates, self._limits())
+        if not chosen or self._is_held_back(candidates):
+            return False
+        topics, taking_part = copy_topics(chosen, self.led)
         if not topics:
             return False
+        size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
+        self._quota.record(size_bytes, self._clock.monotonic_ms())
         lost_ms = await self._copy(topics, taking_part)
         keys = [(view.topic_id, view.partition) for view, ranges in candidates if ranges]
         self._look_again([self.led[key] for key in keys if key in self.led], lost_ms or 0)
         return lost_ms is None
+
+    def _limits(self) -> Limits:
+        """What one copy takes: of a rate no more than a second's, so that it is kept evenly."""
+        bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
+        return Limits(bytes_max=bytes_max)
+
+    def _is_held_back(self, candidates: Sequence[tuple[PartitionView, Sequence[Range]]]) -> bool:
+        """Whether the copy quota is used up (KIP-956): what there is to copy stays, and is looked at again in time."""
+        wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
+        for view, ranges in candidates:
+            if wait_ms and ranges:
+                self.look_at((view.topic_id, view.partition), min(wait_ms, QUOTA_RECHECK_MS))
+        return wait_ms > 0
 
     def _look_again(self, partitions: Sequence[Led], delay_ms: int) -> None:
         """There may be more to copy of these, once the worker is back and their back-off is over."""

@@ -1,30 +1,33 @@
 """Shell: the broker's side of the tier — what is copied when, what is read cold, what may be deleted.
 
 Rules of this file: it decides nothing that `policy` can decide and holds no lake data; everything that
-needs Arrow is asked of the worker process. A log learns `highest_offset_in_remote_storage` only after
-COPY_SEGMENT_FINISHED is durable (KIP-405), and its local segments go only `lake.local.grace.ms` later.
+needs Arrow is asked of the worker process.
 All methods are called in the event loop; those that are not `async` never wait.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.net.metrics_names import Metric, Sample
 from broker.seams import Clock
 from broker.tier.channel import Buffer, Header
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.tier.expiring import ExpirationLoop
+from broker.tier.local_deletion import LocalDeletion
 from broker.tier.messages import OUT_OF_RANGE
-from broker.tier.metrics import TierMetrics
+from broker.tier.metrics import TierMetrics, tier_samples
 from broker.tier.partitions import Led
 from broker.tier.policy import Backoff, Phase
+from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
+from broker.tier.remote_reads import RemoteReads
 from broker.tier.settings import TierSettings
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text
@@ -59,16 +62,31 @@ class TierRead:
 class TierManager:
     """Runs the tier of one broker: copies, cold reads, local deletion, rows of cluster events."""
 
-    def __init__(self, settings: TierSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        in_force: Callable[[str], Any] | None = None,
+    ) -> None:
+        """`in_force` tells the value at the moment of a setting that may change while the broker runs."""
         self._settings = settings
+        self._in_force = in_force or settings.value_of
         self._clock = clock
         self._metrics = TierMetrics()
+        self._fetch_quota = self._quota("fetch", FETCH_TIMES)
+        self._copy_quota = self._quota("copy", COPY_TIMES)
         self._worker = Worker(
             settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
         )
         crash_points = armed_from_environment(BROKER_POINTS + EXPIRY_POINTS)
         self._copies = CopyLoop(
-            settings, clock, self._worker, self._metrics, crash_points, self._advanced
+            settings,
+            clock,
+            self._worker,
+            self._metrics,
+            crash_points,
+            self._advanced,
+            self._copy_quota,
         )
         self._expiration = ExpirationLoop(
             settings,
@@ -79,11 +97,15 @@ class TierManager:
             self._copies.led,
             self._agree_on_start,
         )
-        self._reading = asyncio.Semaphore(settings.remote_log_reader_threads)
-        self._reads = 0
+        self._reads = RemoteReads(
+            settings.remote_log_reader_threads,
+            settings.remote_log_reader_max_pending_tasks,
+            clock,
+            self._metrics,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: asyncio.Task[None] | None = None
-        self._deleting: asyncio.TimerHandle | None = None
+        self._local = LocalDeletion(clock, self._copies.led, grace_ms=settings.lake_local_grace_ms)
         self._materialising = False
         self._metadata_version = -1
         self._stopped = False
@@ -103,8 +125,7 @@ class TierManager:
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
-        if self._deleting is not None:
-            self._deleting.cancel()
+        self._local.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,6 +136,13 @@ class TierManager:
         """What was counted so far."""
         self._metrics.worker_starts = self._worker.starts
         return self._metrics
+
+    def samples(self) -> Iterator[Sample]:
+        """All that it shows."""
+        now_ms = self._clock.monotonic_ms()
+        yield from tier_samples(self.metrics, self.lags(), now_ms / 1000)
+        yield from self._copy_quota.samples(now_ms)
+        yield from self._fetch_quota.samples(now_ms)
 
     def lags(self) -> dict[str, tuple[int, int]]:
         """Bytes and number of the closed segments that are not in the lake yet, by topic."""
@@ -183,6 +211,10 @@ class TierManager:
 
     # -- what the broker asks ---------------------------------------------------------------
 
+    def sheds_reads(self) -> bool:
+        """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""
+        return self._fetch_quota.throttle_time_ms(self._clock.monotonic_ms()) > 0
+
     async def read(
         self,
         topic: str,
@@ -192,24 +224,30 @@ class TierManager:
         *,
         max_bytes: int,
         isolation_level: int = 0,
-    ) -> TierRead:
+    ) -> TierRead | None:
         """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
         tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
 
+        None where that takes longer than remote.fetch.max.wait.ms: whoever asks again finds it further on its way.
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
         (retriable: store or worker away, queue full).
         """
-        header, payload = await self._ask_to_read(
-            {
-                "op": "read",
-                "topic": topic,
-                "topic_id": uuid_text(topic_id),
-                "partition": partition,
-                "offset": offset,
-                "max_bytes": max_bytes,
-                "isolation_level": isolation_level,
-            }
-        )
+        request = {
+            "op": "read",
+            "topic": topic,
+            "topic_id": uuid_text(topic_id),
+            "partition": partition,
+            "offset": offset,
+            "max_bytes": max_bytes,
+            "isolation_level": isolation_level,
+        }
+        wait_ms = self._in_force("remote.fetch.max.wait.ms")
+        try:
+            header, payload = await asyncio.wait_for(self._ask_to_read(request), wait_ms / 1000)
+        except TimeoutError:
+            self._metrics.fetches_expired += 1
+            return None
+        self._fetch_quota.record(len(payload), self._clock.monotonic_ms())
         self._metrics.fetched(topic, len(payload))
         chunks: list[Buffer] = []
         position = 0
@@ -222,6 +260,15 @@ class TierManager:
             tiered_end_offset=header["tiered_end"],
             log_start_offset=header["log_start_offset"],
         )
+
+    def list_offsets_timeout_ms(self) -> int:
+        """How long ListOffsets waits for the lake where its client does not say (KIP-1075)."""
+        timeout_ms: int = self._in_force("remote.list.offsets.request.timeout.ms")
+        return timeout_ms
+
+    def listing_expired(self) -> None:
+        """An offset was not there in time."""
+        self._metrics.listings_expired += 1
 
     async def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
@@ -274,7 +321,11 @@ class TierManager:
         """
         asked = [[topic, uuid_text(id_), index, epoch] for topic, id_, index, epoch in partitions]
         # It may wait for a copy: readers do not wait with it.
-        header, _ = await self._ask({"op": "fence", "partitions": asked})
+        try:
+            header, _ = await self._ask({"op": "fence", "partitions": asked})
+        except KafkaError:
+            self._metrics.fetch_failed(None)
+            raise
         return [_end_of(state) for state in header["partitions"]]
 
     async def ending(
@@ -285,7 +336,15 @@ class TierManager:
         Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
         """
         request = {"op": "ending", "topic": topic, "topic_id": uuid_text(topic_id)}
-        header, _ = await self._ask_to_read({**request, "partition": partition, "offset": offset})
+        counters = self._metrics.topics.of(topic)
+        counters.build_requests += 1
+        try:
+            header, _ = await self._ask_to_read(
+                {**request, "partition": partition, "offset": offset}
+            )
+        except KafkaError:
+            counters.build_errors += 1
+            raise
         ending = Ending(
             producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
             leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
@@ -294,29 +353,29 @@ class TierManager:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _quota(self, what: str, times: tuple[Metric, Metric]) -> RemoteQuota:
+        prefix = f"remote.log.manager.{what}"
+        return RemoteQuota(
+            lambda: int(self._in_force(f"{prefix}.max.bytes.per.second")),
+            times,
+            windows=self._settings.value_of(f"{prefix}.quota.window.num"),
+            window_seconds=self._settings.value_of(f"{prefix}.quota.window.size.seconds"),
+        )
+
     async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
         """A question of a client: bounded in number, and its failure is one that clients retry."""
-        topic = request.get("topic")
-        if self._reads >= self._settings.remote_log_reader_max_pending_tasks:
-            self._metrics.fetch_failed(topic)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many cold reads are waiting")
-        self._reads += 1
-        self._metrics.reads_waiting = self._reads
         try:
-            async with self._reading:
-                return await self._ask(request)
-        finally:
-            self._reads -= 1
-            self._metrics.reads_waiting = self._reads
+            return await self._reads.ask(lambda: self._ask(request))
+        except KafkaError:
+            self._metrics.fetch_failed(request.get("topic"))
+            raise
 
     async def _ask(self, request: Header) -> tuple[Header, memoryview]:
         try:
             return await self._worker.ask(request)
         except WorkerLost as error:
-            self._metrics.fetch_failed(request.get("topic"))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except WorkerFailed as error:
-            self._metrics.fetch_failed(request.get("topic"))
             out = error.kind == OUT_OF_RANGE
             code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
             raise KafkaError(code, str(error)) from error
@@ -384,36 +443,9 @@ class TierManager:
         led.moves_log_start = False
 
     def _advanced(self, led: Led) -> None:
-        """More of a partition is FINISHED: after the grace time its local segments may go."""
+        """More of a partition is FINISHED."""
         self._agree_on_start(led)
-        self._delete_local(led)
-        if self._deleting is None:
-            self._schedule_deletion()
-
-    def _schedule_deletion(self) -> None:
-        """One timer for all partitions, at the first end of a grace time; later ones end later."""
-        grace_ms = self._settings.lake_local_grace_ms
-        times = [led.state.next_deletable_ms(grace_ms) for led in self._copies.led.values()]
-        known = [at_ms for at_ms in times if at_ms is not None]
-        if known:
-            # Grouped: what ends its grace within the same second goes together.
-            delay_ms = max(0, min(known) - self._clock.monotonic_ms()) + min(1_000, grace_ms)
-            loop = asyncio.get_running_loop()
-            self._deleting = loop.call_later(delay_ms / 1000, self._delete_all)
-
-    def _delete_all(self) -> None:
-        self._deleting = None
-        for led in list(self._copies.led.values()):
-            self._delete_local(led)
-        self._schedule_deletion()
-
-    def _delete_local(self, led: Led) -> None:
-        """Let the log drop what its local retention allows of what was FINISHED long enough ago."""
-        now_ms = self._clock.monotonic_ms()
-        offset = led.state.deletable_offset(now_ms, self._settings.lake_local_grace_ms)
-        if offset > led.log.highest_offset_in_remote_storage:
-            led.log.highest_offset_in_remote_storage = offset
-            led.log.delete_local_segments(self._clock.now_ms())
+        self._local.advanced(led)
 
 
 def _end_of(state: Header) -> int | KafkaError:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from broker.net.metrics_names import Sample, gauge, meter
+from broker.net.metrics_names import Sample, Summary, gauge, histogram, meter
+from broker.net.metrics_times import RecentTimes
 from broker.net.metrics_topics import PerTopic
 
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
+_MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
+_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _READERS = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
 
 
@@ -28,6 +31,8 @@ class TierCounters:
     fetch_errors: int = 0
     delete_requests: int = 0
     delete_errors: int = 0
+    build_requests: int = 0
+    build_errors: int = 0
 
 
 _METRICS = {
@@ -47,6 +52,16 @@ _METRICS = {
     ),
     "delete_errors": meter(
         f"{_TOPICS}RemoteDeleteErrorsPerSec", "Steps of retention in the lake that failed.", "topic"
+    ),
+    "build_requests": meter(
+        f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec",
+        "Replicas that asked the lake for epochs and producers.",
+        "topic",
+    ),
+    "build_errors": meter(
+        f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec",
+        "Such questions that were not answered.",
+        "topic",
     ),
 }
 assert tuple(_METRICS) == tuple(each.name for each in fields(TierCounters)), "each is shown"
@@ -75,7 +90,22 @@ HOLDINGS = {
     ),
 }
 READS_WAITING = gauge(
-    f"{_READERS}RemoteLogReaderTaskQueueSize", "Cold reads that are asked for and not answered."
+    f"{_READERS}RemoteLogReaderTaskQueueSize", "Questions to the lake that wait for their turn."
+)
+READERS_IDLE = gauge(
+    f"{_READERS}RemoteLogReaderAvgIdlePercent",
+    "The part of remote.log.reader.threads that had nothing to do in the last minute, 0 to 1.",
+)
+READER_TIMES = histogram(
+    f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "How long questions to the lake took, in ms."
+)
+FETCHES_EXPIRED = meter(
+    "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
+    "Cold reads that were not there within remote.fetch.max.wait.ms.",
+)
+LISTINGS_EXPIRED = meter(
+    "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
+    "Offsets of the lake that were not there within remote.list.offsets.request.timeout.ms.",
 )
 WORKER_STARTS = meter(
     "kafka.server:type=TierWorker,name=StartsPerSec", "Starts of the worker process.", ours=True
@@ -101,12 +131,63 @@ class Holding:
 assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is shown"
 
 
+class Readers:
+    """How busy the turns of questions are: an average of one to two windows."""
+
+    __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
+
+    WINDOW_SECONDS = 30.0
+
+    def __init__(self) -> None:
+        self.threads = 1
+        self._busy = 0
+        self._busy_s = 0.0
+        self._began_s = self._at_s = 0.0
+        self._before: tuple[float, float] = (0.0, 0.0)
+        """Of the window before: busy and all seconds."""
+
+    def begin(self, at_s: float) -> None:
+        """One turn begins, at `at_s` of a clock that never goes back."""
+        self._pass(at_s)
+        self._busy += 1
+
+    def end(self, at_s: float) -> None:
+        """One turn ends."""
+        self._pass(at_s)
+        self._busy -= 1
+
+    def idle(self, at_s: float) -> float:
+        """The part that was idle, 0 to 1."""
+        self._pass(at_s)
+        all_s = self._before[1] + self._at_s - self._began_s
+        if all_s <= 0:
+            return 1.0
+        return max(0.0, 1.0 - (self._before[0] + self._busy_s) / (all_s * self.threads))
+
+    def _pass(self, at_s: float) -> None:
+        if at_s - self._began_s >= 2 * self.WINDOW_SECONDS:
+            # Nothing began or ended for long: the last window says it all.
+            self._before = (self._busy * self.WINDOW_SECONDS, self.WINDOW_SECONDS)
+            self._began_s = self._at_s = at_s
+            self._busy_s = 0.0
+            return
+        self._busy_s += self._busy * (at_s - self._at_s)
+        self._at_s = at_s
+        if at_s - self._began_s >= self.WINDOW_SECONDS:
+            self._before = (self._busy_s, at_s - self._began_s)
+            self._began_s, self._busy_s = at_s, 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class TierMetrics:
     """What was counted since the broker started."""
 
     topics: PerTopic[TierCounters] = field(default_factory=lambda: PerTopic(TierCounters, _METRICS))
     reads_waiting: int = 0
+    readers: Readers = field(default_factory=Readers)
+    reader_times: RecentTimes = field(default_factory=RecentTimes)
+    fetches_expired: int = 0
+    listings_expired: int = 0
     worker_starts: int = 0
     foreign_commits: int = 0
     holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
@@ -145,8 +226,10 @@ class TierMetrics:
         return self.topics.of_none if topic is None else self.topics.of(topic)
 
 
-def tier_samples(metrics: TierMetrics, lags: Mapping[str, tuple[int, int]]) -> Iterator[Sample]:
-    """All of it; `lags` are bytes and segments not copied yet, by topic."""
+def tier_samples(
+    metrics: TierMetrics, lags: Mapping[str, tuple[int, int]], now_s: float
+) -> Iterator[Sample]:
+    """All of it; `lags` are bytes and segments not copied yet, by topic; `now_s` is of the clock of `Readers`."""
     yield from metrics.topics.samples()
     for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS)):
         yield metric, (), sum(lag[place] for lag in lags.values())
@@ -154,6 +237,13 @@ def tier_samples(metrics: TierMetrics, lags: Mapping[str, tuple[int, int]]) -> I
             yield metric, (topic,), lag[place]
     yield from _holding_samples(metrics.holdings)
     yield READS_WAITING, (), metrics.reads_waiting
+    yield READERS_IDLE, (), metrics.readers.idle(now_s)
+    times = metrics.reader_times
+    quantiles = zip(_QUANTILES, times.quantiles(_QUANTILES), strict=True)
+    shown = tuple((str(part), value * 1000) for part, value in quantiles)
+    yield READER_TIMES, (), Summary(times.count, times.total_s * 1000, shown)
+    yield FETCHES_EXPIRED, (), metrics.fetches_expired
+    yield LISTINGS_EXPIRED, (), metrics.listings_expired
     yield WORKER_STARTS, (), metrics.worker_starts
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+UNBOUNDED = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings:
@@ -32,17 +34,31 @@ class TierSettings:
     """Bytes of log in one copy, unless a single range holds more."""
     lake_file_bytes: int = 128 * 1024 * 1024
     """Bytes of records in one Parquet file, about."""
+    lake_offsets_interval_ms: int = 60_000
+    """How often partitions' and groups' offsets are noted in the lake; -1: never."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
     """Bytes of batches that the worker keeps ready for consumers that read on."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_log_reader_threads: int = 2
     remote_log_reader_max_pending_tasks: int = 100
+    remote_fetch_max_wait_ms: int = 500
+    remote_list_offsets_request_timeout_ms: int = 30_000
+    remote_log_manager_copy_max_bytes_per_second: int = UNBOUNDED
+    remote_log_manager_copy_quota_window_num: int = 11
+    remote_log_manager_copy_quota_window_size_seconds: int = 1
+    remote_log_manager_fetch_max_bytes_per_second: int = UNBOUNDED
+    remote_log_manager_fetch_quota_window_num: int = 11
+    remote_log_manager_fetch_quota_window_size_seconds: int = 1
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Take each field from the setting of the same name; a setting not there keeps its default."""
         names = {field: field.replace("_", ".") for field in cls.__dataclass_fields__}
         return cls(**{field: values[name] for field, name in names.items() if name in values})
+
+    def value_of(self, name: str) -> Any:
+        """The value of the setting of this name, as it was at the start."""
+        return getattr(self, name.replace(".", "_"))
 
     def worker_arguments(self) -> list[str]:
         """What the worker process is told of them."""

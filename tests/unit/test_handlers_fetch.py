@@ -299,6 +299,10 @@ class FakeTier:
     chunks: list[bytes] = field(default_factory=list)
     error: ErrorCode | None = None
     asked: list[tuple[int, int, int]] = field(default_factory=list)
+    sheds: bool = False
+
+    def sheds_reads(self) -> bool:
+        return self.sheds
 
     async def read(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *,

@@ -133,6 +133,14 @@ class FakeTier:
     error: ErrorCode | None = None
     asked: list[int] = field(default_factory=list)
     when_asked: Callable[[], None] | None = None
+    never: bool = False
+    expired: int = 0
+
+    def list_offsets_timeout_ms(self) -> int:
+        return 20 if self.never else 60_000
+
+    def listing_expired(self) -> None:
+        self.expired += 1
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         return self.end
@@ -147,6 +155,8 @@ class FakeTier:
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
         self.asked.append(timestamp_ms)
+        if self.never:
+            await asyncio.Future[None]()
         if self.error is not None:
             raise KafkaError(self.error)
         found = self.found
@@ -209,6 +219,25 @@ async def test_times_are_looked_for_in_the_lake_first(
         assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         tier.end = None
         assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 10])
+@in_loop
+async def test_a_lake_that_does_not_answer_is_not_waited_for_for_ever(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+) -> None:
+    """By the client's own patience (KIP-1075), or by remote.list.offsets.request.timeout.ms."""
+    async with in_process(memory_path) as broker:
+        tier = FakeTier(never=True)
+        await with_lake(broker, monkeypatch, tier)
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
+        topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
+        request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
+        response = await broker.ask(request, 10)
+        found = response.topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert tier.expired == 1
         monkeypatch.setattr(broker.node, "tier", None)
 
 

@@ -1,4 +1,4 @@
-"""What the copy loop makes of the lake's answers."""
+"""What the copy loop makes of the lake's answers, and of its quota."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
+from broker.log.config import LogConfig
+from broker.log.values import SegmentView
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import CrashPoints
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Led
 from broker.tier.policy import Phase
+from broker.tier.quota import COPY_TIMES, RemoteQuota
+from broker.tier.settings import UNBOUNDED, TierSettings
+from tests.fakes.memory_disk import ManualClock
+
+
+def quota_of(bytes_per_second: int) -> RemoteQuota:
+    return RemoteQuota(lambda: bytes_per_second, COPY_TIMES, windows=11, window_seconds=1)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +38,128 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition(
     clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
     worker: Any = Worker()
     advanced: list[Led] = []
-    loop = CopyLoop(settings, clock, worker, TierMetrics(), CrashPoints(), advanced.append)
+    loop = CopyLoop(
+        settings, clock, worker, TierMetrics(), CrashPoints(), advanced.append, quota_of(UNBOUNDED)
+    )
     led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10)
     asyncio.run(loop._learn([led]))
     assert (led.state.phase, led.state.copied_offset) == (phase, copied)
     assert len(advanced) == (phase is Phase.READY)
+
+
+class CopiesAtOnce:
+    """A worker that has copied whatever it is asked to."""
+
+    def __init__(self) -> None:
+        self.copied: list[list[tuple[str, int, int]]] = []
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        ranges = [(topic, each) for topic in request["topics"] for each in topic["ranges"]]
+        self.copied.append(
+            [(topic["topic"], each["partition"], each["start_offset"]) for topic, each in ranges]
+        )
+        ends: dict[tuple[str, int], int] = {}
+        for topic, each in ranges:
+            ends[topic["topic_id"], each["partition"]] = each["end_offset"]
+        outcomes = [
+            {"topic_id": id_, "partition": at, "outcome": "finished", "tiered_end": end}
+            for (id_, at), end in ends.items()
+        ]
+        return {"partitions": outcomes, "milliseconds": 1, "complaints": 0}, b""
+
+
+def led_partition(topic: str, partition: int, segments: int, size_bytes: int) -> Led:
+    """A partition of closed segments of ten records each, all stable."""
+    views = [
+        SegmentView(
+            base_offset=10 * at,
+            next_offset=10 * at + 10,
+            size_bytes=size_bytes,
+            path=f"{topic}-{partition}/{at}",
+            leader_epochs=((0, 10 * at),),
+            aborted=(),
+            producer_snapshot=b"",
+            max_timestamp_ms=1_000 * at,
+        )
+        for at in range(segments)
+    ]
+    log: Any = SimpleNamespace(
+        topic=topic,
+        topic_id=topic.ljust(16, "-").encode(),
+        partition=partition,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        log_end_offset=10 * segments,
+        size_bytes=size_bytes * segments,
+        config=LogConfig(remote_storage_enable=True),
+        closed_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start],
+        aborted_transactions=lambda start, end: [],
+        leader_epochs=SimpleNamespace(between=lambda start, end: [(0, 0)]),
+        producers=SimpleNamespace(encode_snapshot=lambda: b""),
+    )
+    led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
+    led.state.learnt(-1, 0)
+    return led
+
+
+class Desk:
+    """A copy loop over partitions, a clock that stands, and a worker that is always done."""
+
+    def __init__(self, *partitions: Led, bytes_per_second: int = UNBOUNDED) -> None:
+        self.clock, self.worker = ManualClock(), CopiesAtOnce()
+        self.rate = bytes_per_second
+        self.quota = RemoteQuota(lambda: self.rate, COPY_TIMES, windows=11, window_seconds=1)
+        worker: Any = self.worker
+        self.loop = CopyLoop(
+            TierSettings(lake_copy_bytes=1 << 20),
+            self.clock,
+            worker,
+            TierMetrics(),
+            CrashPoints(),
+            lambda led: None,
+            self.quota,
+        )
+        for led in partitions:
+            self.loop.led[led.key] = led
+            self.loop.look_at(led.key)
+
+    async def until(self, at_ms: int) -> None:
+        """Let time pass, and the loop look whenever something is due."""
+        end_ms = self.clock.ms + at_ms
+        while self.clock.ms <= end_ms:
+            while await self.loop._copy_once():
+                pass
+            self.clock.ms += 100
+
+
+def test_partitions_of_a_topic_are_copied_together() -> None:
+    """One request, and so one commit of the topic's table, for all that there is."""
+    desk = Desk(*(led_partition("t", at, 2, 1_000) for at in range(3)))
+    asyncio.run(desk.until(0))
+    assert [sorted(each) for each in desk.worker.copied] == [
+        [("t", at, start) for at in range(3) for start in (0, 10)]
+    ]
+
+
+def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
+    """Ten segments of 1,000 bytes, at 500 bytes a second: it takes them twenty seconds, and no more at once."""
+    led = led_partition("t", 0, 10, 1_000)
+    desk = Desk(led, bytes_per_second=500)
+    asyncio.run(desk.until(4_000))
+    assert 0 < len(desk.worker.copied) < 5
+    assert all(len(each) == 1 for each in desk.worker.copied)
+    assert all(value > 0 for _, _, value in desk.quota.samples(desk.clock.ms))
+    asyncio.run(desk.until(30_000))
+    assert [each for copy in desk.worker.copied for each in copy] == [
+        ("t", 0, start) for start in range(0, 100, 10)
+    ]
+    assert led.state.copied_offset == 99
+
+
+def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
+    desk = Desk(led_partition("t", 0, 50, 1_000_000), bytes_per_second=10)
+    asyncio.run(desk.until(1_000))
+    assert sum(map(len, desk.worker.copied)) == 1
+    desk.rate = UNBOUNDED
+    asyncio.run(desk.until(1_100))
+    assert sum(map(len, desk.worker.copied)) == 50
