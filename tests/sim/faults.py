@@ -96,7 +96,20 @@ class Faults:
                 host.process.resume()
             if not host.is_up:
                 host.start()
+        for host in self._world.hosts:
+            await self._renew(host)
         self._world.log("healed")
+
+    async def _renew(self, host: Host) -> None:
+        """A log directory that was taken for broken is not looked at again before the broker's next start."""
+        manager = getattr(host.node, "log_manager", None)
+        if manager is None or not any(manager.failures.values()):
+            return
+        while host.node is not None and host.node.log_manager is manager:
+            if (line := self._stop(host)) is not None:
+                self._world.log(line)
+                return
+            await asyncio.sleep(1)
 
     def _later(self, seconds: float, undo: Callable[[], Any]) -> None:
         """Undo a fault after a while, or at the end."""
@@ -248,6 +261,11 @@ class Faults:
             return None
         if not hasattr(node, "controller"):
             return None
+        if not host.has_started:
+            # It may be registered and not yet serve: then the cluster takes its end for a crash.
+            if not self._may_go_down(host, forgets=False):
+                return None
+            self.crashed.add(host.node_id)
         process = host.process
 
         async def stop() -> None:

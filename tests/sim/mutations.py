@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from broker.cluster import brokers, metadata_log
+from broker.cluster import isr as cluster_isr
 from broker.cluster.partition_change import Election, PartitionChange
 from broker.handlers import reading
 from broker.log.producers import Producers
@@ -19,6 +20,7 @@ from broker.replica import isr
 from broker.replica.follower import FollowerPartition, Verdict
 from broker.replica.hosted import HostedPartition
 from broker.replica.partition import LeaderPartition
+from kafka_ds.wire.errors import ErrorCode
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -51,6 +53,51 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 def shrinking_before_the_controller_knows(patch: pytest.MonkeyPatch) -> None:
     """Who is to leave the ISR does not count any more when it is proposed."""
     patch.setattr(isr.PendingShrink, "maximal_isr", property(lambda self: self.proposal.members))
+
+
+def _joining_without(*rules: str) -> Mutation:
+    """Followers are proposed for the ISR as if these of the leader's offsets were at the log's beginning."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        original = LeaderPartition._expand
+
+        def expand(self: Any, replica: int, follower: Any) -> Any:
+            offsets = {rule: getattr(self, rule) for rule in rules}
+            for rule in rules:
+                setattr(self, rule, -1)
+            try:
+                return original(self, replica, follower)
+            finally:
+                for rule, offset in offsets.items():
+                    setattr(self, rule, offset)
+
+        patch.setattr(LeaderPartition, "_expand", expand)
+
+    return mutate
+
+
+@mutation
+def followers_join_before_they_have_all(patch: pytest.MonkeyPatch) -> None:
+    """Who fetches is proposed for the ISR."""
+    _joining_without("high_watermark", "epoch_start_offset")(patch)
+
+
+@mutation
+def followers_join_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Who has what this leader knows to be committed is proposed, whatever was there when its epoch began."""
+    _joining_without("epoch_start_offset")(patch)
+
+
+@mutation
+def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """AlterPartition is judged by its leader epoch alone."""
+    original = cluster_isr._check_epochs
+
+    def check(registration: Any, broker_id: int, wanted: Any) -> ErrorCode:
+        error = original(registration, broker_id, wanted)
+        return ErrorCode.NONE if error is ErrorCode.INVALID_UPDATE_VERSION else error
+
+    patch.setattr(cluster_isr, "_check_epochs", check)
 
 
 @mutation

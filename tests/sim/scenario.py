@@ -11,15 +11,21 @@ from kafka_ds.wire.errors import ErrorCode
 from tests.sim.chance import drawn_from
 from tests.sim.checkers import Watch, check_committed, check_history, check_logs
 from tests.sim.clients import History, Partition, Producer, TransactionalProducer
-from tests.sim.faults import MIN_ISR, Faults, Plan
+from tests.sim.faults import MIN_ISR, Plan
 from tests.sim.loop import Process
 from tests.sim.network import CLIENT, SimNetwork
 from tests.sim.operator import Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
+from tests.sim.sequences import Sequences
 from tests.sim.world import World
 
 TOPIC = "orders"
 LOOK_SECONDS = 0.05
+# How long clients do nothing between two pieces of work, at most. A transaction costs ten times what a batch does, in
+# messages between brokers: fewer of them make room for more seeds.
+PRODUCERS_REST_SECONDS = 0.3
+TRANSACTIONS_REST_SECONDS = 1.2
+READERS_REST_SECONDS = 0.1
 QUIET_SECONDS_MAX = 300.0
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -58,7 +64,7 @@ class Scenario:
         self.world = World(seed, shape.brokers, given, log_dirs=shape.log_dirs)
         self.history = History()
         self.watch = Watch(self.world)
-        self.faults = Faults(self.world, plan)
+        self.faults = Sequences(self.world, plan)
         self.partitions: list[Partition] = [(TOPIC, i) for i in range(shape.partitions)]
         self._committed_readers: list[Consumer] = []
         self._is_over = False
@@ -187,7 +193,7 @@ class Scenario:
             sent = await producer.send(partition, producer.random.randint(1, 8))
             if is_idempotent and not sent:
                 await producer.become_idempotent()
-            await asyncio.sleep(producer.random.random() * 0.2)
+            await asyncio.sleep(producer.random.random() * PRODUCERS_REST_SECONDS)
 
     async def _transact(self, producer: TransactionalProducer) -> None:
         await producer.begin()
@@ -195,7 +201,7 @@ class Scenario:
             count = producer.random.randint(1, len(self.partitions))
             chosen = producer.random.sample(self.partitions, count)
             await producer.run_transaction(chosen, commit=producer.random.random() < 0.7)
-            await asyncio.sleep(producer.random.random() * 0.3)
+            await asyncio.sleep(producer.random.random() * TRANSACTIONS_REST_SECONDS)
 
     def _readers(self) -> list[asyncio.Task[None]]:
         tasks = []
@@ -229,7 +235,7 @@ class Scenario:
             since = len(consumer.read)
             await consumer.poll()
             self.watch.read(consumer, since)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(READERS_REST_SECONDS)
 
     async def _look(self) -> None:
         while True:

@@ -74,6 +74,19 @@ def lake(seed: int) -> Scenario:
     return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
 
 
+def laggards(seed: int) -> Scenario:
+    """Followers that fall behind, come back, and are proposed for the ISR while leaders go."""
+    kinds = ("laggard", "stale_proposal")
+    settings = {
+        **BRISK,
+        "replica.lag.time.max.ms": "600",
+        # A follower that is behind is filled up one batch after the other.
+        "replica.fetch.max.bytes": "1",
+    }
+    shape = Shape(transactional=0, seconds=14)
+    return Scenario(seed, shape, Plan(kinds=kinds, every_seconds=0.3, scale=0.2), settings)
+
+
 def coordinators(seed: int) -> Scenario:
     """Transactions whose coordinators go, with Kafka's own time-outs."""
     shape = Shape(plain=0, idempotent=1, transactional=2, seconds=30)
@@ -105,7 +118,17 @@ def large(seed: int) -> Scenario:
 
 FAMILIES: dict[str, Callable[[int], Scenario]] = {
     each.__name__: each
-    for each in (one_broker, cluster, machines, lake, coordinators, zombies, transactions, large)
+    for each in (
+        one_broker,
+        cluster,
+        machines,
+        lake,
+        laggards,
+        coordinators,
+        zombies,
+        transactions,
+        large,
+    )
 }
 
 

@@ -72,6 +72,11 @@ class WireConnection(asyncio.Protocol):
         _, response = decode_response(RESPONSES[key], frame, version)
         return response
 
+    def send_again(self, frames: list[bytes]) -> None:
+        """Requests as they were sent by somebody before; nobody waits for their answers."""
+        for frame in frames:
+            self._transport.write(frame)
+
     def close(self) -> None:
         self.is_open = False
         self._transport.abort()

@@ -18,14 +18,28 @@ from typing import IO, Any
 from broker.config import from_given
 from broker.node import Node
 from kafka_ds.lake.store import Entry, NotWritten
+from kafka_ds.wire.messages import AlterPartitionRequest
+from kafka_ds.wire.types import message_info
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.clients import EPOCH_MS
 from tests.sim.loop import Process, SimExecutor, SimLoop
 from tests.sim.network import Fabric, SimNetwork
 from tests.sim.truth import Truth
+from tests.sim.wire import WireConnection
 
 PORT = 9092
+HOST = "host-"
+# What would cost most of a run's time and show nothing: Kafka's 50 partitions of each internal topic.
+CHEAP = {
+    "remote.log.storage.system.enable": "false",
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "3",
+}
+
+_info = message_info(AlterPartitionRequest)
+assert _info.key is not None
+_ALTER_PARTITION = _info.key.to_bytes(2, "big")
 
 
 class SimClock:
@@ -132,7 +146,7 @@ class Host:
 
     def __init__(self, world: World, node_id: int) -> None:
         self.node_id = node_id
-        self.name = f"host-{node_id}"
+        self.name = f"{HOST}{node_id}"
         self.disk = MemoryDisk()
         self.clock = SimClock(world.loop)
         self.lake = SimLake(world.store, world.random)
@@ -142,6 +156,12 @@ class Host:
         # Told when the process ends itself at once.
         self.on_halt: Callable[[Host], None] = lambda _: None
         self._world = world
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the process here has taken up its work: before, it can be told to end, too."""
+        return self._starting is not None and self._starting.done()
 
     @property
     def is_up(self) -> bool:
@@ -161,7 +181,7 @@ class Host:
         loop = self._world.loop
         self.process = Process(loop, self.name)
         self.node = None
-        loop.create_task(self._run(), context=self.process.context())
+        self._starting = loop.create_task(self._run(), context=self.process.context())
 
     async def _run(self) -> None:
         loop = self._world.loop
@@ -199,9 +219,14 @@ class Host:
 
     async def stop(self) -> None:
         """End the process as SIGTERM does."""
-        node, process = self.node, self.process
-        assert node is not None and process is not None
-        await self._world.loop.create_task(node.stop(), context=process.context())
+        node, process, starting = self.node, self.process, self._starting
+        assert node is not None and process is not None and starting is not None
+        if starting.done():
+            await self._world.loop.create_task(node.stop(), context=process.context())
+        else:
+            # As `python -m broker` does: a start that has not come to its end is called off.
+            starting.cancel()
+            await asyncio.wait((starting,))
         self.kill()
 
     def kill(self) -> None:
@@ -243,19 +268,40 @@ class World:
         self.loop = SimLoop(Random(self.random.random()))
         self.fabric = Fabric(self.loop, Random(self.random.random()))
         self.store = MemoryStore(FakeLogClock())
-        self.settings = {"remote.log.storage.system.enable": "false", **(settings or {})}
+        self.settings = {**CHEAP, **(settings or {})}
         self.log_dirs = log_dirs
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]
         self.lines: list[str] = []
         self._digest = hashlib.blake2b(digest_size=16)
         self.fabric.tap = self._packet
+        # What brokers have asked of controllers about ISRs, by who asked.
+        self._proposals: dict[str, list[bytes]] = {}
         self.truth = Truth(self.store, self.log)
 
     def log(self, line: str) -> None:
         """What happened, for whoever looks at a failure."""
         self.lines.append(f"{self.loop.time():10.3f} {line}")
 
+    def repeat_proposals(self, source: str) -> None:
+        """Let all that this host has asked of controllers about ISRs arrive once more, at whoever decides now."""
+        process, network = self.client_process(source)
+        frames = self._proposals.pop(source, [])
+        self.log(f"fault: {len(frames)} proposals of {source} arrive once more")
+
+        async def send() -> None:
+            for host in tuple(self.up()):
+                try:
+                    connection = await WireConnection.connect(network, host.name, PORT)
+                except OSError:
+                    continue
+                connection.send_again(frames)
+
+        self.loop.create_task(send(), context=process.context())
+
     def _packet(self, source: str, target: str, data: bytes) -> None:
+        if data[4:6] == _ALTER_PARTITION and target.startswith(HOST):
+            # Requests between brokers are written whole.
+            self._proposals.setdefault(source, []).append(data)
         self._digest.update(f"{self.loop.time():.9f} {source} {target} ".encode())
         self._digest.update(data)
 

@@ -1,0 +1,162 @@
+"""Faults that need one another, in an order: what single faults meet by chance once in thousands of seeds.
+
+Each is a script of a few steps about one partition: its leader, one follower that falls behind, and the others. The
+steps and what they wait for are fixed, their moments are the seed's. A script that does not get what it waits for ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker.cluster.events import PartitionRegistration
+from tests.sim.faults import Faults
+from tests.sim.world import Host
+
+STEP_SECONDS_MAX = 12.0
+# Long enough for a follower to be late, short enough for its heartbeats.
+SLOW_SECONDS = (0.3, 2.0)
+# Between two steps that would be seen apart if more time lay between them.
+SOON_SECONDS = 0.6
+
+
+class NotSo(Exception):
+    """What a script has waited for has not come about."""
+
+
+class Sequences(Faults):
+    """Faults, one by one and in scripts; one script at a time."""
+
+    _script: asyncio.Task[None] | None = None
+
+    async def heal(self) -> None:
+        if self._script is not None:
+            self._script.cancel()
+        await super().heal()
+
+    def _begin(self, what: str, script: Coroutine[Any, Any, None]) -> str | None:
+        if self._script is not None and not self._script.done():
+            script.close()
+            return None
+
+        async def play() -> None:
+            try:
+                await script
+            except NotSo as error:
+                self._world.log(f"{what}: {error}")
+            finally:
+                self._world.fabric.heal()
+
+        self._script = self._world.loop.create_task(play())
+        return what
+
+    def _laggard(self, _: Host) -> str | None:
+        return self._begin("a follower comes back far behind", self._let_one_lag())
+
+    def _stale_proposal(self, _: Host) -> str | None:
+        return self._begin("a proposal comes late once more", self._repeat_a_proposal())
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[], Any], what: str) -> None:
+        deadline = self._world.loop.time() + STEP_SECONDS_MAX
+        while not condition():
+            if self._world.loop.time() > deadline:
+                raise NotSo(what)
+            await asyncio.sleep(0.01)
+
+    async def _soon(self) -> None:
+        await asyncio.sleep(self._random.random() * SOON_SECONDS)
+
+    def _host(self, node_id: int) -> Host:
+        return self._world.hosts[node_id - 1]
+
+    def _one(self) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
+        """A partition in good health: how it is now, its leader, who would lead next, and its other replicas."""
+        image = self.truth.image()
+        names = [name for name in image.topics if not name.startswith("__")]
+        places = [(name, index) for name in names for index in image.topics[name].partitions]
+        place = self._random.choice(places)
+
+        def now() -> PartitionRegistration:
+            found = self.truth.image().partition(*place)
+            if found is None:
+                raise NotSo("the topic is gone")
+            return found
+
+        found = now()
+        if set(found.isr) != set(found.replicas) or found.leader < 0 or len(found.isr) < 3:
+            raise NotSo("not all are in sync")
+        if not all(self._host(each).is_up for each in found.replicas):
+            raise NotSo("not all are there")
+        others = [self._host(each) for each in found.replicas if each != found.leader]
+        # Whoever is elected is the first of the assignment that may be.
+        return now, self._host(found.leader), others[0], others[1:]
+
+    def _slow_down(self, sources: list[Host], target: Host, seconds: float) -> None:
+        for source in sources:
+            self._world.fabric.slow_seconds[source.name, target.name] = seconds
+
+    def _hand_over(self, host: Host) -> None:
+        """The leader goes in the way in which another one leads at once."""
+        line = self._stop(host)
+        if line is None:
+            raise NotSo(f"{host.name} cannot be stopped")
+        self._world.log(f"fault: {line}")
+
+    # -- scripts -----------------------------------------------------------------------------------
+
+    async def _let_one_lag(self) -> None:
+        """A follower that was away comes back; while it is filled up slowly, leaders go, one or two of them.
+
+        It must not be taken into the ISR before it has what an earlier leader has acknowledged, which may be more than
+        the next one knows to be committed.
+        """
+        now, leader, lagging, others = self._one()
+        if not self._may_go_down(lagging, forgets=False):
+            raise NotSo("no other may be away")
+        lagging.kill()
+        self.crashed.add(lagging.node_id)
+        slow = self._random.uniform(*SLOW_SECONDS)
+        if self._random.random() < 0.5:
+            # The others learn late what is committed.
+            for each in others:
+                self._slow_down([leader], each, slow)
+        try:
+            await self._until(lambda: lagging.node_id not in now().isr, "it stays in the ISR")
+            await self._soon()
+        finally:
+            self._start_at_once(lagging)
+        self._slow_down([leader, *others], lagging, slow)
+        await self._until(lambda: lagging.broker_epoch >= 0, "it is not taken in again")
+        for _ in range(self._random.randint(1, 2)):
+            await self._soon()
+            if now().leader in (lagging.node_id, -1):
+                return
+            epoch = now().leader_epoch
+            self._hand_over(self._host(now().leader))
+            await self._until(lambda: now().leader_epoch > epoch, "nobody else leads")  # noqa: B023
+
+    async def _repeat_a_proposal(self) -> None:
+        """A follower is late, catches up and is late again; then the proposal to take it in arrives once more.
+
+        As it does where a leader has sent it twice, since the first answer was slow, and one copy was still under way.
+        """
+        now, leader, lagging, others = self._one()
+        for is_to_join in (False, True, False):
+            if is_to_join:
+                self._world.fabric.heal()
+            else:
+                self._slow_down([leader], lagging, 3.0)
+            await self._until(
+                lambda: (lagging.node_id in now().isr) is is_to_join,  # noqa: B023
+                "the ISR stays as it is",
+            )
+        epoch = now().leader_epoch
+        await self._soon()
+        self._world.repeat_proposals(leader.name)
+        await asyncio.sleep(self._random.random() * 0.1)
+        if now().leader_epoch == epoch:
+            self._hand_over(leader)
+        await self._until(lambda: now().leader_epoch > epoch, "nobody else leads")
