@@ -19,12 +19,14 @@ import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
 
 TEMPORARY_SUFFIX = ".tmp"
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
+# Rounds more, for those that told nothing as answers were lost.
+PROBE_ROUNDS_MORE = 7
 # `s3a` is Hadoop's word for the same.
 OBJECT_SCHEMES = ("s3", "s3a")
 
@@ -291,21 +293,53 @@ def bucket_and_path(address: str) -> tuple[str, str]:
 def probe(store: Store, *, rounds: int = PROBE_ROUNDS, writers: int = PROBE_WRITERS) -> None:
     """Race writers for the same names; raises StoreNotExclusive unless each has exactly one winner.
 
-    One store was seen that passes such a test one writer after the other and fails it in a race.
+    One store was seen that passes such a test one writer after the other and fails it in a race. A round in which an
+    answer was lost tells nothing, unless two have won: another one is raced, a few times; then raises OSError.
     """
-    for _ in range(rounds):
+    for left in range(rounds + PROBE_ROUNDS_MORE - 1, -1, -1):
         path = f"_probe-{secrets.token_hex(8)}"
         try:
-            _race(store, path, writers)
+            trouble = _race(store, path, writers)
         finally:
             # What was to be found out is found out: one object too many does no harm.
             with contextlib.suppress(OSError):
                 store.delete(path)
+        rounds -= trouble is None
+        if rounds <= 0:
+            return
+        if trouble is not None and (left == 0 or isinstance(trouble, PermissionError)):
+            raise trouble
 
 
-def _race(store: Store, path: str, writers: int) -> None:
+def _race(store: Store, path: str, writers: int) -> OSError | None:
+    """Race once; what kept the race from telling anything, or None."""
+    results = _answers(store, path, writers)
+    winners = {name for name, answer in results.items() if answer is True}
+    error = next((each for each in results.values() if isinstance(each, OSError)), None)
+    if error is None:
+        try:
+            found = store.read(path)
+            winners |= {b"late"} if store.put_if_absent(path, b"late") else set()
+        except OSError as failure:
+            error = failure
+        else:
+            if winners == {found}:
+                return None
+            if not winners and found in results:
+                # Its own writer was told that somebody else had won: it asked twice.
+                return OSError(f"{store.uri(path)}: the winner's answer was lost")
+    if error is not None and len(winners) <= 1:
+        return error
+    raise StoreNotExclusive(
+        f"{store.uri('')}: of {writers} writers of one name {len(winners)} won; "
+        "its conditional writes cannot be relied on"
+    )
+
+
+def _answers(store: Store, path: str, writers: int) -> dict[bytes, bool | OSError]:
+    """What each of the writers is told that write their names at once."""
     barrier = threading.Barrier(writers)
-    results: dict[bytes, Any] = {}
+    results: dict[bytes, bool | OSError] = {}
 
     def write(name: bytes) -> None:
         barrier.wait()
@@ -319,12 +353,4 @@ def _race(store: Store, path: str, writers: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    for result in results.values():
-        if isinstance(result, OSError):
-            raise result
-    winners = [name for name, won in results.items() if won]
-    if len(winners) != 1 or store.read(path) != winners[0] or store.put_if_absent(path, b"late"):
-        raise StoreNotExclusive(
-            f"{store.uri('')}: of {writers} writers of one name {len(winners)} won; "
-            "its conditional writes cannot be relied on"
-        )
+    return results

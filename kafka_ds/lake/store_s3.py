@@ -4,6 +4,11 @@ Rules of this file:
 - `put_if_absent` is a conditional PUT (`If-None-Match: *`). Where the answer to it was lost the library asks again
   and is told that the object exists, which is False here: whose it is must be read, as everywhere.
 - Any other error of a write leaves its fate unknown; none is `NotWritten`.
+- What a store may always answer (503 SlowDown, a connection that is reset) is asked again here, with growing pauses. A
+  decision and the lease are asked for briefly, as those who make them try again by themselves and have to be able to
+  stop; a read and a data file for long, as a task of Spark's or a copy fails with it.
+- A bucket that is not there is an error, never an object that is not there (a HEAD alone cannot tell: whoever asks
+  for a size has read before). What the store's refusals mean is said in `store_s3_errors`.
 - Where the store is and who asks for it come from AWS's own environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
   `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, a role of the machine …), never from an option or a setting: secrets
   have no place in a plan, a log line or a table.
@@ -30,36 +35,53 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from kafka_ds.lake.store import OBJECT_SCHEMES, Entry, UnsupportedStore
+from kafka_ds.lake.store_s3_errors import (
+    ENDPOINT_VARIABLE,
+    check_endpoint,
+    explained,
+    is_missing_bucket,
+    is_permission,
+)
 
 # A decision (a commit, a read of the log) shall not hang; a data file may take its time.
 REQUEST_TIMEOUT = "10s"
 UPLOAD_TIMEOUT = "300s"
 UPLOADS_AT_ONCE = 4
 CONNECT_TIMEOUT = "3s"
-# Retries of the library's own, for what a store may always answer (503, a connection reset).
-RETRIES_MAX = 3
-RETRY_SECONDS_MAX = 15
+# From the first try on; no more are begun after.
+DECISION_PATIENCE_SECONDS = 2
+READ_PATIENCE_SECONDS = 15
+UPLOAD_PATIENCE_SECONDS = 60
+RETRIES_MAX = 20
+PAUSE_MS_MIN = 50
+PAUSE_MS_MAX = 1_000
 # A file in the making is kept in memory up to here, then in the temporary folder.
 SPOOLED_BYTES_MAX = 32 << 20
-ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 
 
 class ObjectStore:
     """A bucket, or what lies below a prefix of it. Threads may share one."""
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
-        """Nothing is asked yet; errors of address and credentials come with the first request."""
+        """Nothing is asked yet; errors of bucket and credentials come with the first request.
+
+        Raises UnsupportedStore where `bucket` or AWS_ENDPOINT_URL is no address at all.
+        """
         if not bucket:
             raise UnsupportedStore("lake.uri names no bucket: s3://<bucket>/<prefix>")
+        endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
+        if (complaint := check_endpoint(endpoint)) is not None:
+            raise UnsupportedStore(complaint)
         self._root = f"s3://{bucket}/{prefix}".rstrip("/")
         self._alternatives = tuple(
             f"{s}://{bucket}/{prefix}".rstrip("/") + "/" for s in OBJECT_SCHEMES
         )
-        self._plain = os.environ.get(ENDPOINT_VARIABLE, "").startswith("http://")
-        self._store = self._client(bucket, prefix, REQUEST_TIMEOUT)
-        self._uploads = self._client(bucket, prefix, UPLOAD_TIMEOUT)
+        self._plain = endpoint.startswith("http://")
+        self._deciding = self._client(bucket, prefix, REQUEST_TIMEOUT, DECISION_PATIENCE_SECONDS)
+        self._store = self._client(bucket, prefix, REQUEST_TIMEOUT, READ_PATIENCE_SECONDS)
+        self._uploads = self._client(bucket, prefix, UPLOAD_TIMEOUT, UPLOAD_PATIENCE_SECONDS)
 
-    def _client(self, bucket: str, prefix: str, timeout: str) -> S3Store:
+    def _client(self, bucket: str, prefix: str, timeout: str, patience_seconds: int) -> S3Store:
         return S3Store(
             bucket,
             prefix=prefix or None,
@@ -70,7 +92,12 @@ class ObjectStore:
             },
             retry_config={
                 "max_retries": RETRIES_MAX,
-                "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX),
+                "retry_timeout": timedelta(seconds=patience_seconds),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=PAUSE_MS_MIN),
+                    "max_backoff": timedelta(milliseconds=PAUSE_MS_MAX),
+                    "base": 2,
+                },
             },
         )
 
@@ -79,18 +106,20 @@ class ObjectStore:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create `path`; False when an object of that name is there, which may be this very one."""
         try:
-            obstore.put(self._store, self._inside(path), data, mode="create", use_multipart=False)
+            obstore.put(
+                self._deciding, self._inside(path), data, mode="create", use_multipart=False
+            )
         except AlreadyExistsError:
             return False
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:
             self._raise(path, error)
         return True
 
     def put_durable(self, path: str, data: bytes) -> None:
         """Create or replace `path`."""
         try:
-            obstore.put(self._store, self._inside(path), data)
-        except BaseError as error:
+            obstore.put(self._deciding, self._inside(path), data)
+        except (BaseError, FileNotFoundError) as error:
             self._raise(path, error)
 
     @contextlib.contextmanager
@@ -103,7 +132,7 @@ class ObjectStore:
                 obstore.put(
                     self._uploads, self._inside(path), file, max_concurrency=UPLOADS_AT_ONCE
                 )
-            except BaseError as error:
+            except (BaseError, FileNotFoundError) as error:
                 self._raise(path, error)
 
     def delete(self, path: str) -> None:
@@ -121,8 +150,8 @@ class ObjectStore:
         """All of `path`; FileNotFoundError when there is none."""
         try:
             return bytes(obstore.get(self._store, self._relative(path)).bytes())
-        except FileNotFoundError:
-            raise FileNotFoundError(self.uri(path)) from None
+        except FileNotFoundError as error:
+            self._raise_missing(path, error)
         except BaseError as error:
             self._raise(path, error)
 
@@ -134,9 +163,11 @@ class ObjectStore:
             return bytes(
                 obstore.get_range(self._store, self._relative(path), start=start, length=length)
             )
-        except FileNotFoundError:
-            raise FileNotFoundError(self.uri(path)) from None
+        except FileNotFoundError as error:
+            self._raise_missing(path, error)
         except BaseError as error:
+            if is_permission(str(error)):
+                self._raise(path, error)
             # A range that begins behind the end is an error there, and nothing here.
             size = self.size(path)
             if size is not None and start >= size:
@@ -210,13 +241,18 @@ class ObjectStore:
         assert ".." not in relative.split("/"), f"outside: {path}"
         return relative
 
-    def _raise(self, path: str, error: BaseError) -> NoReturn:
-        # The library's text goes on with its whole source after the first line.
-        words = str(error).partition("\n")[0]
-        where = self.uri(path)
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            raise PermissionError(f"{where}: {words}") from error
-        raise OSError(f"{where}: {words}") from error
+    def _raise_missing(self, path: str, error: FileNotFoundError) -> NoReturn:
+        if is_missing_bucket(str(error)):
+            self._raise(path, error)
+        raise FileNotFoundError(self.uri(path)) from None
+
+    def _raise(self, path: str, error: BaseError | FileNotFoundError) -> NoReturn:
+        text = str(error)
+        message = f"{self.uri(path)}: {explained(text)}"
+        refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError))
+        if refused or is_permission(text):
+            raise PermissionError(message) from error
+        raise OSError(message) from error
 
 
 def _entry(meta: Any) -> Entry:

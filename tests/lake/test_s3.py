@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import deltalake
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafka_ds.lake import store_s3
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore, Store, open_store, probe
-from tests.processes import cluster, running_broker, wait_until
+from kafka_ds.lake.store import Store, UnsupportedStore, open_store, probe
+from tests.lake.conftest import port
+from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
+from tests.s3_faults import Fault, FaultyWay, bad_weather, faulty_way, first
 from tests.s3_server import BUCKET, S3Server, running_s3
 
 COUNT = 20_000
+MORE = 1_000
 
-
-def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-        return number
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3"), port()) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, server: S3Server) -> Store:
-    """What is said of a store holds for both."""
-    if request.param == "folder":
-        return LocalStore(str(tmp_path))
-    return open_store(f"s3://{BUCKET}/{request.node.name.replace('[', '-').rstrip(']')}")
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 def test_an_object_is_made_once(store: Store) -> None:
@@ -124,151 +101,182 @@ def test_objects_survive_the_death_of_the_server(tmp_path: Path) -> None:
 
 def test_wrong_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(PermissionError, match="s3://lake/y"):
-        open_store(f"s3://{BUCKET}/y").put_if_absent("1.json", b"x")
+    store = open_store(f"s3://{BUCKET}/y")
+    said = r"s3://lake/y.*: AWS_SECRET_ACCESS_KEY is not that of AWS_ACCESS_KEY_ID"
+    for ask in (lambda: store.put_if_absent("1.json", b"x"), lambda: store.list("")):
+        with pytest.raises(PermissionError, match=said):
+            ask()
+    with pytest.raises(PermissionError, match="AWS_SECRET_ACCESS_KEY"):
+        store.size("1.json")
 
 
-class AnswerEater:
-    """A way to the server on which the answers to the first PUTs are lost, after they have been done."""
-
-    def __init__(self, target: int, count: int) -> None:
-        self._target = target
-        self._left = count
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.eaten = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        """One request after the other, as HTTP/1.1 has it."""
-        asked = [b""]
-        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
-            threading.Thread(target=_pump, args=(client, server, asked), daemon=True).start()
-            while answer := server.recv(1 << 16):
-                if self._left > 0 and asked[0].startswith(b"PUT") and b" 200 " in answer[:16]:
-                    self._left -= 1
-                    self.eaten += 1
-                    client.shutdown(socket.SHUT_RDWR)
-                    return
-                client.sendall(answer)
-
-    def close(self) -> None:
-        self._listener.close()
+def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = open_store("s3://nowhere/y")
+    for ask in (
+        lambda: nowhere.put_if_absent("1.json", b"x"),
+        lambda: nowhere.put_durable("1.json", b"x"),
+        lambda: nowhere.read("1.json"),
+        lambda: nowhere.read_range("1.json", 0, 1),
+        lambda: nowhere.list(""),
+        lambda: nowhere.folders(""),
+    ):
+        with pytest.raises(OSError, match="no such bucket: make it, or change lake.uri") as caught:
+            ask()
+        assert not isinstance(caught.value, FileNotFoundError), "an everyday answer"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    with pytest.raises(PermissionError, match="does not know AWS_ACCESS_KEY_ID"):
+        open_store(f"s3://{BUCKET}/y").list("")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(UnsupportedStore, match="AWS_ENDPOINT_URL=nonsense is no address"):
+        open_store(f"s3://{BUCKET}/y")
 
 
-def _pump(client: socket.socket, server: socket.socket, asked: list[bytes]) -> None:
-    try:
-        while data := client.recv(1 << 16):
-            if data.split(b" ", 1)[0] in (b"PUT", b"GET", b"HEAD", b"DELETE"):
-                asked[0] = data
-            server.sendall(data)
-    except OSError:
-        return
+def test_a_broker_says_what_is_wrong_with_its_store(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"lake.uri": "s3://nowhere/y"})
+    with pytest.raises(BrokerDied, match="exit status 1, .*\n.*lake.uri=.*there is no such bucket"):
+        broker.start()
 
 
-def test_a_commit_whose_answer_is_lost_is_made_once(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    eater = AnswerEater(server.port, 2)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{eater.port}")
-    log = DeltaLog(open_store(f"s3://{BUCKET}/lost"), "table")
-    versions = []
-    for _ in range(4):
+@pytest.fixture
+def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
+    """A way to the server on which nothing happens yet; whoever opens a store now takes it."""
+    with faulty_way(server.endpoint, first(0, Fault())) as opened:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", opened.endpoint)
+        yield opened
+
+
+@pytest.mark.parametrize("fault", [Fault(throttled=True), Fault(is_lost=True)])
+def test_what_is_throttled_or_lost_is_asked_again(way: FaultyWay, fault: Fault) -> None:
+    store = open_store(f"s3://{BUCKET}/again-{fault.is_lost}")
+
+    def despite(ask: Callable[[], object]) -> object:
+        way.judge = first(3, fault, methods=("PUT", "GET", "HEAD", "POST", "DELETE"))
+        before = way.faults
+        found = ask()
+        assert way.faults == before + 3
+        return found
+
+    assert despite(lambda: store.put_if_absent("log/1", b"one")) is True
+    assert despite(lambda: store.put_if_absent("log/1", b"two")) is False
+    despite(lambda: store.put_durable("log/2", b"two"))
+    assert despite(lambda: store.read("log/1")) == b"one"
+    assert despite(lambda: store.read_range("log/1", 1, 2)) == b"ne"
+    assert despite(lambda: store.size("log/1")) == 3
+    assert despite(lambda: [each.path for each in store.list("log")]) == ["log/1", "log/2"]
+    assert despite(lambda: store.folders("")) == ("log",)
+    despite(lambda: store.delete("log/1"))
+    assert store.size("log/1") is None
+
+
+def commits(log: DeltaLog, count: int) -> list[tuple[int, str]]:
+    """The version and the id of each of so many commits, one after the other."""
+    made = []
+    for _ in range(count):
         attempt = log.begin(PlainChange("WRITE", info={}, check=lambda version, actions: None))
-        versions.append((log.commit(attempt, read_version=log.latest_version()), attempt.commit_id))
-    eater.close()
-    assert eater.eaten == 2
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-    honest = DeltaLog(open_store(f"s3://{BUCKET}/lost"), "table")
-    assert [version for version, _ in versions] == [0, 1, 2, 3]
-    for version, commit_id in versions:
-        ours = ours_of(honest.read_version(version) or [])
+        made.append((log.commit(attempt, read_version=log.latest_version()), attempt.commit_id))
+    return made
+
+
+def assert_holds(uri: str, made: list[tuple[int, str]]) -> None:
+    """Each of these commits is in the log, once, and no other."""
+    log = DeltaLog(open_store(uri), "table")
+    assert [version for version, _ in made] == list(range(len(made)))
+    assert log.latest_version() == len(made) - 1
+    for version, commit_id in made:
+        ours = ours_of(log.read_version(version) or [])
         assert ours is not None and ours["commitId"] == commit_id
 
 
-def test_a_topic_goes_through_s3(server: S3Server, tmp_path: Path) -> None:
-    """Produce, tier, lose the local log's beginning, kill the broker, read all of it again."""
-    uri = f"s3://{BUCKET}/cluster"
-    overrides: dict[str, object] = {
-        "lake.uri": uri,
-        "log.segment.bytes": 1 << 20,
-        "remote.log.manager.task.interval.ms": 200,
-        "lake.max.lag.ms": 500,
-        "lake.local.grace.ms": 100,
-        "log.retention.check.interval.ms": 200,
-        "log.local.retention.bytes": 1,
-    }
-    with running_broker(tmp_path, overrides) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
-        for number in range(COUNT):
-            producer.produce("orders", value=b"%d" % number * 20, partition=0)
-            producer.poll(0)
-        assert producer.flush(30) == 0
-        store = open_store(uri)
-        wait_until("the lake has all", lambda: _tiered_end(store) == COUNT - 1, timeout_s=60)
-        first = broker.data / "orders-0" / f"{0:020d}.log"
-        wait_until("the first segment to go", lambda: not first.exists(), timeout_s=60)
-        broker.kill()
-        broker.start()
-        consumer = Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "group.id": "g",
-                "auto.offset.reset": "earliest",
-            }
-        )
-        consumer.subscribe(["orders"])
-        values: list[bytes | None] = []
-        deadline = time.monotonic() + 60
-        while len(values) < COUNT and time.monotonic() < deadline:
-            values += [m.value() for m in consumer.consume(5_000, 1.0) if m.error() is None]
-        consumer.close()
-        assert values == [b"%d" % number * 20 for number in range(COUNT)]
-    table = deltalake.DeltaTable(f"{uri}/topics/orders", storage_options=store.delta_options)
-    offsets = table.to_pyarrow_dataset().to_table(columns=["offset"]).column("offset").to_pylist()
-    assert sorted(offsets) == list(range(COUNT))
+def test_a_commit_whose_answer_is_lost_is_made_once(way: FaultyWay) -> None:
+    uri = f"s3://{BUCKET}/lost"
+    way.judge = first(2, Fault(answer_is_lost=True))
+    made = commits(DeltaLog(open_store(uri), "table"), 4)
+    assert way.counts["answers lost"] == 2
+    assert_holds(uri, made)
 
 
-@pytest.mark.slow
-def test_three_brokers_go_on_with_their_lake_on_s3_when_a_leader_dies(
-    tmp_path: Path, server: S3Server
+def test_a_commit_that_overtakes_its_own_first_try_is_made_once(
+    way: FaultyWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = f"s3://{BUCKET}/three"
+    """The first try is given up for lost, and comes to the store when the second one has won."""
+    uri = f"s3://{BUCKET}/overtaken"
+    monkeypatch.setattr(store_s3, "REQUEST_TIMEOUT", "500ms")
+    way.judge = first(1, Fault(delay_ms=3_000))
+    made = commits(DeltaLog(open_store(uri), "table"), 2)
+    wait_until("the first try to be judged", lambda: way.pending == 0)
+    assert_holds(uri, made)
+
+
+def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
+    server: S3Server, way: FaultyWay, tmp_path: Path
+) -> None:
+    """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it."""
+    uri = f"s3://{BUCKET}/cluster"
     settings = {
         "lake.uri": uri,
         "remote.log.storage.system.enable": "true",
+        "log.segment.bytes": 1 << 20,
+        "remote.log.manager.task.interval.ms": 200,
         "lake.max.lag.ms": 500,
         "lake.start.delay.ms": 50,
+        "lake.local.grace.ms": 100,
+        "log.retention.check.interval.ms": 200,
+        "log.local.retention.bytes": 1,
         "replica.fetch.backoff.ms": 100,
-        "broker.session.timeout.ms": 6_000,
     }
+    way.judge = bad_weather(7, delay_ms=15, throttled=0.03, lost=0.01)
+    values = [b"%d" % number * 20 for number in range(COUNT + MORE)]
     with cluster(tmp_path, 3, settings) as brokers:
         store = open_store(uri)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
-        producer = Producer({"bootstrap.servers": brokers.bootstrap, "acks": "all"})
-        for number in range(1_000):
-            producer.produce("orders", b"%d" % number)
-        assert producer.flush(60) == 0
-        wait_until("the lake has them", lambda: _tiered_end(store) == 999, timeout_s=60)
-        leader = admin.list_topics("orders").topics["orders"].partitions[0].leader
+        producer = Producer(
+            {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "linger.ms": 20}
+        )
+        produce(producer, values[:COUNT])
+        wait_until("the lake has all", lambda: _tiered_end(store) == COUNT - 1, timeout_s=60)
+        leader = leader_and_isr(admin)[0]
+        first_segment = brokers[leader].data / "orders-0" / f"{0:020d}.log"
+        wait_until("its first segment to go", lambda: not first_segment.exists(), timeout_s=60)
         brokers[leader].kill()
-        for number in range(1_000, 2_000):
-            producer.produce("orders", b"%d" % number)
-        assert producer.flush(60) == 0
-        wait_until("the lake has all", lambda: _tiered_end(store) == 1_999, timeout_s=60)
+        produce(producer, values[COUNT:])
+        end = len(values) - 1
+        wait_until("the lake has the rest", lambda: _tiered_end(store) == end, timeout_s=60)
+        brokers.start()
+        wait_until("all are in sync", lambda: len(leader_and_isr(admin)[1]) == 3, timeout_s=60)
+        assert consumed(brokers.bootstrap, len(values)) == values
+    assert min(way.counts.values()) > 0, way.counts
+    way.judge = first(0, Fault())
     table = deltalake.DeltaTable(f"{uri}/topics/orders", storage_options=store.delta_options)
     found = table.to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset")
-    assert found.column("offset").to_pylist() == list(range(2_000))
-    assert found.column("value").to_pylist() == [b"%d" % number for number in range(2_000)]
+    assert found.column("offset").to_pylist() == list(range(len(values)))
+    assert found.column("value").to_pylist() == values
+
+
+def produce(producer: Producer, values: list[bytes]) -> None:
+    for value in values:
+        producer.produce("orders", value=value, partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def leader_and_isr(admin: AdminClient) -> tuple[int, list[int]]:
+    found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+    return found.leader, found.isrs
+
+
+def consumed(bootstrap: str, count: int) -> list[bytes | None]:
+    """The first so many values, from offset 0 on."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count and time.monotonic() < deadline:
+        values += [each.value() for each in consumer.consume(5_000, 1.0) if each.error() is None]
+    consumer.close()
+    return values
 
 
 def _tiered_end(store: Store) -> int | None:

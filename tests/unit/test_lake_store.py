@@ -230,6 +230,61 @@ def test_a_store_that_lets_two_win_is_refused(kind):
     assert store.objects == {}
 
 
+class ForgetfulStore(MemoryStore):
+    """Loses the answers to the writes that win, until it has lost so many: who asks again hears of another winner."""
+
+    def __init__(self, lost):
+        super().__init__()
+        self.lost = lost
+        self.deciding = threading.Lock()
+
+    def put_if_absent(self, path, data):
+        with self.deciding:
+            won = super().put_if_absent(path, data)
+            if won and self.lost > 0:
+                self.lost -= 1
+                return False
+            return won
+
+
+class BusyStore(MemoryStore):
+    """Refuses so many writes."""
+
+    def __init__(self, refused):
+        super().__init__()
+        self.refused = refused
+        self.deciding = threading.Lock()
+
+    def put_if_absent(self, path, data):
+        with self.deciding:
+            self.refused -= 1
+            if self.refused >= 0:
+                raise OSError(f"{path}: SlowDown")
+            return super().put_if_absent(path, data)
+
+
+@pytest.mark.parametrize("kind", [ForgetfulStore, BusyStore])
+def test_a_store_that_loses_answers_or_throttles_is_not_taken_for_one_that_lets_two_win(kind):
+    store = kind(5)
+    probe(store)
+    assert store.objects == {}
+    with pytest.raises(OSError, match="_probe-"):
+        probe(kind(1_000))
+
+
+def test_a_store_that_knows_nobody_is_asked_once(tmp_path):
+    class Locked(MemoryStore):
+        asked = 0
+
+        def put_if_absent(self, path, data):
+            Locked.asked += 1
+            raise PermissionError(path)
+
+    with pytest.raises(PermissionError):
+        probe(Locked(), writers=1)
+    assert Locked.asked == 1
+
+
 def test_a_store_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError):
