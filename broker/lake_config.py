@@ -84,6 +84,16 @@ class LakeConfig:
     remote_list_offsets_request_timeout_ms: int = i64(
         30_000, "How long ListOffsets waits for the lake, unless the client says.", low=1
     )
+    remote_log_index_file_cache_total_size_bytes: int = i64(
+        1 << 30,
+        "How many bytes of what was read out of the lake more than once are kept in the first log directory; 0 keeps "
+        "nothing.",
+        low=0,
+        ours=True,
+    )
+    remote_log_index_file_cache_ttl_ms: int = i64(
+        900_000, "After how long without a reader that goes; -1 means never.", low=-1
+    )
     remote_log_manager_copy_max_bytes_per_second: int = i64(
         MAX_LONG, "How many bytes of log a second are copied into the lake; copies wait.", low=1
     )

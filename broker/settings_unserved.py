@@ -130,7 +130,6 @@ queued.max.request.bytes L -1
 queued.max.requests I 500
 quota.window.num I 11
 quota.window.size.seconds I 1
-remote.log.index.file.cache.total.size.bytes L 1073741824
 remote.log.manager.copier.thread.pool.size I 10
 remote.log.manager.expiration.thread.pool.size I 10
 remote.log.manager.follower.thread.pool.size I 2

@@ -4,20 +4,24 @@ Rules of this file: files are found through the index of the followed snapshot, 
 that is gone when it is opened means that the snapshot is old: it is followed and the read begins again. Every
 offset up to the tiered end is accounted for by some batch, so that a consumer's position gets over gaps.
 read_committed needs the rows alone; read_uncommitted gets the residue in its place. What comes next is
-prepared before it is asked for, once a consumer is seen to read on. Any thread.
+prepared before it is asked for, once a consumer is seen to read on. What was prepared is kept for others, in memory
+and on disk, under the files that it was made of: rows that somebody has erased since are not found there. Any thread.
 """
 
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.tier.delta_residue import ResidueFiles, ResiduePiece
 from broker.tier.delta_tables import TopicTables, tiered_end
+from broker.tier.disk_cache import DiskCache
+from broker.tier.piece_files import PieceKey
 from broker.tier.pieces import Piece, PieceCache
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
 from kafka_ds.lake.index import FileEntry
@@ -45,6 +49,15 @@ class _Place:
     partition: int
     committed_only: bool
 
+    def key(self, layout: str) -> PieceKey:
+        """What pieces of it are found by."""
+        return PieceKey(
+            topic_id=self.topic_id,
+            partition=self.partition,
+            committed_only=self.committed_only,
+            layout=layout,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Files:
@@ -58,19 +71,32 @@ class _Files:
     tiered_end: int
     log_start: int
 
+    @property
+    def layout(self) -> str:
+        """A digest of the files: what others write anew has other names."""
+        names = "\n".join(sorted(each.path for each in self.files))
+        return blake2b(names.encode(), digest_size=8).hexdigest()
+
 
 class ColdReader:
     """Answers cold reads of all topics."""
 
     def __init__(
-        self, store: Store, tables: TopicTables, reader: FileReader, *, cache_bytes: int
+        self,
+        store: Store,
+        tables: TopicTables,
+        reader: FileReader,
+        *,
+        cache_bytes: int,
+        disk: DiskCache | None = None,
     ) -> None:
+        self._disk = disk
         self._tables = tables
         self._reader = reader
         self._residue = ResidueFiles(store)
         self._cache = PieceCache(cache_bytes)
         self._lock = threading.Lock()
-        self._preparing: OrderedDict[tuple[Hashable, int], threading.Event] = OrderedDict()
+        self._preparing: OrderedDict[tuple[PieceKey, int], threading.Event] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
         self._prefetcher: threading.Thread | None = None
 
@@ -87,7 +113,7 @@ class ColdReader:
         """Batches from `offset` on: one at least, then up to `max_bytes`."""
         place = _Place(topic, topic_id, partition, committed_only)
         found = self._files(place, offset)
-        piece, index = self._piece(place, offset, max_bytes)
+        piece, index = self._piece(place, found.layout, offset, max_bytes)
         batches, end = piece.take(index, max_bytes)
         if end > len(piece.batches) // 2 and piece.next_offset <= found.tiered_end:
             self._prepare_ahead(place, piece.next_offset)
@@ -98,72 +124,82 @@ class ColdReader:
             log_start_offset=found.log_start,
         )
 
-    def forget(self, topic: str) -> None:
+    def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: keep nothing of it."""
         with self._lock:
-            for place in self._cache.owners():
-                if isinstance(place, _Place) and place.topic == topic:
-                    self._cache.forget(place)
+            for key in self._cache.owners():
+                if isinstance(key, PieceKey) and key.topic_id == topic_id:
+                    self._cache.forget(key)
+        if self._disk is not None:
+            self._disk.forget(topic_id)
         self._residue.forget(topic)
 
     # -- pieces -----------------------------------------------------------------------------
 
-    def _piece(self, place: _Place, offset: int, max_bytes: int) -> tuple[Piece, int]:
-        """The piece with a batch that begins at `offset`, prepared if it is not there."""
-        key = (place, offset)
+    def _piece(self, place: _Place, layout: str, offset: int, max_bytes: int) -> tuple[Piece, int]:
+        """The piece with a batch that holds `offset`, prepared if it is not there."""
+        key = place.key(layout)
         with self._lock:
-            known = self._cache.find(place, offset)
-            under_way = self._preparing.get(key)
+            known = self._cache.find(key, offset)
+            under_way = self._preparing.get((key, offset))
         if known is None and under_way is not None:
             under_way.wait()
             with self._lock:
-                known = self._cache.find(place, offset)
+                known = self._cache.find(key, offset)
         if known is not None:
             return known
-        return self._prepare(place, offset, max(BEGIN_BYTES, max_bytes), max_bytes), 0
+        return self._prepare(place, layout, offset, max(BEGIN_BYTES, max_bytes), max_bytes)
 
-    def _prepare(self, place: _Place, offset: int, size_bytes: int, max_bytes: int) -> Piece:
-        key = (place, offset)
-        done = threading.Event()
+    def _prepare(
+        self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
+    ) -> tuple[Piece, int]:
+        """Get a piece from the disk, or make it; and the index of the batch that holds the offset."""
+        asked, done = (place.key(layout), offset), threading.Event()
         with self._lock:
-            self._preparing[key] = done
+            self._preparing[asked] = done
         try:
-            piece = self._build(place, offset, min(size_bytes, AHEAD_BYTES), max_bytes)
+            key = asked[0]
+            known = self._disk.find(key, offset) if self._disk is not None else None
+            if known is None:
+                size_bytes = min(size_bytes, AHEAD_BYTES)
+                piece, layout = self._build(place, offset, size_bytes, max_bytes)
+                key, known = place.key(layout), (piece, 0)
+                if self._disk is not None:
+                    self._disk.offer(key, piece)
             with self._lock:
-                self._cache.put(place, piece)
-            return piece
+                self._cache.put(key, known[0])
+            return known
         finally:
             with self._lock:
-                self._preparing.pop(key, None)
+                self._preparing.pop(asked, None)
             done.set()
 
     def _prepare_ahead(self, place: _Place, offset: int) -> None:
         with self._lock:
-            if self._cache.find(place, offset) or (place, offset) in self._preparing:
-                return
             if self._prefetcher is None:
                 self._prefetcher = threading.Thread(target=self._prefetch, daemon=True)
                 self._prefetcher.start()
-        try:
+        with suppress(queue.Full):
             self._ahead.put_nowait((place, offset))
-        except queue.Full:
-            return
 
     def _prefetch(self) -> None:
         while True:
             place, offset = self._ahead.get()
-            with self._lock:
-                known = self._cache.find(place, offset) or (place, offset) in self._preparing
-            if known:
-                continue
-            try:
-                self._prepare(place, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
-            except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
-                # Whoever reads there is told; nobody has asked yet.
-                continue
+            # Whoever reads there is told of an error; nobody has asked yet.
+            with suppress(
+                OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException
+            ):
+                layout = self._files(place, offset).layout
+                key = place.key(layout)
+                with self._lock:
+                    known = self._cache.find(key, offset) or (key, offset) in self._preparing
+                if not known:
+                    self._prepare(place, layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
 
-    def _build(self, place: _Place, offset: int, size_bytes: int, max_bytes: int) -> Piece:
-        """Read what follows an offset, and encode it again."""
+    def _build(
+        self, place: _Place, offset: int, size_bytes: int, max_bytes: int
+    ) -> tuple[Piece, str]:
+        """Read what follows an offset, and encode it again; and the layout that it was read of."""
         table, last, found = self._read_rows(place, offset, size_bytes)
         encoder = _Encoder(table, offset, min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes)))
         if not place.committed_only:
@@ -178,7 +214,8 @@ class ColdReader:
                 encoder.rows_to(each.base_offset - 1)
                 encoder.put(each)
         encoder.rows_to(last)
-        return Piece(offset, tuple(encoder.batches), tuple(encoder.next_offsets))
+        piece = Piece(offset, tuple(encoder.batches), tuple(encoder.next_offsets))
+        return piece, found.layout
 
     def _read_rows(
         self, place: _Place, offset: int, size_bytes: int

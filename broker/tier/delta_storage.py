@@ -17,6 +17,7 @@ from broker.tier.delta_front import drop_residue, front_of, removals
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
+from broker.tier.disk_cache import DiskCache
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
 from broker.tier.spi import (
@@ -71,6 +72,7 @@ class DeltaStorage:
         crash_points: CrashPoints,
         *,
         clock: LogClock | None = None,
+        cache: DiskCache | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -81,7 +83,11 @@ class DeltaStorage:
             store, reader, self._clock, log_retention_ms=settings.lake_log_retention_ms
         )
         self._cold = ColdReader(
-            store, self._tables, reader, cache_bytes=settings.lake_reader_cache_bytes
+            store,
+            self._tables,
+            reader,
+            cache_bytes=settings.lake_reader_cache_bytes,
+            disk=cache,
         )
         self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
         self._upkeep = Upkeep(
@@ -397,7 +403,7 @@ class DeltaStorage:
             # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
             for entry in residue:
                 self._store.delete(entry.path)
-        self._cold.forget(topic)
+        self._cold.forget(topic, topic_id)
 
     def maintain(self, topic: str) -> None:
         # A folder that is not ours raises here, before anything in it is touched.

@@ -249,6 +249,8 @@ class TierManager:
             return None
         self._fetch_quota.record(len(payload), self._clock.monotonic_ms())
         self._metrics.fetched(topic, len(payload))
+        if "cache" in header:
+            self._metrics.cached(header["cache"])
         chunks: list[Buffer] = []
         position = 0
         for size in header["sizes"]:

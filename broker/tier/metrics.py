@@ -107,6 +107,21 @@ LISTINGS_EXPIRED = meter(
     "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
     "Offsets of the lake that were not there within remote.list.offsets.request.timeout.ms.",
 )
+CACHE = {
+    "hits": meter(
+        f"{_MANAGER}RemoteReadCacheHitsPerSec", "Cold reads served by the local disk.", ours=True
+    ),
+    "misses": meter(
+        f"{_MANAGER}RemoteReadCacheMissesPerSec", "Those that were not there.", ours=True
+    ),
+    "size_bytes": gauge(
+        f"{_MANAGER}RemoteReadCacheSizeBytes", "What is kept of them on the local disk.", ours=True
+    ),
+    "is_off": gauge(
+        f"{_MANAGER}RemoteReadCacheOff", "1 where that disk has failed, and is not used.", ours=True
+    ),
+}
+_CACHE_TOTALS = ("hits", "misses")
 WORKER_STARTS = meter(
     "kafka.server:type=TierWorker,name=StartsPerSec", "Starts of the worker process.", ours=True
 )
@@ -190,6 +205,9 @@ class TierMetrics:
     listings_expired: int = 0
     worker_starts: int = 0
     foreign_commits: int = 0
+    cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
+    cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
+    """What the worker that runs has said last."""
     holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
     """By topic and partition; only those that were counted."""
 
@@ -209,6 +227,14 @@ class TierMetrics:
         counters = self.topics.of(topic)
         counters.fetch_requests += 1
         counters.fetch_bytes += size_bytes
+
+    def cached(self, counts: Mapping[str, int]) -> None:
+        """What the worker has counted of its cache since its start."""
+        is_new = counts["hits"] + counts["misses"] < sum(self.cache_seen[n] for n in _CACHE_TOTALS)
+        for name in _CACHE_TOTALS:
+            self.cache[name] += counts[name] - (0 if is_new else self.cache_seen[name])
+        self.cache["size_bytes"], self.cache["is_off"] = counts["size_bytes"], counts["is_off"]
+        self.cache_seen = dict(counts)
 
     def fetch_failed(self, topic: str | None) -> None:
         """The lake did not answer a question, which may concern one topic."""
@@ -244,6 +270,8 @@ def tier_samples(
     yield READER_TIMES, (), Summary(times.count, times.total_s * 1000, shown)
     yield FETCHES_EXPIRED, (), metrics.fetches_expired
     yield LISTINGS_EXPIRED, (), metrics.listings_expired
+    for name, metric in CACHE.items():
+        yield metric, (), int(metrics.cache[name])
     yield WORKER_STARTS, (), metrics.worker_starts
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 

@@ -8,11 +8,12 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from broker.system import new_uuid
+from broker.system import SystemClock, SystemDisk, new_uuid
 from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
+from broker.tier.disk_cache import FOLDER, DiskCache
 from broker.tier.expiration import Retention
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
@@ -35,7 +36,8 @@ class Service:
         self._checked = False
         self._touched: set[str] = set()
         self._complaints_told = 0
-        self._storage = DeltaStorage(self._store, settings, crash_points)
+        self._cache = _open_cache(settings)
+        self._storage = DeltaStorage(self._store, settings, crash_points, cache=self._cache)
         self._metadata = DeltaMetadata(self._store, settings, crash_points)
         self._materialiser = Materialiser(
             self._store, settings, crash_points, self._storage.delete_topic
@@ -183,6 +185,8 @@ class Service:
             "tiered_end": found.tiered_end,
             "log_start_offset": found.log_start_offset,
         }
+        if self._cache is not None:
+            header["cache"] = asdict(self._cache.counts)
         return header, found.chunks
 
     def _offset_for_timestamp(self, request: Header) -> Answer:
@@ -222,3 +226,19 @@ class Service:
             "tiered_end": state.tiered_end,
             "log_start_offset": state.log_start_offset,
         }
+
+
+def _open_cache(settings: TierSettings) -> DiskCache | None:
+    """The cache of cold reads, in the first log directory as Kafka's is."""
+    bytes_max = settings.remote_log_index_file_cache_total_size_bytes
+    if not settings.log_dirs or not bytes_max:
+        return None
+    cache = DiskCache(
+        SystemDisk(),
+        SystemClock(),
+        f"{settings.log_dirs[0]}/{FOLDER}",
+        bytes_max=bytes_max,
+        ttl_ms=settings.remote_log_index_file_cache_ttl_ms,
+    )
+    cache.start()
+    return cache

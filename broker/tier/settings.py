@@ -38,6 +38,10 @@ class TierSettings:
     """How often partitions' and groups' offsets are noted in the lake; -1: never."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
     """Bytes of batches that the worker keeps ready for consumers that read on."""
+    log_dirs: tuple[str, ...] = ("data/log",)
+    """The cache of cold reads is in the first."""
+    remote_log_index_file_cache_total_size_bytes: int = 1 << 30
+    remote_log_index_file_cache_ttl_ms: int = 900_000
     remote_log_manager_task_interval_ms: int = 30_000
     remote_log_reader_threads: int = 2
     remote_log_reader_max_pending_tasks: int = 100
@@ -67,4 +71,5 @@ class TierSettings:
     @classmethod
     def from_worker_argument(cls, text: str) -> Self:
         """The other way."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "log_dirs": tuple(values["log_dirs"])})

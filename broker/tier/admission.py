@@ -1,0 +1,146 @@
+"""Pure: what is worth its room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
+
+Rules of this file (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017):
+- How often something was asked for lately is estimated by a count-min sketch of four rows, counts up to 15. All are
+  halved after ten askings for each thing that is kept: what was popular once is not popular for ever.
+- What is asked for once is not kept: consumers that read a topic from end to end, each record once, would write all of
+  it to the disk for nobody. (The memory's cache before this one is the window of W-TinyLFU.)
+- Where there is no room, the least recently used make it, unless one of them is asked for as often as what comes.
+- What was not used for the time to live goes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+_ROWS = 4
+_COUNT_MAX = 15
+_ASKINGS_PER_THING = 10
+_THINGS_MIN = 256
+ASKINGS_TO_BE_KEPT = 2
+
+
+class FrequencySketch:
+    """How often each name was asked for, about, and never too low but for what was halved away."""
+
+    __slots__ = ("_asked", "_asked_max", "_counts", "_mask")
+
+    def __init__(self, things: int) -> None:
+        """`things` is about how many are kept."""
+        width = 1 << (4 * max(things, _THINGS_MIN)).bit_length()
+        self._mask = width - 1
+        self._counts = [bytearray(width) for _ in range(_ROWS)]
+        self._asked = 0
+        self._asked_max = _ASKINGS_PER_THING * max(things, _THINGS_MIN)
+
+    def add(self, name: str) -> None:
+        """It is asked for once more."""
+        for counts, at in self._places(name):
+            if counts[at] < _COUNT_MAX:
+                counts[at] += 1
+        self._asked += 1
+        if self._asked >= self._asked_max:
+            self._asked //= 2
+            for counts in self._counts:
+                counts[:] = counts.translate(_HALVES)
+
+    def frequency(self, name: str) -> int:
+        """How often it was asked for lately, 0 to 15."""
+        return min(counts[at] for counts, at in self._places(name))
+
+    def _places(self, name: str) -> Iterator[tuple[bytearray, int]]:
+        code = name.encode()
+        # Two checksums make as many as are needed (Kirsch and Mitzenmacher).
+        first, second = crc32(code), crc32(code, 0x9E3779B9) | 1
+        for row, counts in enumerate(self._counts):
+            yield counts, ((first + row * second) >> 3) & self._mask
+
+
+_HALVES = bytes(each // 2 for each in range(256))
+
+
+@dataclass(slots=True)
+class _Kept:
+    size_bytes: int
+    used_ms: int
+
+
+class Admission:
+    """Which names are kept, up to a number of bytes."""
+
+    def __init__(self, bytes_max: int, *, ttl_ms: int, things: int) -> None:
+        """`ttl_ms` -1: for ever. `things` is about how many fit."""
+        self._bytes_max = bytes_max
+        self._ttl_ms = ttl_ms
+        self._sketch = FrequencySketch(things)
+        # The least recently used first.
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self.size_bytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def asked(self, name: str, now_ms: int) -> None:
+        """Somebody wants it, whether it is kept or not."""
+        self._sketch.add(name)
+        kept = self._kept.get(name)
+        if kept is not None:
+            kept.used_ms = now_ms
+            self._kept.move_to_end(name)
+
+    def admit(self, name: str, size_bytes: int, now_ms: int) -> list[str] | None:
+        """Keep it, in the place of those that are returned; None where it is not worth that."""
+        frequency = self._sketch.frequency(name)
+        if name in self._kept or size_bytes > self._bytes_max or frequency < ASKINGS_TO_BE_KEPT:
+            return None
+        excess = self.size_bytes + size_bytes - self._bytes_max
+        victims: list[str] = []
+        for victim, kept in self._kept.items():
+            if excess <= 0:
+                break
+            if self._sketch.frequency(victim) >= frequency:
+                return None
+            victims.append(victim)
+            excess -= kept.size_bytes
+        for victim in victims:
+            self.drop(victim)
+        self._keep(name, size_bytes, now_ms)
+        return victims
+
+    def found(self, name: str, size_bytes: int, used_ms: int) -> list[str]:
+        """It was there before the process was; those that there is no room for."""
+        self._keep(name, size_bytes, used_ms)
+        victims = []
+        while self.size_bytes > self._bytes_max:
+            victims.append(next(iter(self._kept)))
+            self.drop(victims[-1])
+        return victims
+
+    def drop(self, name: str) -> None:
+        """It is kept no more."""
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            self.size_bytes -= kept.size_bytes
+
+    def expired(self, now_ms: int) -> list[str]:
+        """Those that go, as nobody wanted them for the time to live."""
+        gone: list[str] = []
+        if self._ttl_ms >= 0:
+            for name, kept in self._kept.items():
+                if now_ms - kept.used_ms < self._ttl_ms:
+                    break
+                gone.append(name)
+        for name in gone:
+            self.drop(name)
+        return gone
+
+    def _keep(self, name: str, size_bytes: int, now_ms: int) -> None:
+        self.drop(name)
+        self._kept[name] = _Kept(size_bytes, now_ms)
+        self.size_bytes += size_bytes

@@ -1,0 +1,139 @@
+"""Cold reads that are kept, in memory and on disk: others at work on the table, restarts, topics that go."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from broker.system import SystemDisk, new_uuid
+from broker.tier import delta_tables
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_reader import ColdReader
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.disk_cache import DiskCache
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.store import LocalStore
+from tests.fakes.memory_disk import ManualClock
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    copy_range,
+    copy_request,
+    segment,
+)
+
+COUNT = 400
+FILE_ROWS = 80
+
+
+class Lake:
+    """A topic of one partition, whose workers come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.store = LocalStore(str(folder / "lake"))
+        self.start()
+        copier = Copier(
+            self.storage,
+            DeltaMetadata(self.store, TierSettings(), CrashPoints()),
+            node_id=1,
+            crash_points=CrashPoints(),
+            new_id=new_uuid,
+        )
+        for start in range(0, COUNT, FILE_ROWS):
+            path = segment(folder / f"{start}.log", start, FILE_ROWS)
+            source = copy_range(path, start, start + FILE_ROWS - 1)
+            assert copier.copy(copy_request([source])).partitions[0].outcome == "finished"
+
+    def start(self, *, memory_bytes: int = 0) -> None:
+        """A worker as new; without memory each read asks the disk."""
+        self.cache = DiskCache(
+            SystemDisk(), self.clock, str(self.folder / "cache"), bytes_max=1 << 20, ttl_ms=-1
+        )
+        self.cache._do(self.cache._find_all)
+        settings = TierSettings(lake_reader_cache_bytes=memory_bytes)
+        self.storage = DeltaStorage(self.store, settings, CrashPoints(), cache=self.cache)
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(str(self.folder / "lake" / "topics" / TOPIC))
+
+    def offsets(self, start: int = 0) -> list[int]:
+        found: list[int] = []
+        while True:
+            read = self.storage.read(
+                TOPIC, TOPIC_ID, 0, start, max_bytes=1_000, committed_only=True
+            )
+            found += [each.offset for each in all_records(read.chunks) if each.offset >= start]
+            start = read.next_offset
+            self.cache.work()
+            if start > read.tiered_end:
+                return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    # Each read looks at the table as it is now; nothing is prepared ahead by a thread.
+    monkeypatch.setattr(delta_tables, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(ColdReader, "_prepare_ahead", lambda *_: None)
+    return Lake(tmp_path)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+@pytest.mark.parametrize(
+    "rewrite", [lambda table: table.delete('"offset" BETWEEN 100 AND 119'), None]
+)
+def test_rows_that_somebody_erases_do_not_come_back_out_of_a_cache(
+    lake: Lake, rewrite: Callable[[DeltaTable], Any] | None, memory_bytes: int
+) -> None:
+    lake.start(memory_bytes=memory_bytes)
+    everything = list(range(COUNT))
+    for _ in range(3):
+        assert lake.offsets() == everything
+    if rewrite is not None:
+        rewrite(lake.table)
+        everything = [each for each in everything if not 100 <= each <= 119]
+    assert lake.offsets() == everything
+    lake.start()
+    assert lake.offsets() == everything
+
+
+def test_the_third_reader_reads_nothing_of_the_table_nor_does_one_after_a_restart(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        assert lake.offsets() == list(range(COUNT))
+    lake.start()
+    monkeypatch.setattr(ColdReader, "_build", None)
+    assert lake.offsets() == list(range(COUNT))
+    # Wherever it begins.
+    assert lake.offsets(123) == list(range(123, COUNT))
+    assert (lake.cache.counts.misses, lake.cache.counts.hits > 4) == (0, True)
+    monkeypatch.undo()
+    lake.storage.delete_topic(TOPIC, TOPIC_ID)
+    lake.cache.work()
+    assert list((lake.folder / "cache").iterdir()) == []
+
+
+def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> None:
+    for _ in range(2):
+        lake.offsets()
+    for number, path in enumerate(sorted((lake.folder / "cache").iterdir())):
+        data = path.read_bytes()
+        path.write_bytes((data[: len(data) // 2], b"", b"\0" * len(data))[number % 3])
+    assert lake.offsets() == list(range(COUNT))
+    for path in (lake.folder / "cache").iterdir():
+        path.unlink()
+    assert lake.offsets() == list(range(COUNT))
+    shutil.rmtree(lake.folder / "cache")
+    (lake.folder / "cache").write_text("a file where the folder was")
+    for _ in range(4):
+        assert lake.offsets() == list(range(COUNT))
+    assert lake.cache.counts.is_off

@@ -1,0 +1,251 @@
+"""The cache of cold reads on disk: found, kept over restarts, torn, switched off; readers and what goes under them."""
+
+import errno
+import logging
+
+import pytest
+
+from broker.tier.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
+from broker.tier.piece_files import BadPieceFile, PieceKey, decode_piece, encode_piece, file_name
+from broker.tier.piece_files import parse_file_name as parse
+from broker.tier.pieces import Piece
+from tests.fakes.memory_disk import ManualClock, MemoryDisk
+
+FOLDER = "/log/remote-log-index-cache"
+KIB = 1024
+
+
+def key(
+    partition: int = 0, layout: str = "00000000000000aa", *, committed: bool = True
+) -> PieceKey:
+    return PieceKey(
+        topic_id=b"t" * 16, partition=partition, committed_only=committed, layout=layout
+    )
+
+
+def piece(first: int, *, batches: int = 3, size: int = 100, span: int = 10) -> Piece:
+    return Piece(
+        first,
+        tuple(bytes([at]) * size for at in range(batches)),
+        tuple(first + span * (at + 1) for at in range(batches)),
+    )
+
+
+class Desk:
+    """A cache over a disk and a clock that a test holds; its thread's work is done by the test."""
+
+    def __init__(self, bytes_max: int = 1 << 20, ttl_ms: int = -1) -> None:
+        self.disk, self.clock = MemoryDisk(), ManualClock()
+        self.limits = {"bytes_max": bytes_max, "ttl_ms": ttl_ms}
+        self.restart()
+
+    def restart(self) -> None:
+        self.disk.now_ms = self.clock.ms
+        self.cache = DiskCache(self.disk, self.clock, FOLDER, **self.limits)
+        self.cache._do(self.cache._find_all)
+        self.cache.work()
+
+    def keep(self, of: PieceKey, made: Piece) -> None:
+        """As a read does that had to make it twice."""
+        for _ in range(2):
+            if self.cache.find(of, made.first_offset) is None:
+                self.cache.offer(of, made)
+                self.disk.now_ms = self.clock.ms
+                self.cache.work()
+
+    def files(self) -> list[str]:
+        return sorted(self.disk.list_names(FOLDER))
+
+
+def test_the_second_time_it_is_read_it_is_there() -> None:
+    desk = Desk()
+    assert desk.cache.find(key(), 0) is None
+    desk.cache.offer(key(), piece(0))
+    desk.cache.work()
+    assert desk.files() == []
+    assert desk.cache.find(key(), 0) is None
+    desk.cache.offer(key(), piece(0))
+    desk.cache.work()
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    # From the middle of a batch its reader gets the whole of it.
+    assert desk.cache.find(key(), 19) == (piece(0), 1)
+    assert desk.cache.find(key(), 30) is None
+    assert desk.cache.find(key(1), 0) is None
+    assert desk.cache.find(key(committed=False), 0) is None
+    assert (desk.cache.counts.hits, desk.cache.counts.misses) == (2, 5)
+    assert desk.cache.counts.size_bytes == 300 + OVERHEAD_BYTES
+
+
+def test_names_and_files_say_what_they_are() -> None:
+    for of in (key(), key(7, committed=False)):
+        name = file_name(of, 5, 35)
+        assert parse(name) == (of, 5, 35)
+        data = b"".join(encode_piece(of, piece(5)))
+        assert decode_piece(of.name(5), data) == piece(5)
+        with pytest.raises(BadPieceFile):
+            decode_piece(of.name(6), data)
+        for at in range(len(data)):
+            with pytest.raises(BadPieceFile):
+                decode_piece(of.name(5), data[:at])
+            torn = bytearray(data)
+            torn[at] ^= 0x40
+            with pytest.raises(BadPieceFile):
+                decode_piece(of.name(5), bytes(torn))
+    assert parse("x.batches") is parse(name + ".tmp") is parse("45_x.index") is None
+
+
+def test_it_survives_restarts_and_what_was_half_done_does_not() -> None:
+    desk = Desk(ttl_ms=60_000)
+    desk.keep(key(), piece(0))
+    desk.keep(key(), piece(30))
+    path = f"{FOLDER}/{desk.files()[0]}"
+    for suffix in (".tmp", ".deleted"):
+        desk.disk.open(path + suffix, create=True).close()
+    desk.disk.open(f"{FOLDER}/not-ours", create=True).close()
+    desk.clock.ms += 30_000
+    desk.restart()
+    assert len(desk.files()) == 3
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    desk.clock.ms += 40_000
+    desk.cache.work()
+    # Its age is the file's, for what nobody has read since.
+    assert desk.cache.find(key(), 30) is None
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+
+
+@pytest.mark.parametrize("harm", ["torn", "empty", "zeros", "another's"])
+def test_a_file_that_is_not_what_it_was_is_noticed(
+    harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk()
+    desk.keep(key(), piece(0))
+    desk.keep(key(1), piece(0))
+    mine, other = (f"{FOLDER}/{name}" for name in desk.files())
+    size = desk.disk.size(mine)
+    data = {
+        "torn": desk.disk.read_file(mine)[: size // 2],
+        "empty": b"",
+        "zeros": bytes(size),
+        "another's": desk.disk.read_file(other),
+    }[harm]
+    file = desk.disk.open(mine)
+    file.truncate(0)
+    file.write(data, 0)
+    file.close()
+    desk.restart()
+    with caplog.at_level(logging.WARNING):
+        assert desk.cache.find(key(), 0) is None
+    assert "is deleted" in caplog.text
+    desk.cache.work()
+    assert len(desk.files()) == 1
+    assert desk.cache.find(key(1), 0) == (piece(0), 0)
+    desk.keep(key(), piece(0))
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "rename", "unlink", "all"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_is_switched_off_and_said_once(
+    operation: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(bytes_max=2 * (OVERHEAD_BYTES + 300), ttl_ms=1_000)
+    desk.keep(key(), piece(0))
+    desk.disk.failing_with = number
+    desk.disk.failing.add(operation)
+    desk.disk.broken |= {"/log"} if operation == "all" else set()
+    with caplog.at_level(logging.WARNING):
+        desk.keep(key(), piece(100))
+        desk.cache.find(key(), 0)
+        desk.clock.ms += 5_000
+        desk.cache.work()
+    assert desk.cache.counts.is_off
+    assert desk.cache.find(key(), 0) is None
+    desk.keep(key(), piece(200))
+    assert caplog.text.count("is switched off") == 1
+    # The next worker tries again.
+    desk.disk.failing.clear()
+    desk.disk.broken.clear()
+    desk.restart()
+    desk.keep(key(), piece(0))
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+
+
+def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.disk.broken.add("/log")
+    with caplog.at_level(logging.WARNING):
+        desk.restart()
+    assert "is switched off" in caplog.text
+    assert desk.cache.find(key(), 0) is None
+
+
+def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
+    """Files of the table have other names after OPTIMIZE, or DELETE by key: what is erased does not come back."""
+    desk = Desk()
+    desk.keep(key(), piece(0))
+    desk.keep(key(), piece(30))
+    anew = key(layout="00000000000000bb")
+    assert desk.cache.find(anew, 15) is None
+    desk.cache.work()
+    assert [parse(name)[1] for name in desk.files()] == [30]  # type: ignore[index]
+    desk.keep(anew, piece(30, size=50))
+    assert desk.cache.find(anew, 30) == (piece(30, size=50), 0)
+    assert desk.cache.find(key(), 30) is None
+    assert len(desk.files()) == 1
+
+
+def test_a_topic_is_forgotten() -> None:
+    desk = Desk()
+    for partition in range(3):
+        desk.keep(key(partition), piece(0))
+    desk.cache.forget(b"other-topic-id--")
+    assert len(desk.files()) == 3
+    desk.cache.forget(b"t" * 16)
+    desk.cache.work()
+    assert (desk.files(), desk.cache.counts.size_bytes) == ([], 0)
+
+
+def test_the_bound_holds_on_disk() -> None:
+    room = 4 * (OVERHEAD_BYTES + 10 * KIB)
+    desk = Desk(bytes_max=room)
+    for at in range(12):
+        for _ in range(2 + at):
+            desk.cache.find(key(), 100 * at)
+        desk.keep(key(), piece(100 * at, batches=1, size=10 * KIB))
+        on_disk = sum(desk.disk.size(f"{FOLDER}/{name}") for name in desk.files())
+        assert on_disk <= desk.cache.counts.size_bytes <= room
+    assert len(desk.files()) == 4
+    desk.limits["bytes_max"] = room // 2
+    desk.restart()
+    assert len(desk.files()) == 2
+
+
+def test_what_is_being_read_is_hidden_first_and_deleted_when_its_reader_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    desk.keep(key(), piece(0))
+    (name,) = desk.files()
+    read_file = desk.disk.read_file
+
+    def forgotten_meanwhile(path: str) -> bytes:
+        data = read_file(path)
+        desk.cache.forget(b"t" * 16)
+        desk.cache.work()
+        assert desk.files() == [f"{name}.deleted"]
+        return data
+
+    monkeypatch.setattr(desk.disk, "read_file", forgotten_meanwhile)
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    desk.cache.work()
+    assert desk.files() == []
+
+
+def test_pieces_that_come_faster_than_the_disk_takes_them_are_let_go() -> None:
+    desk = Desk()
+    for at in range(WRITES_MAX + 5):
+        for _ in range(2):
+            desk.cache.find(key(), 100 * at)
+        desk.cache.offer(key(), piece(100 * at))
+    desk.cache.work()
+    assert len(desk.files()) == WRITES_MAX
