@@ -183,6 +183,8 @@ class Node:
         self.groups.start()
         self.transactions.start()
         self.cleaner.start()
+        if self.tier is not None:
+            self.tier.note_offsets(lambda: self.replica_manager, self.groups.topic.begun)
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of)
         self.moves.resume()

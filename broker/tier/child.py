@@ -33,6 +33,8 @@ BRIEF_OPERATIONS = frozenset(
         "move_log_start",
         "survey",
         "sweep",
+        "note_offsets",
+        "noted_offsets",
     }
 )
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's

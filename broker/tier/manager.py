@@ -24,6 +24,7 @@ from broker.tier.expiring import ExpirationLoop
 from broker.tier.local_deletion import LocalDeletion
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics, tier_samples
+from broker.tier.noting import Coordinators, LedPartitions, OffsetNotes
 from broker.tier.partitions import Led
 from broker.tier.policy import Backoff, Phase
 from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
@@ -209,7 +210,18 @@ class TierManager:
             self._materialising = True
             self._spawn(self._materialise())
 
+    def note_offsets(self, led: LedPartitions, coordinators: Coordinators) -> None:
+        """Note in the lake, from time to time, where partitions and groups are."""
+        interval_ms = self._settings.lake_offsets_interval_ms
+        self._spawn(OffsetNotes(self._worker.ask, led, coordinators, interval_ms).run())
+
     # -- what the broker asks ---------------------------------------------------------------
+
+    async def noted_offsets(self) -> list[dict[str, Any]]:
+        """The rows of `__offsets` of all brokers, as far as they hold. Raises KafkaError."""
+        header, _ = await self._ask({"op": "noted_offsets"})
+        rows: list[dict[str, Any]] = header["rows"]
+        return rows
 
     def sheds_reads(self) -> bool:
         """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""

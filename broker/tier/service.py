@@ -17,9 +17,16 @@ from broker.tier.disk_cache import FOLDER, DiskCache
 from broker.tier.expiration import Retention
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
+from broker.tier.notes import rows_of
 from broker.tier.settings import TierSettings
+from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
+from broker.tier.upkeep import Upkeep
 from broker.tier.worker import Answer, Operation
+from kafka_ds.lake.attempt import CommitError, Conflict
+from kafka_ds.lake.log import ForeignTable, SystemLogClock
+from kafka_ds.lake.names import OFFSETS
+from kafka_ds.lake.offsets import OffsetsTable, present
 from kafka_ds.lake.store import open_store, probe
 from kafka_ds.wire.types import uuid_from_text
 
@@ -50,6 +57,13 @@ class Service:
             new_id=new_uuid,
         )
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
+        self._node_id = settings.node_id
+        self._clock = SystemLogClock()
+        self._offsets = OffsetsTable(self._store, clock=self._clock)
+        self._offsets_noted = False
+        self._offsets_upkeep = Upkeep(
+            self._store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
+        )
 
     def writing(self) -> dict[str, Operation]:
         """Operations that change the lake: one at a time."""
@@ -61,6 +75,7 @@ class Service:
             "move_log_start": self._move_log_start,
             "survey": self._survey,
             "sweep": self._sweep,
+            "note_offsets": self._note_offsets,
         }
 
     def reading(self) -> dict[str, Operation]:
@@ -71,6 +86,7 @@ class Service:
             "state": self._state,
             "ending": self._ending,
             "give_up": self._give_up,
+            "noted_offsets": self._noted_offsets,
         }
 
     def _copy(self, request: Header) -> Answer:
@@ -100,6 +116,9 @@ class Service:
                 log.warning("no upkeep of the table of %s: %s", topic, error)
         self._metadata.maintain()
         self._materialiser.maintain()
+        if self._offsets_noted:
+            self._offsets_noted = False
+            self._offsets_upkeep.look_after(OFFSETS)
 
     def _check_store(self) -> None:
         """Refuse a store that lets two writers win, before it is first written to."""
@@ -166,6 +185,26 @@ class Service:
                 for topic, topic_id, partition, _ in request["partitions"]
             ]
         }, ()
+
+    def _note_offsets(self, request: Header) -> Answer:
+        """Replace what this broker has noted of its partitions and groups."""
+        self._check_store()
+        rows = list(rows_of(request["partitions"], request["shards"], self._clock.wall_ms()))
+        try:
+            version = self._offsets.replace(self._node_id, rows, keep=request["keep"])
+        except (CommitError, Conflict, ForeignTable) as error:
+            raise StorageError(f"{OFFSETS}: {error}") from error
+        self._offsets_noted = True
+        return {"version": version}, ()
+
+    def _noted_offsets(self, request: Header) -> Answer:
+        """What all brokers have noted, as far as it holds."""
+        try:
+            # Not the writer's own: another thread may be at it.
+            rows = OffsetsTable(self._store).read()
+        except ForeignTable as error:
+            raise StorageError(f"{OFFSETS}: {error}") from error
+        return {"rows": present(rows)}, ()
 
     def _materialise(self, request: Header) -> Answer:
         return {"version": self._materialiser.materialise(request["version"])}, ()

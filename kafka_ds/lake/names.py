@@ -17,6 +17,7 @@ from kafka_ds.wire.types import uuid_from_text, uuid_text
 TOPICS = "topics"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 CLUSTER_METADATA = "__cluster_metadata"
+OFFSETS = "__offsets"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
 LOG_FOLDER = "_delta_log"

@@ -22,6 +22,9 @@ __all__ = [
     "BATCH_TYPE",
     "CLUSTER_METADATA_SCHEMA",
     "HEADERS_TYPE",
+    "OFFSETS_FILE_SCHEMA",
+    "OFFSETS_PARTITION_COLUMNS",
+    "OFFSETS_SCHEMA",
     "REMOTE_LOG_METADATA_SCHEMA",
     "STATISTICS_COLUMNS",
     "TOPIC_FILE_SCHEMA",
@@ -137,6 +140,42 @@ CLUSTER_METADATA_SCHEMA = pa.schema(
         pa.field("elr", pa.list_(pa.field("element", pa.int32()))),
         pa.field("payload", pa.string()),
     ]
+)
+
+# Where everybody is, as each broker noted it last: its partitions (`kind` = "partition"), and of the groups that it
+# coordinates the groups ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.
+OFFSETS_SCHEMA = pa.schema(
+    [
+        pa.field("broker_id", pa.int32()),
+        pa.field("event_time", TIMESTAMP_TYPE),
+        pa.field("kind", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("log_start_offset", pa.int64()),
+        pa.field("local_log_start_offset", pa.int64()),
+        pa.field("last_stable_offset", pa.int64()),
+        pa.field("high_watermark", pa.int64()),
+        pa.field("log_end_offset", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("coordinator_partition", pa.int32()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("group_id", pa.string()),
+        pa.field("protocol_type", pa.string()),
+        pa.field("generation", pa.int32()),
+        pa.field("committed_offset", pa.int64()),
+        pa.field("committed_leader_epoch", pa.int32()),
+        pa.field("metadata", pa.string()),
+        pa.field("commit_time", TIMESTAMP_TYPE),
+        pa.field("expire_timestamp", pa.int64()),
+    ]
+)
+OFFSETS_PARTITION_COLUMNS = ("broker_id",)
+
+# What lies in a Parquet file of it.
+OFFSETS_FILE_SCHEMA = pa.schema(
+    [field for field in OFFSETS_SCHEMA if field.name not in OFFSETS_PARTITION_COLUMNS]
 )
 
 _PRIMITIVES = {

@@ -1,0 +1,119 @@
+"""Shell: what this broker notes in the lake from time to time: where its partitions are, and its groups.
+
+Rules of this file:
+- Every `lake.offsets.interval.ms`, and only where something has moved: a broker at rest writes nothing, and one at work
+  one commit in that time. What was written since is lost with all disks (`python -m broker restore`).
+- A partition of `__consumer_offsets` whose log is being read is not known yet: what was noted of it before stays.
+- One look at partitions and groups is shared out over turns of the event loop: others wait for no more than a part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, TypeAlias
+
+from broker.coordinating.lead import Lead
+from broker.groups.placement import TOPIC
+from broker.groups.shard import GroupShard
+from broker.replica.hosted import HostedPartition
+from broker.tier.child import WorkerFailed, WorkerLost
+from broker.tier.notes import ShardPlace, partition_note, shard_note
+
+log = logging.getLogger(__name__)
+
+# Partitions that are looked at before others get their turn.
+PARTITIONS_AT_ONCE = 200
+# Of a partition's note all but the bytes on disk, which move with local retention, too.
+_SIGNIFICANT = 9
+
+
+class Coordinator(Protocol):
+    """The coordinator of one partition of `__consumer_offsets`."""
+
+    partition: HostedPartition
+    lead: Lead
+    shard: GroupShard
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def is_closed(self) -> bool: ...
+
+
+LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
+Coordinators: TypeAlias = Callable[[], Iterable[Coordinator]]
+
+
+class OffsetNotes:
+    """Keeps the lake told."""
+
+    def __init__(
+        self,
+        ask: Callable[[dict[str, Any]], Awaitable[Any]],
+        led: LedPartitions,
+        coordinators: Coordinators,
+        interval_ms: int,
+    ) -> None:
+        """`ask` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
+        self._ask = ask
+        self._led = led
+        self._coordinators = coordinators
+        self._interval_ms = interval_ms
+        self._told: Any = None
+        self._shards: dict[int, tuple[ShardPlace, str]] = {}
+
+    async def run(self) -> None:
+        """Note, and note again."""
+        while self._interval_ms >= 0:
+            await asyncio.sleep(max(self._interval_ms, 1) / 1000)
+            try:
+                await self.note()
+            except (WorkerLost, WorkerFailed) as error:
+                log.warning("offsets are not noted in the lake, tried again: %s", error)
+            except Exception:  # the root of a task: nobody else would hear of it
+                log.exception("offsets are not noted in the lake")
+
+    async def note(self) -> None:
+        """Note what has moved since the last time, if anything has."""
+        partitions = await self._partitions()
+        await self._encode_shards()
+        unknown = sorted(
+            each[2] for each in partitions if each[0] == TOPIC and each[2] not in self._shards
+        )
+        partitions = [each for each in partitions if each[0] != TOPIC or each[2] in self._shards]
+        places = [place for place, _ in self._shards.values()]
+        told = ([each[:_SIGNIFICANT] for each in partitions], places, unknown)
+        if told == self._told or not (partitions or unknown):
+            return
+        await self._ask(
+            {
+                "op": "note_offsets",
+                "partitions": partitions,
+                "shards": [text for _, text in self._shards.values()],
+                "keep": unknown,
+            }
+        )
+        self._told = told
+
+    async def _partitions(self) -> list[list[Any]]:
+        found: list[list[Any]] = []
+        for number, partition in enumerate(tuple(self._led())):
+            if not partition.leader.is_recovering and not partition.is_lost:
+                found.append(partition_note(partition))
+            if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return found
+
+    async def _encode_shards(self) -> None:
+        """Encode anew what has changed; forget what is led elsewhere, or not known."""
+        active = {each.partition.index: each for each in self._coordinators() if each.is_active}
+        for index in self._shards.keys() - active.keys():
+            del self._shards[index]
+        for index, each in active.items():
+            place = ShardPlace(index, each.partition.leader.leader_epoch, each.lead.written)
+            known = self._shards.get(index)
+            if known is None or known[0] != place:
+                self._shards[index] = place, shard_note(place, each.shard)
+                await asyncio.sleep(0)

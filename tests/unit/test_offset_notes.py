@@ -1,0 +1,191 @@
+"""`__offsets`: what brokers note of their partitions and groups, and what of it holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+
+from broker.tier.notes import rows_of
+from broker.tier.noting import OffsetNotes
+from kafka_ds.lake.actions import add_action, remove_action
+from kafka_ds.lake.attempt import PlainChange
+from kafka_ds.lake.log import ForeignTable
+from kafka_ds.lake.names import OFFSETS
+from kafka_ds.lake.offsets import OffsetsTable, present
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.wire.messages import OffsetCommitRequest
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.in_process import in_process
+from tests.loops import in_loop
+
+
+def partition_row(topic: str, index: int, epoch: int, *, end: int, at: int = 1) -> dict[str, Any]:
+    return {
+        "kind": "partition", "event_time": at, "topic": topic, "topic_id": f"id of {topic}", "partition": index,
+        "leader_epoch": epoch, "log_end_offset": end,
+    }  # fmt: skip
+
+
+def offset_row(group: str, index: int, epoch: int, offset: int) -> dict[str, Any]:
+    return {
+        "kind": "offset", "event_time": 1, "coordinator_partition": index, "coordinator_epoch": epoch,
+        "group_id": group, "topic": "orders", "partition": 0, "committed_offset": offset,
+    }  # fmt: skip
+
+
+def said(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (row["broker_id"], row["kind"], row["topic"], row["group_id"] or "", row["partition"])
+        for row in rows
+    )
+
+
+def test_a_note_replaces_the_brokers_own_and_no_other() -> None:
+    store = MemoryStore(FakeLogClock())
+    one, two = (OffsetsTable(store, clock=store.clock) for _ in range(2))
+    one.replace(1, [partition_row("orders", 0, 0, end=1), partition_row("orders", 1, 0, end=1)])
+    two.replace(12, [partition_row("orders", 2, 0, end=1)])
+    one.replace(1, [partition_row("orders", 0, 0, end=5)])
+    found = OffsetsTable(store, clock=store.clock).read()
+    assert said(found) == [(1, "partition", "orders", "", 0), (12, "partition", "orders", "", 2)]
+    assert [row["log_end_offset"] for row in found] == [5, 1]
+    assert [row["event_time"] for row in found] == [1, 1]
+
+
+def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    rows = [
+        partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10),
+        partition_row("__consumer_offsets", 1, 3, end=1), offset_row("b", 1, 3, 20),
+        partition_row("orders", 0, 3, end=1),
+    ]  # fmt: skip
+    table.replace(1, rows)
+    table.replace(1, [partition_row("__consumer_offsets", 0, 4, end=1)], keep=[1])
+    found = table.read()
+    assert said(found) == [
+        (1, "offset", "orders", "b", 0),
+        (1, "partition", "__consumer_offsets", "", 0),
+        (1, "partition", "__consumer_offsets", "", 1),
+    ]
+
+
+def test_a_coordinator_of_before_has_no_say() -> None:
+    rows = [
+        {**row, "broker_id": broker}
+        for broker, row in [
+            (1, partition_row("__consumer_offsets", 0, 3, end=1)),
+            (1, offset_row("a", 0, 3, 10)),
+            (2, partition_row("__consumer_offsets", 0, 4, end=1)),
+            (2, offset_row("a", 0, 4, 12)),
+            (1, partition_row("orders", 0, 3, end=9, at=2)),
+            (2, partition_row("orders", 0, 3, end=8, at=1)),
+        ]
+    ]
+    found = present(rows)
+    assert [row["committed_offset"] for row in found if row["kind"] == "offset"] == [12]
+    assert [
+        row["log_end_offset"]
+        for row in found
+        if row["topic"] == "orders" and row["kind"] == "partition"
+    ] == [9]
+    # The new one has no groups: then there are none.
+    assert [row for row in present(rows[:3]) if row["kind"] == "offset"] == []
+
+
+def test_a_note_is_made_anew_on_top_of_an_engine_that_rewrote_the_file() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    table.replace(1, [partition_row("orders", 0, 0, end=1)])
+    (before,) = (each for each in store.objects if each.endswith(".parquet"))
+    store.objects[f"{OFFSETS}/broker_id=1/part-0.parquet"] = store.objects[before]
+    values, name = {"broker_id": "1"}, before.removeprefix(f"{OFFSETS}/")
+
+    def optimize(path: str) -> None:
+        if path.endswith(f"{2:020d}.json"):
+            store.before_put = lambda _: None
+            remove = remove_action(path=name, partition_values=values, size=1, deleted_ms=0)
+            add = add_action(
+                path="broker_id=1/part-0.parquet",
+                partition_values=values,
+                size=1,
+                modified_ms=0,
+                stats="{}",
+            )
+            log = OffsetsTable(store, clock=store.clock).log
+            change = PlainChange("OPTIMIZE", actions=[remove, add])
+            log.commit(log.begin(change), read_version=1)
+
+    store.before_put = optimize
+    assert table.replace(1, [partition_row("orders", 0, 0, end=2)]) == 3
+    assert [row["log_end_offset"] for row in table.read()] == [2]
+
+
+def test_a_table_of_others_is_left_alone(tmp_path: Path) -> None:
+    polars.DataFrame({"a": [1]}).write_delta(str(tmp_path / OFFSETS))
+    table = OffsetsTable(LocalStore(str(tmp_path)))
+    with pytest.raises(ForeignTable, match="__offsets"):
+        table.replace(1, [])
+    with pytest.raises(ForeignTable, match="__offsets"):
+        table.read()
+
+
+def test_no_table_has_no_rows() -> None:
+    assert OffsetsTable(MemoryStore(FakeLogClock())).read() == []
+
+
+@in_loop
+async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        node = broker.node
+        asked: list[dict[str, Any]] = []
+
+        async def ask(request: dict[str, Any]) -> None:
+            asked.append(json.loads(json.dumps(request)))
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        await notes.note()
+        assert asked == [], "there is nothing to note"
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        await notes.note()
+        await notes.note()
+        assert len(asked) == 1
+        await broker.ask(_commit("billing", 7), 8)
+        await notes.note()
+        await notes.note()
+        assert len(asked) == 2
+        rows = list(rows_of(asked[1]["partitions"], asked[1]["shards"], 5))
+        (offset,) = (row for row in rows if row["kind"] == "offset")
+        assert (offset["group_id"], offset["topic"], offset["committed_offset"]) == (
+            "billing",
+            "orders",
+            7,
+        )
+        (place,) = (row for row in rows if row["kind"] == "partition" and row["topic"] == "orders")
+        assert (place["leader_epoch"], place["log_end_offset"]) == (0, 0)
+        index = offset["coordinator_partition"]
+        # A coordinator that cannot speak: what was noted of it before stays.
+        runner = node.groups.topic.runner(index)
+        assert runner is not None
+        runner.lead.end()
+        await notes.note()
+        assert asked[2]["keep"] == [index]
+        assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2]["partitions"]]
+
+
+def _commit(group: str, offset: int) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None
+    )
+    topic = OffsetCommitRequestTopic(name="orders", partitions=[partition])
+    return OffsetCommitRequest(group_id=group, member_id="", topics=[topic])
