@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.settings import MAX_LONG, boolean, i32, i64, string
+from broker.settings import MAX_LONG, boolean, double, i32, i64, string
 from broker.topic_config import DAY_MS
 
 _MIB = 1 << 20
@@ -69,6 +69,27 @@ class LakeConfig:
         "How often a broker notes in the lake where its partitions and the groups that it coordinates are, if they "
         "have moved: what a restore, and SQL, know of them. -1: never.",
         low=-1,
+        ours=True,
+    )
+    lake_maintenance_interval_ms: int = i64(
+        300_000,
+        "How often the tables of led partitions are looked at for small, badly laid and expired files; -1 means never.",
+        low=-1,
+        ours=True,
+    )
+    lake_maintenance_file_bytes: int = i64(
+        128 * _MIB,
+        "Up to how many bytes small files of a table are merged; small is an eighth of it.",
+        low=8,
+        ours=True,
+    )
+    lake_maintenance_min_files: int = i32(
+        10, "How many small files in a row are merged.", low=2, ours=True
+    )
+    lake_maintenance_expired_ratio: float = double(
+        0.5,
+        "How much of a file has to lie below the log start before it is written anew without that; 0 means any of it.",
+        low=0,
         ours=True,
     )
     lake_reader_cache_bytes: int = i64(

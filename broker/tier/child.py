@@ -35,6 +35,8 @@ BRIEF_OPERATIONS = frozenset(
         "sweep",
         "note_offsets",
         "noted_offsets",
+        "lay_out",
+        "give_up",
     }
 )
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's

@@ -101,10 +101,16 @@ class Copier:
         """The broker does not lead the partition any more: what of it is not committed yet is not. Any thread."""
         self._given_up[topic_id, partition] = leader_epoch
 
+    def is_given_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> bool:
+        """Whether the broker said that it leads the partition no more in that epoch. Any thread."""
+        return leader_epoch <= self._given_up.get((topic_id, partition), -1)
+
     def _is_given_up(self, each: _Partition) -> bool:
         """Whether to go no further with it; asked before each step that takes its time or cannot be undone."""
-        epoch = self._given_up.get((uuid_from_text(each.topic.topic_id), each.partition), -1)
-        if not each.ranges or each.ranges[0].leader_epoch > epoch:
+        topic_id = uuid_from_text(each.topic.topic_id)
+        if not each.ranges or not self.is_given_up(
+            topic_id, each.partition, each.ranges[0].leader_epoch
+        ):
             return False
         each.fail("it is led elsewhere by now")
         return True

@@ -14,6 +14,7 @@ from typing import Any, Self
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_ending import EndingReader
 from broker.tier.delta_front import drop_residue, front_of, removals
+from broker.tier.delta_layout import LayoutKeeper
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_residue import ResidueFiles
 from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
@@ -93,6 +94,15 @@ class DeltaStorage:
         self._upkeep = Upkeep(
             store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
         )
+        self.layout = LayoutKeeper(
+            store,
+            self._tables,
+            settings,
+            crash_points,
+            clock=self._clock,
+            commit=self._commit_alone,
+        )
+        """The layout of the tables' files: another thread's than that which copies."""
         self._unsettled: dict[str, Attempt] = {}
         self._lost: set[bytes] = set()
         """Attempts whose range is seen to be another's: their files may go."""
@@ -269,11 +279,17 @@ class DeltaStorage:
                 return len(removes)
         raise StorageError(f"{shared.folder}: others keep replacing the files to be taken out")
 
-    def _commit_alone(self, shared: SharedTable, intent: Intent) -> Mapping[int, Conflict]:
-        """Commit what has no files; the partitions that it is not about any more, and Conflict where none is left."""
+    def _commit_alone(
+        self, shared: SharedTable, intent: Intent, begun_ms: int | None = None
+    ) -> Mapping[int, Conflict]:
+        """Commit what is no copy; the partitions that it is not about any more, and Conflict where none is left.
+
+        `begun_ms` is when its files were begun, if it has any.
+        """
         self._settle(shared)
+        begun_ms = shared.table.begin_ms() if begun_ms is None else begun_ms
         try:
-            return shared.table.commit(intent, begun_ms=shared.table.begin_ms()).out
+            return shared.table.commit(intent, begun_ms=begun_ms).out
         except FateUnknown as error:
             self._unsettled[shared.table.topic] = error.attempt
             raise FateUnknownError(f"fate unknown, tried again: {error}") from error

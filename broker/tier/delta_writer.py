@@ -6,11 +6,9 @@ range; all of them are committed together or not at all.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-
-import pyarrow as pa
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.messages import CopyRange
@@ -18,6 +16,7 @@ from broker.tier.source import RangeSource
 from broker.tier.spi import StorageError, Written
 from kafka_ds.lake.names import data_file, residue_file
 from kafka_ds.lake.parquet import WrittenFile, write_rows
+from kafka_ds.lake.relaying import Peekable
 from kafka_ds.lake.residue import ResidueHeader, encode_residue
 from kafka_ds.lake.states import RemoteLogSegment
 from kafka_ds.lake.store import Store
@@ -82,7 +81,7 @@ def _write_rows(
 ) -> list[WrittenFile]:
     """Files of about `file_bytes` each; none where the ranges have no row."""
     attempt = uuid_text(first.segment_id)
-    rows = _Peekable(chain.from_iterable(origin.rows() for origin in origins))
+    rows = Peekable(chain.from_iterable(origin.rows() for origin in origins))
     files: list[WrittenFile] = []
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
@@ -141,27 +140,3 @@ def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]
         for epoch, start in segment.leader_epochs:
             found.setdefault(epoch, start)
     return tuple(found.items())
-
-
-class _Peekable:
-    """Batches that can be looked at before they are taken."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._next: pa.RecordBatch | None = None
-
-    def peek(self) -> pa.RecordBatch | None:
-        """The next batch with rows, which stays."""
-        while self._next is None or self._next.num_rows == 0:
-            self._next = next(self._batches, None)
-            if self._next is None:
-                return None
-        return self._next
-
-    def up_to(self, size_bytes: int) -> Iterable[pa.RecordBatch]:
-        """One batch at least, more while they are fewer bytes than that."""
-        taken = 0
-        while taken < size_bytes and (batch := self.peek()) is not None:
-            self._next = None
-            taken += batch.nbytes
-            yield batch

@@ -21,6 +21,7 @@ from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.tier.expiring import ExpirationLoop
+from broker.tier.laying import LayoutLoop
 from broker.tier.local_deletion import LocalDeletion
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics, tier_samples
@@ -98,6 +99,7 @@ class TierManager:
             self._copies.led,
             self._agree_on_start,
         )
+        self._layout = LayoutLoop(settings, clock, self._worker, self._metrics, self._copies.led)
         self._reads = RemoteReads(
             settings.remote_log_reader_threads,
             settings.remote_log_reader_max_pending_tasks,
@@ -117,12 +119,14 @@ class TierManager:
             self._copies.run(), name="tier copies"
         )
         self._spawn(self._expiration.run())
+        self._spawn(self._layout.run())
 
     async def stop(self) -> None:
         """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
         self._stopped = True
         self._copies.stop()
         self._expiration.stop()
+        self._layout.stop()
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
@@ -173,6 +177,7 @@ class TierManager:
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker leads the partition no more: copies of it are not finished here."""
         self._copies.forget((topic_id, partition))
+        self._layout.forget((topic_id, partition))
         self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:

@@ -33,6 +33,10 @@ class TierCounters:
     delete_errors: int = 0
     build_requests: int = 0
     build_errors: int = 0
+    layout_requests: int = 0
+    layout_files: int = 0
+    layout_bytes: int = 0
+    layout_errors: int = 0
 
 
 _METRICS = {
@@ -62,6 +66,18 @@ _METRICS = {
         f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec",
         "Such questions that were not answered.",
         "topic",
+    ),
+    "layout_requests": meter(
+        f"{_TOPICS}RemoteLayoutRequestsPerSec", "New layouts of files.", "topic", ours=True
+    ),
+    "layout_files": meter(
+        f"{_TOPICS}RemoteLayoutFilesPerSec", "Files that they have replaced.", "topic", ours=True
+    ),
+    "layout_bytes": meter(
+        f"{_TOPICS}RemoteLayoutBytesPerSec", "Bytes of these files.", "topic", ours=True
+    ),
+    "layout_errors": meter(
+        f"{_TOPICS}RemoteLayoutErrorsPerSec", "New layouts that failed.", "topic", ours=True
     ),
 }
 assert tuple(_METRICS) == tuple(each.name for each in fields(TierCounters)), "each is shown"
@@ -247,6 +263,17 @@ class TierMetrics:
     def delete_failed(self, topic: str) -> None:
         """A step of retention failed."""
         self.topics.of(topic).delete_errors += 1
+
+    def laid_out(self, topic: str, requests: int, files: int, size_bytes: int) -> None:
+        """Files were replaced by others with the same rows."""
+        counters = self.topics.of(topic)
+        counters.layout_requests += requests
+        counters.layout_files += files
+        counters.layout_bytes += size_bytes
+
+    def layout_failed(self, topic: str) -> None:
+        """Files could not be replaced."""
+        self.topics.of(topic).layout_errors += 1
 
     def _of(self, topic: str | None) -> TierCounters:
         return self.topics.of_none if topic is None else self.topics.of(topic)

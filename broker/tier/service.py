@@ -1,7 +1,8 @@
 """Shell: what the worker does for each operation that the broker may ask for.
 
 Rules of this file: requests become calls of the storage, the metadata or the copier, and results become
-headers and payloads; nothing is decided here. `writing` operations run in one thread, `reading` ones in several.
+headers and payloads; nothing is decided here. `writing` operations run in one thread, `maintaining` ones in another,
+`reading` ones in several.
 """
 
 import logging
@@ -88,6 +89,22 @@ class Service:
             "give_up": self._give_up,
             "noted_offsets": self._noted_offsets,
         }
+
+    def maintaining(self) -> dict[str, Operation]:
+        """Operations on the tables that may take their time: nobody waits for them."""
+        return {"lay_out": self._lay_out}
+
+    def _lay_out(self, request: Header) -> Answer:
+        place = Place.of(request)
+        given_up = self._copier.is_given_up
+        done = self._storage.layout.lay_out(
+            place.topic,
+            place.topic_id,
+            place.partition,
+            leader_epoch=place.leader_epoch,
+            goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
+        )
+        return asdict(done), ()
 
     def _copy(self, request: Header) -> Answer:
         self._check_store()

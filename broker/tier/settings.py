@@ -36,6 +36,14 @@ class TierSettings:
     """Bytes of records in one Parquet file, about."""
     lake_offsets_interval_ms: int = 60_000
     """How often partitions' and groups' offsets are noted in the lake; -1: never."""
+    lake_maintenance_interval_ms: int = 300_000
+    """How often led partitions are looked at for files that are badly laid; -1: never."""
+    lake_maintenance_file_bytes: int = 128 * 1024 * 1024
+    """Up to how many bytes small files are merged, as they lie in the store."""
+    lake_maintenance_min_files: int = 10
+    """So many small files in a row are merged."""
+    lake_maintenance_expired_ratio: float = 0.5
+    """The part of a file that must lie below the log start before it is written anew for that."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
     """Bytes of batches that the worker keeps ready for consumers that read on."""
     log_dirs: tuple[str, ...] = ("data/log",)

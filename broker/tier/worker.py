@@ -1,9 +1,9 @@
 """Shell: the worker process: everything of the tier that needs Arrow, beside the broker and below it.
 
-Rules of this file: one thread receives, one copies and maintains, a few read. Each request is answered once,
-with a result or an error of a known kind; an unexpected exception is logged and answered, and the process goes on.
-The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying at any
-line is what the commit protocol is made for. Copying runs at a lower priority than reading, and both below
+Rules of this file: one thread receives, one copies, one looks after the tables' layout, a few read. Each request is
+answered once, with a result or an error of a known kind; an unexpected exception is logged and answered, and the
+process goes on. The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying
+at any line is what the commit protocol is made for. Copying runs at a lower priority than reading, and both below
 the broker.
 """
 
@@ -44,17 +44,21 @@ class Worker:
         *,
         writing: dict[str, Operation],
         reading: dict[str, Operation],
+        maintaining: dict[str, Operation] | None = None,
         afterwards: Callable[[], None],
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
     ) -> None:
         self._channel = channel
-        self._operations = {**writing, **reading}
+        maintaining = maintaining or {}
+        self._operations = {**writing, **reading, **maintaining}
         self._writes: queue.SimpleQueue[Header] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[Header] = queue.SimpleQueue()
+        self._maintenance: queue.SimpleQueue[Header] = queue.SimpleQueue()
         self._queues = {
             **dict.fromkeys(writing, self._writes),
             **dict.fromkeys(reading, self._reads),
+            **dict.fromkeys(maintaining, self._maintenance),
         }
         self._afterwards = afterwards
         self._reader_threads = reader_threads
@@ -65,6 +69,7 @@ class Worker:
     def run(self) -> None:
         """Serve until the broker hangs up."""
         self._thread(self._writes, COPY_NICENESS)
+        self._thread(self._maintenance, COPY_NICENESS)
         for _ in range(self._reader_threads):
             self._thread(self._reads, self._reader_niceness)
         while True:
@@ -134,6 +139,7 @@ def main(arguments: Sequence[str]) -> None:
         channel,
         writing=service.writing(),
         reading=service.reading(),
+        maintaining=service.maintaining(),
         afterwards=service.afterwards,
         reader_threads=settings.remote_log_reader_threads,
     )

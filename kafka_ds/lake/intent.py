@@ -1,7 +1,8 @@
 """Pure: what a commit on a topic's table means to do, and what of it a version in between ends.
 
 Rules of this file:
-- A commit adds or removes, never both: streaming readers skip whole commits that remove.
+- A commit adds or removes, never both: streaming readers skip whole commits that remove. A new layout does both, for it
+  brings no row that was not there: its adds are no change of data, and what it removes is one only where rows expired.
 - Many partitions share a commit; a conflict of one takes that one out, and the rest goes on.
 - A partition is out when a higher leader epoch wrote, when its range or a later one is there, when its
   log start was moved past, or when a file that it removes is gone. Epochs and ends are kept in the table as
@@ -16,6 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from kafka_ds.lake.actions import (
     LOG_RETENTION_MS_MIN,
@@ -82,11 +84,16 @@ class PartitionIntent:
     """Where the log begins from now on; -1 where it stays."""
     adds: tuple[Action, ...] = ()
     removes: tuple[Action, ...] = ()
+    is_new_layout: bool = False
+    """Whether what is added holds rows of what is removed, and no others."""
     segments: tuple[Mapping[str, Any], ...] = ()
     """What the commit says of the segments that it adds, for whoever looks for them after a crash."""
 
     def __post_init__(self) -> None:
-        assert not (self.adds and self.removes), "adds only, or removes only"
+        assert not (self.adds and self.removes) or self.is_new_layout, "adds only, or removes only"
+        assert not self.is_new_layout or not any(e["add"]["dataChange"] for e in self.adds), (
+            "no new rows"
+        )
         assert (self.start_offset < 0) == (self.end_offset < 0), "a range has two ends"
         assert self.start_offset <= self.end_offset, "an offset range"
 
@@ -178,10 +185,10 @@ class TopicChange:
             elif "txn" in action:
                 self._check_txn(version, action["txn"])
             elif "remove" in action:
-                removed.add(action["remove"].get("path"))
+                removed.add(_name(action["remove"].get("path", "")))
         if removed:
             for part in self.partitions:
-                if any(each["remove"]["path"] in removed for each in part.removes):
+                if any(_name(each["remove"]["path"]) in removed for each in part.removes):
                     self._take_out(FilesRemoved, part, version, "a file was removed by another")
         self._raise_if_nothing_is_left()
 
@@ -266,6 +273,11 @@ class TopicChange:
     def _raise_if_nothing_is_left(self) -> None:
         if self.intent.partitions and not self._left:
             raise next(iter(self.out.values()))
+
+
+def _name(path: str) -> str:
+    """The last part of a file's path, however an engine spells it: no two files of a table share it."""
+    return unquote(path).rpartition("/")[2]
 
 
 def fields_of(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ ID_CHARACTERS = 22
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
 _APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")
 
 
@@ -36,6 +37,11 @@ def topic_table(topic: str) -> str:
 def data_file(partition: int, start_offset: int, attempt: str) -> str:
     """A Parquet file, relative to its table."""
     return f"partition={partition}/{start_offset:020d}-{attempt}.parquet"
+
+
+def is_data_file(path: str) -> bool:
+    """Whether a file is called as those that are written here: in offset order, in small row groups."""
+    return _DATA_FILE.fullmatch(path) is not None
 
 
 def residue_file(partition: int, start_offset: int, attempt: str) -> str:

@@ -115,9 +115,13 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
     *,
     row_group_bytes: int = ROW_GROUP_BYTES,
+    schema: pa.Schema = TOPIC_FILE_SCHEMA,
 ) -> WrittenFile | None:
-    """Write rows, given in offset order, to a new file; None (and no file) where there are none."""
-    groups = _row_groups(batches, row_group_bytes)
+    """Write rows, given in offset order, to a new file; None (and no file) where there are none.
+
+    `schema` is the rows': ours, and what others may have added to it.
+    """
+    groups = _row_groups(batches, row_group_bytes, schema)
     first = next(groups, None)
     if first is None:
         return None
@@ -125,7 +129,7 @@ def write_rows(
     with store.create(path) as file:
         with pq.ParquetWriter(
             pa.PythonFile(file, mode="w"),
-            TOPIC_FILE_SCHEMA,
+            schema,
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
             use_dictionary=False,
@@ -139,7 +143,9 @@ def write_rows(
     return facts.written(path, size)
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch], group_bytes: int) -> Iterator[pa.Table]:
+def _row_groups(
+    batches: Iterable[pa.RecordBatch], group_bytes: int, schema: pa.Schema
+) -> Iterator[pa.Table]:
     """Cut and join batches so that each group holds about `group_bytes`."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = pending_rows = 0
@@ -156,10 +162,10 @@ def _row_groups(batches: Iterable[pa.RecordBatch], group_bytes: int) -> Iterator
             pending_rows += stop - at
             at = stop
             if pending_bytes >= group_bytes or pending_rows >= ROW_GROUP_ROWS_MAX:
-                yield pa.Table.from_batches(pending, TOPIC_FILE_SCHEMA)
+                yield pa.Table.from_batches(pending, schema)
                 pending, pending_bytes, pending_rows = [], 0, 0
     if pending:
-        yield pa.Table.from_batches(pending, TOPIC_FILE_SCHEMA)
+        yield pa.Table.from_batches(pending, schema)
 
 
 def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
@@ -304,6 +310,10 @@ class FileReader:
             raise UnreadableFile(f"{path}: {error}") from error
         table = conform(table, wanted)
         return _between(table, start_offset, complete_to).select(names), complete_to
+
+    def open(self, path: str) -> pq.ParquetFile:
+        """A file, to be read in any other way. Raises UnreadableFile."""
+        return self._open(path, self.footer(path).metadata)
 
     def facts(self, entry: FileEntry) -> FileEntry:
         """An entry whose statistics the log lacks, completed from the file itself."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, UPKEEP_POINTS
+from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, LAYOUT_POINTS, UPKEEP_POINTS
 from tests.integration.tier_broker import (
     Feeder,
     assert_segments_finished,
@@ -96,8 +96,13 @@ def test_the_worker_dies_at_every_step_of_a_copy(tmp_path: Path) -> None:
 
 
 def test_the_worker_dies_at_every_step_of_upkeep(tmp_path: Path) -> None:
-    environment = crash_environment(tmp_path, UPKEEP_POINTS)
-    broker = broker_process(tmp_path, {"lake.checkpoint.interval": 3}, environment).start()
+    points = UPKEEP_POINTS + LAYOUT_POINTS
+    settings = {
+        "lake.checkpoint.interval": 3,
+        "lake.maintenance.interval.ms": 300,
+        "lake.maintenance.min.files": 2,
+    }
+    broker = broker_process(tmp_path, settings, crash_environment(tmp_path, points)).start()
     try:
         create_topic(broker, TOPIC, PARTITIONS, local_retention_bytes=1)
         feeder = Feeder(broker.bootstrap, TOPIC)
@@ -107,9 +112,9 @@ def test_the_worker_dies_at_every_step_of_upkeep(tmp_path: Path) -> None:
             feeder.flush()
             await_all_tiered(broker)
             # Every table has its upkeep: that of the topic's own comes when it is due.
-            if crashed(tmp_path) == set(UPKEEP_POINTS) and has_checkpoint(broker):
+            if crashed(tmp_path) == set(points) and has_checkpoint(broker):
                 break
-        assert crashed(tmp_path) == set(UPKEEP_POINTS)
+        wait_until("its deaths", lambda: crashed(tmp_path) == set(points))
         check(broker, feeder)
         wait_until("the topic's checkpoint", lambda: has_checkpoint(broker))
         wait_until("the events' rows", lambda: event_places(broker), every_s=0.2)

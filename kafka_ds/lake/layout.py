@@ -1,0 +1,124 @@
+"""Pure: which files of a topic's table are to be written anew: small ones, badly laid ones, those with expired rows.
+
+Rules of this file:
+- Files are looked at in the order of their offsets, in groups that do not interleave; what lies wholly below the log
+  start is nobody's work, for retention takes it out as it is.
+- A file that is not laid well inside is laid for itself, so that no more than one such file is sorted at once; files
+  that overlap are merged when each of them is sorted: a merge holds a page of each. A few small ones go at once.
+- Small files that follow one another are merged when there are enough of them, or enough bytes. None is written again
+  unless the others hold as much as it does: so a row is written anew a few times in its life, however small the copies.
+- A file's own facts are asked for only where its name does not say that it was written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kafka_ds.lake.index import FileEntry, clusters
+
+# A file is small below this part of what files are merged to.
+SMALL_PART = 8
+
+
+class Reason(Enum):
+    """Why files are written anew."""
+
+    SMALL = "small"
+    UNSORTED = "unsorted"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRules:
+    """What a good layout is."""
+
+    file_bytes: int
+    """Up to how many bytes (as they lie in the store) small files are merged."""
+    files_min: int
+    """So many small files are merged, whatever they hold."""
+    expired_ratio: float
+    """The part of a file's offsets that must lie below the log start before it is written anew for that."""
+
+    def __post_init__(self) -> None:
+        assert self.file_bytes > 0 and self.files_min >= 2 and 0 <= self.expired_ratio <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Files that are replaced together, in the order of their first offsets."""
+
+    reason: Reason
+    files: tuple[FileEntry, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size for each in self.files)
+
+
+def next_task(
+    files: Sequence[FileEntry],
+    *,
+    log_start_offset: int,
+    rules: LayoutRules,
+    is_well_laid: Callable[[FileEntry], bool],
+    passed_over: Container[str] = (),
+) -> Task | None:
+    """What to write anew next of a partition's files, given by first offset; None where all is well.
+
+    `passed_over` are paths of files that are to be left as they lie.
+    """
+    run: list[FileEntry] = []
+    for cluster in clusters(files):
+        if max(each.max_offset for each in cluster) < log_start_offset:
+            continue
+        is_left = any(each.path in passed_over for each in cluster)
+        task = _of_cluster(cluster, log_start_offset, rules, is_well_laid) if not is_left else None
+        if task is not None:
+            return task
+        is_small = len(cluster) == 1 and cluster[0].size < rules.file_bytes // SMALL_PART
+        is_small = is_small and not is_left
+        if is_small and cluster[0].min_offset >= log_start_offset:
+            run.append(cluster[0])
+            if sum(each.size for each in run) < rules.file_bytes:
+                continue
+        if (found := _merge(run, rules)) is not None:
+            return found
+        run = []
+    return _merge(run, rules)
+
+
+def _of_cluster(
+    cluster: Sequence[FileEntry],
+    log_start_offset: int,
+    rules: LayoutRules,
+    is_well_laid: Callable[[FileEntry], bool],
+) -> Task | None:
+    """What is wrong with files that overlap, or with one that overlaps none."""
+    bad = [each for each in cluster if not is_well_laid(each)]
+    if len(cluster) > 1:
+        whole = sum(each.size for each in cluster)
+        if bad and whole > rules.file_bytes:
+            return Task(Reason.UNSORTED, (bad[0],))
+        return Task(Reason.UNSORTED, tuple(cluster))
+    if bad:
+        return Task(Reason.UNSORTED, (bad[0],))
+    (only,) = cluster
+    below = log_start_offset - only.min_offset
+    if below > 0 and below >= rules.expired_ratio * (only.max_offset + 1 - only.min_offset):
+        return Task(Reason.EXPIRED, (only,))
+    return None
+
+
+def _merge(run: Sequence[FileEntry], rules: LayoutRules) -> Task | None:
+    """Small files that follow one another, all or some of them, where merging them is worth it."""
+    if len(run) < 2:
+        return None
+    total = sum(each.size for each in run)
+    if len(run) < rules.files_min and total < rules.file_bytes:
+        return None
+    at = max(range(len(run)), key=lambda place: run[place].size)
+    if run[at].size * 2 > total:
+        return _merge(run[:at], rules) or _merge(run[at + 1 :], rules)
+    return Task(Reason.SMALL, tuple(run))

@@ -1,0 +1,357 @@
+"""Files of a table laid anew: the same rows at every version, for whoever reads, whatever happens meanwhile."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake.schema import Field, PrimitiveType
+
+from broker.tier.crash_points import LAYOUT_POINTS
+from broker.tier.delta_layout import OPERATION, LaidOut
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.settings import TierSettings
+from broker.tier.spi import StorageError
+from broker.tier.sweeper import Place, Sweeper
+from kafka_ds.lake import relaying
+from kafka_ds.lake.parquet import FileReader
+from kafka_ds.lake.relaying import is_well_laid
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import open_store
+from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    copy_request,
+    records,
+    segment,
+)
+
+RANGES = 8
+END = RANGES * 10
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Eight files of ten offsets each."""
+    made = Lake("delta", tmp_path)
+    made.settings = TierSettings(
+        lake_uri=str(tmp_path / "lake"), node_id=1, lake_maintenance_min_files=4
+    )
+    for start in range(0, END, 10):
+        fill(made, start)
+    yield made
+
+
+def fill(lake: Lake, start: int) -> None:
+    path = segment(lake.root / f"{start:020d}.log", start, 10)
+    lake.copy(copy_request([copy_range(path, start, start + 9)]))
+
+
+def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
+    """As of a freshly started worker."""
+    return DeltaStorage.open(lake.settings, RaisingCrashPoints({crash_at: 1}))
+
+
+def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> LaidOut:
+    return storage.layout.lay_out(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)
+
+
+def snapshot(lake: Lake, version: int | None = None) -> TopicSnapshot:
+    return TopicSnapshot.load(open_store(str(lake.root / "lake")), TOPIC, version)
+
+
+def table(lake: Lake, version: int | None = None) -> deltalake.DeltaTable:
+    return deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC, version=version)
+
+
+def offsets(lake: Lake, version: int | None = None) -> list[int]:
+    """As another engine reads it."""
+    rows = table(lake, version).to_pyarrow_table(columns=["offset"])
+    return sorted(rows["offset"].to_pylist())
+
+
+def last_commit(lake: Lake) -> list[dict[str, Any]]:
+    found = snapshot(lake)
+    actions = found.log.read_version(found.version)
+    assert actions is not None
+    return actions
+
+
+def scramble(lake: Lake) -> None:
+    """Z-order by something that has nothing to do with offsets."""
+    table(lake).optimize.z_order(["value"])
+
+
+def lie_well(lake: Lake) -> bool:
+    found = snapshot(lake)
+    reader = FileReader(found.log.store)
+    files = found.index.files(0)
+    return all(is_well_laid(reader, each) for each in files) and all(
+        one.max_offset < other.min_offset for one, other in zip(files, files[1:], strict=False)
+    )
+
+
+def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
+    before = table(lake).to_pyarrow_table().sort_by("offset")
+    state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
+    done = lay_out(storage_of(lake))
+    assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
+    assert (done.is_done, done.lost, dict(done.reasons)) == (True, 0, {"small": 1})
+    assert table(lake).to_pyarrow_table().sort_by("offset") == before
+    assert lake.records() == records(0, END)
+    assert storage_of(lake).state(TOPIC, TOPIC_ID, 0) == state
+    (entry,) = snapshot(lake).index.files(0)
+    assert (entry.rows, entry.min_offset, entry.max_offset) == (END, 0, END - 1)
+    assert (entry.partition, entry.null_timestamps) == (0, 0)
+    assert lay_out(storage_of(lake)).files_before == 0, "once is enough"
+    fill(lake, END)
+    assert lake.records() == records(0, END + 10)
+
+
+def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
+    """Streams, Delta's as ours, do not see a row again; older versions stay as they were."""
+    version = snapshot(lake).version
+    lay_out(storage_of(lake))
+    actions = last_commit(lake)
+    moved = [each for action in actions for each in action.values() if "dataChange" in each]
+    assert len(moved) == RANGES + 1 and not any(each["dataChange"] for each in moved)
+    info = actions[0]["commitInfo"]
+    assert (info["operation"], info["isBlindAppend"]) == (OPERATION, False)
+    assert info["kafkaDs"]["partitions"][0]["leaderEpoch"] == 3
+    (add,) = [each["add"] for each in actions if "add" in each]
+    assert json.loads(add["stats"])["numRecords"] == END
+    assert set(json.loads(add["stats"])["minValues"]) == {"offset", "timestamp"}
+    assert offsets(lake, version) == offsets(lake) == list(range(END))
+
+
+@pytest.mark.parametrize("point", LAYOUT_POINTS)
+def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: str) -> None:
+    with pytest.raises(Crash):
+        lay_out(storage_of(lake, point))
+    assert offsets(lake) == list(range(END))
+    assert lake.records() == records(0, END)
+    done = lay_out(storage_of(lake))
+    assert done.files_after == (0 if point == "after_layout_commit" else 1)
+    assert offsets(lake) == list(range(END))
+    assert lake.records() == records(0, END)
+
+
+def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
+    reading, planned = storage_of(lake), snapshot(lake)
+    first = reading.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+    lay_out(storage_of(lake))
+    following = reading.read(
+        TOPIC, TOPIC_ID, 0, first.next_offset, max_bytes=1 << 20, committed_only=True
+    )
+    assert following.chunks
+    assert all(planned.log.store.size(path) for path in planned.files), "old files stay for plans"
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_what_others_have_scattered_is_put_in_order(
+    lake: Lake, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one go, or each file for itself and then all together, window by window."""
+    scramble(lake)
+    assert not lie_well(lake)
+    if is_large:
+        monkeypatch.setattr(relaying, "WINDOW_BYTES", 1000)
+        lake.settings = TierSettings(
+            lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
+        )
+    done = lay_out(storage_of(lake))
+    assert done.reasons["unsorted"] >= 1 and done.is_done
+    assert lie_well(lake)
+    assert (len(snapshot(lake).index.files(0)) > 1) is is_large
+    assert offsets(lake) == list(range(END))
+    assert lake.records() == records(0, END)
+
+
+def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
+    everything = table(lake).to_pyarrow_table().sort_by("offset")
+    # Two files that interleave, each of them in order.
+    rows = [everything.take(pa.array(range(at, END, 2))) for at in (0, 1)]
+    lay_by_hand(lake, rows)
+    assert len(snapshot(lake).index.find(0, 40, 41)) == 2
+    done = lay_out(storage_of(lake))
+    assert (done.files_before, done.files_after) == (2, 1)
+    assert lie_well(lake) and lake.records() == records(0, END)
+
+
+def lay_by_hand(lake: Lake, tables: list[pa.Table]) -> None:
+    """As some engine might: these files for all that are there."""
+    from kafka_ds.lake.actions import add_action, remove_action
+    from kafka_ds.lake.attempt import PlainChange
+
+    found = snapshot(lake)
+    actions: list[dict[str, Any]] = []
+    for number, rows in enumerate(tables):
+        path = lake.root / "lake" / "topics" / TOPIC / "partition=0" / f"by-hand-{number}.parquet"
+        pa.parquet.write_table(rows.drop_columns(["partition"]), path)
+        actions.append(
+            add_action(
+                path=f"partition=0/{path.name}",
+                partition_values={"partition": "0"},
+                size=path.stat().st_size,
+                modified_ms=1,
+                stats=json.dumps({"numRecords": rows.num_rows}),
+                data_change=False,
+            )
+        )
+    for entry in found.files.values():
+        actions.append(
+            remove_action(
+                path=entry.action_path,
+                partition_values={"partition": "0"},
+                size=entry.size,
+                deleted_ms=1,
+                data_change=False,
+            )
+        )
+    found.log.commit(
+        found.log.begin(PlainChange("BY HAND", actions=actions)), read_version=found.version
+    )
+
+
+def test_an_offset_that_is_there_twice_is_left_to_its_owner(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything = table(lake).to_pyarrow_table().sort_by("offset")
+    lay_by_hand(lake, [everything.slice(0, 50), everything.slice(49)])
+    storage = storage_of(lake)
+    before = snapshot(lake).version
+    assert lay_out(storage).files_before == 0
+    assert "stay as they lie: an offset of" in caplog.text
+    assert lay_out(storage).files_before == 0 and snapshot(lake).version == before
+    assert not list((lake.root / "lake" / "topics" / TOPIC / "partition=0").glob("*.tmp"))
+
+
+def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their commit was first: ours is given up, and what they erased does not come again."""
+    storage = storage_of(lake)
+    write_anew = relaying.write_anew
+
+    def erase_first(*arguments: Any, **more: Any) -> relaying.Relaid:
+        made = write_anew(*arguments, **more)
+        if len(snapshot(lake).files) == RANGES and 41 in offsets(lake):
+            table(lake).delete('"offset" = 41')
+        return made
+
+    monkeypatch.setattr("broker.tier.delta_layout.write_anew", erase_first)
+    done = lay_out(storage)
+    expected = [each for each in range(END) if each != 41]
+    assert (done.lost, done.files_after) == (1, 1)
+    assert offsets(lake) == expected
+    found = snapshot(lake)
+    assert [each.rows for each in found.files.values()] == [END - 1]
+    assert found.complaints() == []
+    names = {path.rpartition("/")[2] for path in found.files}
+    folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
+    ours = {each.name for each in folder.iterdir() if each.name.startswith("0" * 20)}
+    assert len(ours - names) == 1, "of what was given up nothing is left, of the copies one is"
+
+
+def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
+    table(lake).alter.add_columns([Field("note", PrimitiveType("long"))])
+    table(lake).update(predicate='"offset" < 20', new_values={"note": "7"})
+    before = table(lake).to_pyarrow_table().sort_by("offset")
+    assert before["note"].to_pylist().count(7) == 20
+    assert lay_out(storage_of(lake)).is_done and len(snapshot(lake).files) == 1
+    assert table(lake).to_pyarrow_table().sort_by("offset") == before
+    assert lake.records() == records(0, END)
+
+
+def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
+    storage_of(lake).fence(TOPIC, TOPIC_ID, {0: 5})
+    before = snapshot(lake).version
+    with pytest.raises(StorageError, match="leader epoch 5 wrote"):
+        lay_out(storage_of(lake), epoch=4)
+    assert lay_out(storage_of(lake), epoch=5, goes_on=lambda: False).files_before == 0
+    assert snapshot(lake).version == before
+    written = list((lake.root / "lake" / "topics" / TOPIC / "partition=0").iterdir())
+    assert len(written) == RANGES, "what was written for nothing is gone"
+    other = bytes(16 * [9])
+    done = storage_of(lake).layout.lay_out(TOPIC, other, 0, leader_epoch=9)
+    assert done.files_before == 0, "another incarnation's table is not touched"
+
+
+def begin_at(lake: Lake, offset: int) -> None:
+    storage_of(lake).move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
+
+
+def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:
+    lay_out(storage_of(lake))
+    begin_at(lake, 30)
+    assert lay_out(storage_of(lake)).files_before == 0, "less than half"
+    begin_at(lake, 45)
+    done = lay_out(storage_of(lake))
+    assert (done.rows, done.expired_rows, dict(done.reasons)) == (35, 45, {"expired": 1})
+    assert offsets(lake) == list(range(45, END))
+    # A stream that follows takes it as a deletion, and brings no row again.
+    actions = last_commit(lake)
+    assert [each["add"]["dataChange"] for each in actions if "add" in each] == [False]
+    assert [each["remove"]["dataChange"] for each in actions if "remove" in each] == [True]
+    assert [each for each in lake.records(45) if each.offset >= 45] == records(45, 35)
+
+
+def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None:
+    """What straddled held their horizon back."""
+    lay_out(storage_of(lake))
+    begin_at(lake, 50)
+    copier, storage, metadata = lake.open()
+    place = Place(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
+    sweeper = Sweeper(storage, metadata, copier, RaisingCrashPoints())
+    assert sweeper.sweep(place).segments == 0
+    lay_out(storage_of(lake))
+    assert sweeper.sweep(place).segments == 5
+
+
+def test_any_expired_row_goes_where_that_is_asked_for(lake: Lake) -> None:
+    lake.settings = TierSettings(
+        lake_uri=lake.settings.lake_uri, lake_maintenance_expired_ratio=0.0
+    )
+    begin_at(lake, 11)
+    assert lay_out(storage_of(lake)).expired_rows == 1
+    # The file that lies wholly below is retention's to take out.
+    assert offsets(lake) == [*range(10), *range(11, END)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_at_every_version_each_offset_is_there_once(
+    lake: Lake, seed: int, make_round: Callable[[Lake, random.Random, set[int]], None]
+) -> None:
+    lots, erased = random.Random(seed), set[int]()
+    for _ in range(6):
+        make_round(lake, lots, erased)
+        lay_out(storage_of(lake))
+        end = storage_of(lake).state(TOPIC, TOPIC_ID, 0).tiered_end
+        assert offsets(lake) == [each for each in range(end + 1) if each not in erased]
+    for version in range(snapshot(lake).version + 1):
+        found = offsets(lake, version)
+        assert len(found) == len(set(found))
+    assert {each.offset for each in lake.records()} == set(offsets(lake))
+
+
+@pytest.fixture
+def make_round() -> Callable[[Lake, random.Random, set[int]], None]:
+    def go(lake: Lake, lots: random.Random, erased: set[int]) -> None:
+        """What another engine, or a copy, does to the table."""
+        match lots.choice(["copy", "copy", "compact", "z-order", "delete"]):
+            case "copy":
+                fill(lake, storage_of(lake).state(TOPIC, TOPIC_ID, 0).tiered_end + 1)
+            case "compact":
+                table(lake).optimize.compact()
+            case "z-order":
+                scramble(lake)
+            case "delete":
+                offset = lots.randrange(END)
+                erased.add(offset)
+                table(lake).delete(f'"offset" = {offset}')
+
+    return go
