@@ -3,13 +3,12 @@
 import random
 import sys
 import time
-from pathlib import Path
 
 import pyarrow as pa
 
 from kafka_ds.lake.attempt import Conflict, PlainChange
 from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store import open_store
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
@@ -38,7 +37,13 @@ def deltalake(store, name, count):
     patient = CommitProperties(max_commit_retries=1000)
     for number in range(count):
         rows = pa.table({"a": [number]})
-        write_deltalake(store.uri("table"), rows, mode="append", commit_properties=patient)
+        write_deltalake(
+            store.uri("table"),
+            rows,
+            mode="append",
+            commit_properties=patient,
+            storage_options=store.delta_options,
+        )
         say("appended")
 
 
@@ -68,10 +73,10 @@ def tier(store, name, goal):
 
 
 def main():
-    folder, what, name, count = sys.argv[1:]
-    store = LocalStore(folder)
+    uri, what, name, count = sys.argv[1:]
+    store = open_store(uri)
     say("ready")
-    while not (Path(folder) / "go").exists():
+    while store.size("go") is None:
         time.sleep(0.005)
     {"plain": plain, "deltalake": deltalake, "tier": tier}[what](store, name, int(count))
 

@@ -10,7 +10,6 @@ from kafka_ds.lake.maintenance import write_checkpoint
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.parquet import read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
@@ -19,9 +18,9 @@ EXPECTED = comparable([{"partition": part, **row} for part in (0, 7) for row in 
 
 
 @pytest.fixture(params=["commits", "checkpoint"])
-def table(request, tmp_path):
+def table(request, store):
     """A table of two partitions and several commits, with or without a checkpoint in its middle."""
-    table = TopicTable(LocalStore(str(tmp_path)), "odd.topic_1-x")
+    table = TopicTable(store, "odd.topic_1-x")
     table.open(TOPIC_ID)
     copy_rows(table, 0, ROWS[:5], attempt="first")
     copy_rows(table, 0, ROWS[5:])
@@ -36,6 +35,10 @@ def table(request, tmp_path):
 
 def uri(table):
     return table.log.store.uri(table.folder)
+
+
+def options(table):
+    return table.log.store.delta_options
 
 
 def partitions_0_and_7(rows):
@@ -54,8 +57,9 @@ def test_by_ourselves(table):
 
 def test_by_delta_rs(table):
     # A native file system: with the default one the interpreter may abort at its end.
-    files = pa.fs.SubTreeFileSystem(uri(table), pa.fs.LocalFileSystem())
-    delta = DeltaTable(uri(table))
+    folder = table.log.store.local_path(table.folder)
+    files = folder and pa.fs.SubTreeFileSystem(folder, pa.fs.LocalFileSystem())
+    delta = DeltaTable(uri(table), storage_options=options(table))
     found = delta.to_pyarrow_dataset(filesystem=files).to_table()
     assert partitions_0_and_7(found.to_pylist()) == EXPECTED
     assert found.num_rows == 2 * len(ROWS) + 10
@@ -66,9 +70,9 @@ def test_by_delta_rs(table):
 
 
 def test_by_polars(table):
-    found = polars.read_delta(uri(table))
+    found = polars.read_delta(uri(table), storage_options=options(table))
     assert partitions_0_and_7(found.to_dicts()) == EXPECTED
-    one = polars.scan_delta(uri(table)).filter(
+    one = polars.scan_delta(uri(table), storage_options=options(table)).filter(
         (polars.col("partition") == 7) & (polars.col("offset") == 20)
     )
     assert one.select("key", "leader_epoch").collect().to_dicts() == [
