@@ -16,6 +16,10 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 Outcome = Callable[[BaseException | None], None]
 
 
+class NotWritten(OSError):
+    """What was still in memory could not be written before the sync: a full disk. Nothing is lost, nothing durable."""
+
+
 class Durability:
     """One log's recovery point and its first failure."""
 
@@ -67,7 +71,9 @@ class Durability:
         def done(error: BaseException | None) -> None:
             if self._is_closed:
                 return
-            if isinstance(error, OSError):
+            if isinstance(error, NotWritten):
+                self.report(error)
+            elif isinstance(error, OSError):
                 self.fail(error)
             elif error is not None:
                 raise error
@@ -75,6 +81,8 @@ class Durability:
                 self.recovery_point = max(self.recovery_point, target)
             if then is not None:
                 then(error)
+            elif wait and isinstance(error, NotWritten):
+                raise self._refusal(error) from error
 
         if wait:
             InlineBackground().submit(work, done)

@@ -20,6 +20,7 @@ def take_epochs(copy: Log, log: Log) -> None:
     for epoch, start_offset in log.leader_epochs.entries:
         copy.assign_leader_epoch(epoch, start_offset)
     copy.epochs_file.changed()
+    copy.epochs_file.write_now()  # Not all of them are in batches of the copy.
 
 
 def exchange_files(log: Log, copy: Log) -> None:

@@ -18,11 +18,9 @@ from broker.log import ending, lookup, names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
-from broker.log.epochs import LeaderEpochs
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import write_whole
 from broker.log.own_batches import Place, accept, record_own
-from broker.log.producers import Producers
 from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
 from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
@@ -61,8 +59,7 @@ class Log:
         self.topic, self.partition, self.topic_id = identity
         self.directory = directory
         self.config = config
-        self.leader_epochs: LeaderEpochs = loaded.epochs
-        self.producers: Producers = loaded.producers
+        self.leader_epochs, self.producers = loaded.epochs, loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark: int | None = None
@@ -372,8 +369,7 @@ class Log:
         self.durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
 
     def _prepare_sync(self, target: int) -> Callable[[], None]:
-        self.epochs_file.write_if_dirty()
-        return self.segments.syncing(self.recovery_point, target)
+        return self.segments.syncing(self.recovery_point, target, self.epochs_file.writing())
 
     # -- what may go ----------------------------------------------------------------------------
 
@@ -395,7 +391,7 @@ class Log:
         if count == len(self.segments.all):
             self.roll()  # There is always an active segment.
         gone = self.segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
-        if not self.config.remote_storage_enable:
+        if not self.config.copies_to_lake:
             self._move_start(self.segments.all[0].base_offset)
         return gone
 
@@ -433,10 +429,11 @@ class Log:
             self.log_start_offset = offset
         self._restart_at_end()
         for epoch, start_offset in ended.leader_epochs:
-            self.assign_leader_epoch(epoch, start_offset)
+            self.leader_epochs.assign(epoch, start_offset)
+        self.epochs_file.write_now()  # No batch will tell of them.
 
     def _restart_at_end(self) -> None:
-        self._is_changed = True
+        self._epochs_changed()
         self.active = self.segments.active
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
@@ -444,8 +441,7 @@ class Log:
         self.compaction.cut(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
-        if self.leader_epochs.truncate_from_end(end):
-            self._epochs_changed()
+        self.leader_epochs.truncate_from_end(end)
         # A snapshot of what is cut off must not be taken for one of what is written there later.
         remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
         self.producers = load_producers(
@@ -478,6 +474,7 @@ class Log:
         self._is_abandoned = True
         self.compaction.cut()
         self.durability.close()
+        self.epochs_file.close()
 
     def close(self) -> bool:
         """Make everything durable and close the files; whether that went well."""
@@ -491,6 +488,7 @@ class Log:
                     self._take_snapshot(self.log_end_offset)
                 self.durability.lower_to(self.active.base_offset)
                 self.flush(wait=True)
+                self.epochs_file.write_now()  # Where there was nothing to flush.
         except (OSError, KafkaError):
             return False
         finally:

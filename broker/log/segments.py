@@ -171,8 +171,10 @@ class Segments:
             views.append(view)
         return views
 
-    def syncing(self, from_offset: int, to_offset: int) -> Callable[[], None]:
-        """What makes [from, to) durable with all that belongs to it; for a thread."""
+    def syncing(
+        self, from_offset: int, to_offset: int, write_first: Callable[[], None]
+    ) -> Callable[[], None]:
+        """What makes [from, to) durable with all that belongs to it; for a thread, which begins with `write_first`."""
         segments = [
             s for s in self.all if s.next_offset > from_offset and s.base_offset < to_offset
         ]
@@ -182,6 +184,7 @@ class Segments:
         snapshots = [segment.base_offset for segment in segments] + [to_offset]
 
         def work() -> None:
+            write_first()
             for segment in segments:
                 try:
                     segment.sync()

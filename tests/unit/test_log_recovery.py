@@ -108,6 +108,7 @@ def test_a_clean_log_that_was_not_touched_is_not_written(disk: MemoryDisk) -> No
 def test_after_a_crash_only_what_is_past_the_recovery_point_is_scanned(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, 200)
+    log.flush(wait=True)  # Else nothing would have moved the recovery point.
     expected = content(log)
     disk.kill()
     first_bases = bases(disk)
@@ -401,7 +402,7 @@ def test_a_checkpoint_from_before_the_crash_does_not_date_what_came_after(
     fill(log, 10)
     log.append(memoryview(client_batch(2, timestamp_ms=NOW_MS)), leader_epoch=9, now_ms=NOW_MS)
     disk.kill()
-    disk.contents(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}")[:] = b"0\n2\n0 0\n9 35\n"
+    disk.plant(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}", b"0\n2\n0 0\n9 35\n")
     assert open_log(disk).leader_epochs.entries == ((0, 0), (9, 20))
 
 
