@@ -278,6 +278,9 @@ class ClusterDriver:
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
         self._tail.add(version, news, encoded)
+        # It is durable: other brokers need not wait until all of it has taken effect on this one. A broker that stops
+        # hands over as fast as the last one has heard of it.
+        self._wake()
         try:
             await self.apply(news)
         except Exception:

@@ -11,6 +11,7 @@ letters, and otherwise when its time is over:
 - H: the reader's log diverges: seen before parking, as no leader's log is ever truncated;
 - for a follower also: there is a high watermark that it can move to, or anything was appended at all: it reads up to
   the log's end, and is woken by appends;
+- for a follower also: it has sent something else behind the fetch (`hurry`): it wants to ask for more partitions;
 - and ours: the broker stops (`lost`).
 The answer is made anew in the loop's next turn: the producer whose append woke the reader gets its answer first,
 and appends of one turn become one answer. Only what has advanced is looked at again, or everything where anything was
@@ -20,12 +21,20 @@ lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from broker.handlers.found import Replica
 from broker.handlers.reading import Reading
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.messages import FetchResponse
+
+
+class Parked(asyncio.Future[FetchResponse]):
+    """An answer that may be had sooner than it would come."""
+
+    def __init__(self, hurry: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.hurry = hurry
 
 
 class ParkedFetch:
@@ -52,7 +61,9 @@ class ParkedFetch:
         self._advanced: set[Replica] = set()
         self._watched = tuple(dict.fromkeys(reading.partitions()))
         self._available: dict[Replica, int] = {}
-        self.future: asyncio.Future[FetchResponse] = loop.create_future()
+        self.future: asyncio.Future[FetchResponse] = (
+            Parked(self.hurry, loop) if reading.is_follower else loop.create_future()
+        )
         # Also when the connection is lost: whoever awaits the future cancels it.
         self.future.add_done_callback(self._forget)
         for partition in self._watched:
@@ -78,6 +89,11 @@ class ParkedFetch:
         """Nothing more will come of this partition (cases A to D)."""
         self._has_lost = True
         if not self._is_waking:
+            self._wake()
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        if not self._is_waking and not self.future.done():
             self._wake()
 
     def _wake(self) -> None:

@@ -3,7 +3,8 @@
 Rules of this file:
 - Requests of one connection run one after the other, as Kafka promises its clients; the next one may begin before
   the last is answered only where both handlers say that their order is settled by then (`pipelined`). A request that
-  waits never keeps other connections waiting.
+  waits never keeps other connections waiting. An answer that is kept back for want of news may know of something better
+  to do when another request has come behind it (`hurry`).
 - What is not answered is bounded: with UNANSWERED_REQUESTS_MAX requests or UNANSWERED_BYTES_MAX bytes of them waiting,
   nothing more is read. A peer that does not read its answers gets no request started and none read until it does.
 - Answers are written once per turn of the event loop, or at FLUSH_BYTES. A turn serves at most REQUESTS_PER_TURN_MAX
@@ -205,6 +206,10 @@ class Connection(asyncio.BufferedProtocol):
             frames.clear()
         self._flush()
         self._regulate()
+        if frames and self._slots:
+            hurry = getattr(self._slots[-1].future, "hurry", None)
+            if hurry is not None:
+                hurry()
         if self._reached_end:
             self._close_if_done()
 

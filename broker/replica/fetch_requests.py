@@ -47,6 +47,7 @@ def fetch_request(
     *,
     replica_id: int,
     broker_epoch: int,
+    max_wait_ms: int,
 ) -> FetchRequest:
     """What the session sends; `names` are those of the topics in it."""
     to_send: dict[bytes, list[FetchPartition]] = {}
@@ -58,7 +59,7 @@ def fetch_request(
     return FetchRequest(
         replica_id=replica_id,
         replica_state=FetchReplicaState(replica_id=replica_id, replica_epoch=broker_epoch),
-        max_wait_ms=settings.replica_fetch_wait_max_ms,
+        max_wait_ms=max_wait_ms,
         min_bytes=settings.replica_fetch_min_bytes,
         max_bytes=settings.replica_fetch_response_max_bytes,
         session_id=session.session_id,

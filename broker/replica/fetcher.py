@@ -2,7 +2,11 @@
 
 Rules of this file:
 - One fetch is under way at a time. It names all partitions that are followed there and not held back; the leader
-  answers when there is something, or after replica.fetch.wait.max.ms. What has changed alone is sent (KIP-227).
+  answers when there is something, or after replica.fetch.wait.max.ms, or when the next one that is held back is due.
+  What has changed alone is sent (KIP-227).
+- What is to be followed from now on does not wait for the answer that is under way: whoever leads an idle topic would
+  keep it for replica.fetch.wait.max.ms, as in Kafka, and with it the producers of what it leads since. Another request
+  behind the fetch tells the leader to answer it (`broker.net.connection`).
 - An answer is taken partition by partition, each only if it is still followed and still at the offset and leader epoch
   that were asked for: metadata may change whenever this task waits.
 - Records are appended as bytes. Whatever goes wrong with one partition holds back that partition, and no other.
@@ -28,7 +32,7 @@ from broker.replica.rebuilding import Rebuilding
 from broker.replica.surroundings import Surroundings
 from broker.replica.truncation import EpochEnd
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import FetchRequest
+from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchResponse
 
 _LOGGER = logging.getLogger(__name__)
@@ -63,6 +67,8 @@ class Fetcher:
         self._compares = True
         self._changed = asyncio.Event()
         self._is_away = False
+        self._is_waiting = False
+        self._hurrying: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._placing = Placing(self, around)
         self._rebuilding = Rebuilding(self, around)
@@ -93,6 +99,8 @@ class Fetcher:
             self._partitions[partition.key] = partition
             self._unchecked[partition] = None
         self._changed.set()
+        if self._is_waiting and self._hurrying is None:
+            self._hurrying = asyncio.get_running_loop().create_task(self._hurry())
 
     def remove(self, partition: FollowedPartition) -> None:
         """Fetch this one no more: the answer that is under way will not count for it."""
@@ -207,12 +215,15 @@ class Fetcher:
         for partition in due:
             self.hold_back(partition)
 
-    def hold_back(self, partition: FollowedPartition) -> None:
-        """Ask for nothing of it for a while; not if another fetcher has it by now."""
+    def hold_back(
+        self, partition: FollowedPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
+    ) -> None:
+        """Ask for nothing of it for a while, after this answer; not if another fetcher has it by now."""
         if self._partitions.get(partition.key) is not partition:
             return
         now_ms = self._around.clock.monotonic_ms()
-        partition.follower.delay(now_ms + max(self._settings.replica_fetch_backoff_ms, 1))
+        longest_ms = max(self._settings.replica_fetch_backoff_ms, 1)
+        partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
 
     def go_on(self, partition: FollowedPartition) -> None:
         """Fetch it again at once."""
@@ -242,8 +253,12 @@ class Fetcher:
         asked: Asked = {}
         wanted: dict[Key, FetchPartition] = {}
         names = self._names
+        wait_ms = self._settings.replica_fetch_wait_max_ms
         for partition in self._partitions.values():
             if not partition.follower.is_ready(now_ms) or not partition.is_free:
+                due_ms = partition.follower.due_ms
+                if due_ms > now_ms:
+                    wait_ms = min(wait_ms, due_ms - now_ms)
                 continue
             if self._around.must_wait(partition):
                 self.hold_back(partition)
@@ -261,15 +276,31 @@ class Fetcher:
             self._settings,
             replica_id=self._around.node_id,
             broker_epoch=self._around.broker_epoch(),
+            max_wait_ms=wait_ms,
         )
         if session.to_forget:
             self._names = {topic_id: names[topic_id] for topic_id, _ in wanted}
         self.requests += 1
         timeout_ms = self._settings.replica_socket_timeout_ms
-        response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)
+        self._is_waiting = True
+        try:
+            response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)
+        finally:
+            self._is_waiting = False
         by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
         ids = {} if by_id else {name: topic_id for topic_id, name in names.items()}
         await self._take(response, asked, ids)
+
+    async def _hurry(self) -> None:
+        """Have the answer that is under way come now."""
+        try:
+            if self.connection is not None:
+                timeout_ms = self._settings.replica_socket_timeout_ms
+                await self.connection.ask(ApiVersionsRequest(), timeout_ms=timeout_ms)
+        except PeerUnreachable:
+            pass  # So has the fetch failed.
+        finally:
+            self._hurrying = None
 
     async def _take(
         self,
@@ -346,7 +377,7 @@ class Fetcher:
                     "%s-%d: broker %d answers with error code %d",
                     *partition.key, self.source, data.error_code,
                 )  # fmt: skip
-                self.hold_back(partition)
+                self.hold_back(partition, data.error_code)
         return 0
 
     def _append(

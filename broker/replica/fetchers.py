@@ -38,6 +38,7 @@ class Fetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowedPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()
+        self._is_stopped = False
         self._tiered_ends = TieredEnds(around, lambda: tuple(self._homes))
 
     def update(
@@ -46,6 +47,8 @@ class Fetchers:
         """Follow some no more, and others from now on, each where its follower says."""
         for partition in remove:
             self._remove(partition)
+        if self._is_stopped:
+            return
         new: dict[tuple[int, int], list[FollowedPartition]] = {}
         fetchers = self.around.settings.num_replica_fetchers
         for partition in add:
@@ -91,6 +94,7 @@ class Fetchers:
 
     def stop(self) -> None:
         """Follow nothing more."""
+        self._is_stopped = True
         fetchers, self._fetchers = tuple(self._fetchers.values()), {}
         self._homes.clear()
         self._tiered_ends.stop()

@@ -7,6 +7,9 @@ Rules of this file:
 - The high watermark is the least of the leader's and the own log end. It never goes back but with the log itself.
 - FENCED_LEADER_EPOCH for an epoch that still is the newest one known here: this follower is behind the cluster's
   metadata, and asks no more until they change. UNKNOWN_LEADER_EPOCH: the leader is behind, and will catch up.
+- A leader that does not know yet that it is one is asked again soon, and then twice as late each time, up to
+  replica.fetch.backoff.ms: metadata reach all brokers within milliseconds, and with acks=all every producer waits for
+  the last follower. Kafka waits the whole back-off.
 """
 
 from __future__ import annotations
@@ -49,6 +52,17 @@ class Question(NamedTuple):
     last_fetched_epoch: int
 
 
+# An answer of who has not heard yet that it leads, and how soon it is asked again at first.
+_NOT_LEADING_YET = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+FIRST_RETRY_MS = 10
+
 _VERDICTS: Mapping[int, Verdict] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: Verdict.OUT_OF_RANGE,
     ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Verdict.TIERED,
@@ -60,6 +74,7 @@ class FollowerPartition:
     """A partition that is followed, from one leader epoch to the next."""
 
     __slots__ = (
+        "_premature",
         "due_ms",
         "fetch_offset",
         "high_watermark",
@@ -81,6 +96,8 @@ class FollowerPartition:
         self.high_watermark = high_watermark
         self.lag: int | None = None
         self.due_ms = 0
+        # How often in a row the leader has not known that it leads.
+        self._premature = 0
 
     def follow(
         self,
@@ -101,6 +118,7 @@ class FollowerPartition:
         self.state = State.TRUNCATING if last_epoch == NO_EPOCH else State.FETCHING
         self.lag = None
         self.due_ms = 0
+        self._premature = 0
 
     def must_begin(self, leader: int, leader_epoch: int) -> bool:
         """Whether metadata with this leader are a reason to begin anew: they tell of another, or it had failed."""
@@ -151,6 +169,7 @@ class FollowerPartition:
     def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
         """An answer has been appended, up to this end; whether the high watermark has moved."""
         assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
+        self._premature = 0
         self.fetch_offset = log_end_offset
         self.last_fetched_epoch = last_epoch
         self.lag = max(0, leader_high_watermark - log_end_offset)
@@ -170,6 +189,15 @@ class FollowerPartition:
     def delay(self, until_ms: int) -> None:
         """Ask nothing before this time."""
         self.due_ms = max(self.due_ms, until_ms)
+
+    def backoff_ms(self, error_code: int, longest_ms: int) -> int:
+        """How long to wait after an answer of this code, which asks for another try."""
+        if error_code not in _NOT_LEADING_YET:
+            return longest_ms
+        wait_ms = min(FIRST_RETRY_MS << self._premature, longest_ms)
+        if wait_ms < longest_ms:
+            self._premature += 1
+        return wait_ms
 
     def retry(self) -> None:
         """Why it was held back is over."""

@@ -6,6 +6,8 @@ Rules of this file:
 - Deletions come first, so that a topic may be created again under its name. Of several changes of a partition the last
   one counts.
 - At a start a log that this broker is not to have is set aside, as nobody saw it go.
+- A broker in controlled shutdown follows nobody: the commit that says so takes it out of all ISRs, into which it cannot
+  come back. What it would fetch is work for those who have just become leaders, at the moment when producers wait.
 - Only the event loop's thread is here. Opening many logs gives way to others in between.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.events import (
     TOPIC_RESOURCE,
+    BrokerRegistrationChanged,
     ConfigChanged,
     Event,
     PartitionChanged,
@@ -181,12 +184,22 @@ class ReplicaManager:
                 self._transitions.delete(event.topic, event.topic_id)
             elif isinstance(event, PartitionChanged):
                 changed[event.topic_id, event.partition] = event
+            elif self._is_leaving(event) and self.fetchers is not None:
+                self.fetchers.stop()
         await self._transitions.take_all(changed.values())
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
             elif isinstance(event, RegisterBroker | UnfenceBroker) and self.fetchers is not None:
                 self.fetchers.wake(event.broker_id)
+
+    def _is_leaving(self, event: Event) -> bool:
+        """Whether it takes this broker out of all ISRs for good."""
+        return (
+            isinstance(event, BrokerRegistrationChanged)
+            and event.broker_id == self._node_id
+            and bool(event.in_controlled_shutdown)
+        )
 
     def directory_failed(self, _directory_id: bytes, partitions: Sequence[tuple[str, int]]) -> None:
         """Serve what was in a log directory no more (KIP-112)."""
@@ -210,7 +223,7 @@ class ReplicaManager:
                 continue
             partition.log.update_config(config)
             partition.configured(config.min_insync_replicas)
-            if not before.remote_storage_enable and not partition.leader.is_recovering:
+            if before.lake_settings != config.lake_settings and not partition.leader.is_recovering:
                 self._transitions.tell_tier(partition)
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:

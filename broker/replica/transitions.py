@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-# How many logs are opened before others get their turn in the event loop.
-LOGS_OPENED_AT_ONCE = 8
+# How many partitions change before others get their turn in the event loop: what is open already is led or followed
+# in some 50 us, what has to be opened or made takes the disk's time, and counts as more.
+CHANGES_AT_ONCE = 64
+CHANGES_OF_AN_OPENING = 8
 # How many that could not be opened are tried again at a time.
 LOGS_TRIED_AGAIN_AT_ONCE = 64
 
@@ -101,15 +103,28 @@ class Transitions:
         self._unopened: dict[tuple[str, int], bool] = {}
 
     async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
-        """Lead, follow or leave partitions as their registrations say; fetchers hear of all at once."""
+        """Lead, follow or leave partitions as their registrations say; fetchers hear of all at once.
+
+        What is led here, or was until now, comes first, as in Kafka: producers wait for it.
+        """
         changes = FetcherChanges()
+        done = 0
         try:
-            for number, event in enumerate(changed, 1):
+            for event in sorted(changed, key=self._is_followed):
+                is_open = self._logs.get(event.topic, event.partition) is not None
+                done += 1 if is_open else CHANGES_OF_AN_OPENING
                 self._take(event, changes)
-                if number % LOGS_OPENED_AT_ONCE == 0:
+                if done >= CHANGES_AT_ONCE:
+                    done = 0
                     await asyncio.sleep(0)
         finally:
             self._tell_fetchers(changes)
+
+    def _is_followed(self, event: PartitionChanged) -> bool:
+        """Whether it neither is nor was led here."""
+        if event.registration.leader == self._node_id:
+            return False
+        return self._replicas.find(event.topic, event.partition) is None
 
     def _tell_fetchers(self, changes: FetcherChanges) -> None:
         fetchers = self._host.fetchers
@@ -229,7 +244,7 @@ class Transitions:
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
-        if self._host.tier is None or not log.config.remote_storage_enable:
+        if self._host.tier is None or not log.config.has_table:
             return False
         is_new = registration.leader_epoch == 0
         lost = log.log_end_offset < checkpoint or not (existed or is_new)
@@ -248,10 +263,13 @@ class Transitions:
         self.tell_tier(partition)
 
     def tell_tier(self, partition: HostedPartition) -> None:
-        """Copy to the lake from now on, if the topic is tiered."""
-        tier = self._host.tier
-        if tier is None or not partition.log.config.remote_storage_enable:
+        """Look after its rows in the lake from now on, if there are any or may be."""
+        tier, log = self._host.tier, partition.log
+        if tier is None or not log.config.has_table:
             return
+        if not log.config.remote_storage_enable:
+            # It is no table any more: what is in the lake alone is given up (KIP-950).
+            log.advance_log_start_offset(min(log.local_log_start_offset, log.committed_offset))
         partition.log.on_roll = tier.segment_rolled
         tier.partition_opened(
             partition.log,
@@ -354,7 +372,7 @@ class Transitions:
         has_table = False
         for partition in self._replicas.led_of(topic):
             if partition.topic_id == topic_id:
-                has_table = has_table or partition.log.config.remote_storage_enable
+                has_table = has_table or partition.log.config.has_table
                 self.end(partition)
                 self._delete_log(topic, partition.index)
         changes = FetcherChanges()

@@ -27,25 +27,25 @@ QUICK = {
 }
 
 
-async def create(cluster: Cluster, *replicas: int, **configs: object) -> None:
-    """Topic "t" with one partition on these brokers, the first of which leads."""
+async def create(cluster: Cluster, *replicas: int, name: str = "t", **configs: object) -> None:
+    """A topic with one partition on these brokers, the first of which leads."""
     topic = CreatableTopic(
-        name="t",
+        name=name,
         num_partitions=-1,
         replication_factor=-1,
         assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))],
         configs=[
-            CreatableTopicConfig(name=name.replace("_", "."), value=str(value))
-            for name, value in configs.items()
+            CreatableTopicConfig(name=config.replace("_", "."), value=str(value))
+            for config, value in configs.items()
         ],
     )
     answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
     assert answer.topics[0].error_code == ErrorCode.NONE, answer
-    await cluster.until("a leader", lambda: leader(cluster) is not None)
+    await cluster.until("a leader", lambda: leader(cluster, name) is not None)
 
 
-def leader(cluster: Cluster) -> HostedPartition | None:
-    found = [each.node.replica_manager.find("t", 0) for each in cluster.nodes.values()]
+def leader(cluster: Cluster, topic: str = "t") -> HostedPartition | None:
+    found = [each.node.replica_manager.find(topic, 0) for each in cluster.nodes.values()]
     return next((each for each in found if each is not None), None)
 
 
@@ -55,9 +55,10 @@ def log_of(cluster: Cluster, node_id: int) -> Log:
     return partition.log
 
 
-def agree(cluster: Cluster, *node_ids: int) -> bool:
+def agree(cluster: Cluster, *node_ids: int, topic: str = "t") -> bool:
     """Whether these replicas have the same records, and know them to be committed."""
-    replicas = [cluster.nodes[node_id].node.replica_manager.replica("t", 0) for node_id in node_ids]
+    managers = [cluster.nodes[node_id].node.replica_manager for node_id in node_ids]
+    replicas = [manager.replica(topic, 0) for manager in managers]
     if any(each is None or each.high_watermark < each.log.log_end_offset for each in replicas):
         return False
     return len({content(each.log) for each in replicas if each is not None}) == 1
@@ -82,6 +83,21 @@ async def test_followers_have_what_was_acknowledged(tmp_path: Path) -> None:
             assert isinstance(partition, FollowedPartition)
             assert partition.follower.lag == 0
         assert log_of(cluster, 1).leader_epochs.entries == ((0, 0),)
+
+
+@in_loop
+async def test_a_follower_of_what_is_idle_asks_for_something_else_at_once(tmp_path: Path) -> None:
+    """Its leader would keep the answer for a minute, longer than anything is waited for here."""
+    waits = {"replica_socket_timeout_ms": 90_000, "replica_lag_time_max_ms": 90_000}
+    waits = {**QUICK, **waits, "replica_fetch_wait_max_ms": 60_000}
+    async with in_process_cluster(tmp_path, 2, **waits) as cluster:
+        await create(cluster, 1, 2, min_insync_replicas=2)
+        await produce(cluster, 3, node_id=1)
+        await cluster.until("agreement", lambda: agree(cluster, 1, 2))
+        for name in ("u", "v"):
+            await create(cluster, 1, 2, name=name, min_insync_replicas=2)
+            await cluster.nodes[1].produce(name, batch_of([b"x"]), acks=1)
+            await cluster.until("agreement", lambda name=name: agree(cluster, 1, 2, topic=name))  # type: ignore[misc]
 
 
 @in_loop

@@ -41,6 +41,29 @@ async def test_of_brokers_that_claim_together_one_wins(memory_path: Path) -> Non
 
 
 @in_loop
+async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_path: Path) -> None:
+    """What hundreds of partitions ask of this broker takes its time, and their new leaders are elsewhere."""
+    broker = Broker(memory_path)
+    await broker.start()
+    before, done = broker.image.version, asyncio.Event()
+
+    async def apply(_: Any) -> None:
+        await done.wait()
+
+    broker.driver.apply = apply
+    hearing = asyncio.create_task(broker.driver.changed(60))
+    await asyncio.sleep(0)
+    creating = asyncio.create_task(broker.create("t"))
+    async with asyncio.timeout(30):
+        await hearing
+    assert broker.driver.entries_after(before, 1 << 20)
+    assert not creating.done()
+    done.set()
+    await creating
+    await stop(broker)
+
+
+@in_loop
 async def test_who_meant_to_depose_another_one_does_not_claim(memory_path: Path) -> None:
     first, second, third = (Broker(memory_path, node_id=i) for i in (1, 2, 3))
     await first.start()

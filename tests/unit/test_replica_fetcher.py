@@ -14,7 +14,7 @@ from broker.replica.followed import FollowedPartition
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.loops import in_loop
-from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, log_of, until
+from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, leading, log_of, until
 from tests.unit.followed_logs import SMALL, append, content, open_log
 
 KEY = ("t", 0)
@@ -223,6 +223,31 @@ async def test_a_leader_that_is_behind_is_asked_again() -> None:
         assert partition.log.log_end_offset == 0
         leader.epochs[KEY] = 5
         await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_an_idle_partition_does_not_keep_one_waiting_that_is_asked_for_again() -> None:
+    leader = FakeLeader()
+    for index in range(2):
+        leader.lead(log_of("t", index), 1)
+    leader.errors["t", 1] = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 6
+    slow = replace(SETTINGS, replica_fetch_backoff_ms=1_000, replica_fetch_wait_max_ms=500)
+    async with following(leader, slow) as broker:
+        for index in range(2):
+            broker.follow(log_of("t", index), 1)
+        await until(lambda: not leader.errors["t", 1])
+        # As long as the other one is held back, and no longer.
+        assert min(fetch.max_wait_ms for fetch in leader.fetches) < 500
+        assert leader.fetches[0].max_wait_ms == 500
+
+
+@in_loop
+async def test_who_has_stopped_follows_nothing_more() -> None:
+    leader, _ = leading()
+    async with following(leader) as broker:
+        broker.fetchers.stop()
+        broker.follow(open_log(MemoryDisk()), 1)
+        assert not list(broker.fetchers)
 
 
 @in_loop

@@ -161,6 +161,18 @@ def test_a_follower_that_was_held_back_is_not_due_before_its_time() -> None:
     assert follower.is_ready(0)
 
 
+def test_a_leader_that_has_not_heard_yet_is_asked_again_soon_and_then_later() -> None:
+    follower = following()
+    waits = [follower.backoff_ms(ErrorCode.NOT_LEADER_OR_FOLLOWER, 100) for _ in range(6)]
+    assert waits == [10, 20, 40, 80, 100, 100]
+    assert follower.backoff_ms(ErrorCode.UNKNOWN_LEADER_EPOCH, 1) == 1
+    assert follower.backoff_ms(ErrorCode.KAFKA_STORAGE_ERROR, 100) == 100
+    follower.follow(2, 7, log_end_offset=END, last_epoch=5)
+    assert follower.backoff_ms(ErrorCode.UNKNOWN_LEADER_EPOCH, 100) == 10
+    follower.appended(END, 5, END)
+    assert follower.backoff_ms(ErrorCode.NOT_LEADER_OR_FOLLOWER, 100) == 10
+
+
 # -- sessions ---------------------------------------------------------------------------------------
 
 A, B, C = (b"a" * 16, 0), (b"a" * 16, 1), (b"c" * 16, 0)
