@@ -223,6 +223,26 @@ def _check_topic(topic: TopicConfig) -> None:
                 f"{local.replace('_', '.')}={local_value} is more than "
                 f"{total.replace('_', '.')}={total_value}"
             )
+    _check_copies(topic)
+
+
+def _check_copies(topic: TopicConfig) -> None:
+    """What settings of copying ask of those of retention (KIP-950, KIP-1241)."""
+    for what in ("ms", "bytes"):
+        local = getattr(topic, f"local_retention_{what}")
+        total = getattr(topic, f"retention_{what}")
+        if topic.remote_log_copy_disable and local not in (-2, total):
+            raise ConfigError(
+                f"remote.log.copy.disable=true: local.retention.{what}={local} must be -2 or that of "
+                f"retention.{what}, {total}, as nothing more is copied"
+            )
+        kept = total if local == -2 else local
+        lag = getattr(topic, f"remote_copy_lag_{what}")
+        if lag > kept >= 0:
+            raise ConfigError(
+                f"remote.copy.lag.{what}={lag} is more than the {kept} of the local retention, "
+                "which waits for the copy"
+            )
 
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:

@@ -159,11 +159,27 @@ class TopicConfig:
         "Whether a new segment's file is allocated at its full size.",
         synonyms=_of("log.preallocate"),
     )
+    remote_copy_lag_bytes: int = i64(
+        0,
+        "How many bytes of log come after a closed segment before it is copied, unless it is old enough; 0 means none, "
+        "-1 local.retention.bytes.",
+        low=-1,
+        synonyms=_of("log.remote.copy.lag.bytes"),
+    )
+    remote_copy_lag_ms: int = i64(
+        0,
+        "How old a closed segment's records are before it is copied, unless enough comes after it; 0 means copied at "
+        "once, -1 local.retention.ms.",
+        low=-1,
+        synonyms=_of("log.remote.copy.lag.ms"),
+    )
     remote_log_copy_disable: bool = boolean(
-        False, "Whether copying to the lake is suspended.", honours=("false",)
+        False,
+        "Whether nothing more is copied to the lake; what is there is read, and goes by retention.",
     )
     remote_log_delete_on_disable: bool = boolean(
-        False, "Whether turning remote.storage.enable off deletes the table.", honours=("false",)
+        False,
+        "Whether the topic's rows go when remote.storage.enable is turned off, which is refused without.",
     )
     remote_storage_enable: bool = boolean(
         True,
@@ -215,3 +231,14 @@ class TopicConfig:
         "Whether a replica that is not in sync may become the leader, losing records.",
         synonyms=_of("unclean.leader.election.enable"),
     )
+
+    @property
+    def copies_to_lake(self) -> bool:
+        """As of `LogConfig`."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def has_table(self) -> bool:
+        """As of `LogConfig`."""
+        is_leaving = self.remote_log_delete_on_disable and "compact" not in self.cleanup_policy
+        return self.remote_storage_enable or is_leaving

@@ -81,15 +81,22 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
         wanted = topic_config(config, after)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if wanted.remote_storage_enable or not config.remote_log_storage_system_enable:
+    if wanted.has_table or not config.remote_log_storage_system_enable:
         return
-    if topic_config(config, before).remote_storage_enable:
-        name = "cleanup.policy" if "compact" in wanted.cleanup_policy else "remote.storage.enable"
+    if not topic_config(config, before).has_table:
+        return
+    if "compact" in wanted.cleanup_policy:
         message = (
-            f"{name}={after.get(name, '')}: a topic stays a Delta table once it is one, "
-            "for what is in the table may be nowhere else"
+            f"cleanup.policy={after.get('cleanup.policy', '')}: a topic that is a Delta table, or was, "
+            "cannot be compacted, for what is in the table may be nowhere else"
         )
-        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    else:
+        message = (
+            f"remote.storage.enable={after.get('remote.storage.enable', '')}: what is in the table may be nowhere "
+            "else. To keep it and copy no more: remote.storage.enable=true, remote.log.copy.disable=true. To have it "
+            "deleted: remote.storage.enable=false, remote.log.delete.on.disable=true, which stay together"
+        )
+    raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _check_broker(

@@ -119,7 +119,7 @@ def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> tuple[Hos
     if not 0 <= offset <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     partition.log.advance_log_start_offset(offset)
-    if node.tier is not None and partition.log.config.remote_storage_enable:
+    if node.tier is not None and partition.log.config.has_table:
         node.tier.log_start_moved(partition.log)
     return partition, offset
 

@@ -42,6 +42,10 @@ class LogConfig:
     min_insync_replicas: int = 1
     preallocate: bool = False
     producer_id_expiration_ms: int = DAY_MS
+    remote_copy_lag_bytes: int = 0
+    remote_copy_lag_ms: int = 0
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
     remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
@@ -74,13 +78,33 @@ class LogConfig:
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property
+    def copies_to_lake(self) -> bool:
+        """Whether what is written goes to the lake; where not, retention is that of a log without one (KIP-950)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def lake_settings(self) -> tuple[bool, bool, bool]:
+        """What changes how the lake is dealt with."""
+        return (
+            self.remote_storage_enable,
+            self.remote_log_copy_disable,
+            self.remote_log_delete_on_disable,
+        )
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the lake may hold rows of it: also when it is no table any more, until the last of them is gone."""
+        is_leaving = self.remote_log_delete_on_disable and not self.is_compacted
+        return self.remote_storage_enable or is_leaving
+
+    @property
     def effective_local_retention_ms(self) -> int:
-        """The local time limit: the log's own where tiering is off (KIP-405)."""
-        own = self.local_retention_ms if self.remote_storage_enable else -2
+        """The local time limit: the log's own where nothing is copied (KIP-405, KIP-950)."""
+        own = self.local_retention_ms if self.copies_to_lake else -2
         return self.retention_ms if own == -2 else own
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """The local size limit: the log's own where tiering is off (KIP-405)."""
-        own = self.local_retention_bytes if self.remote_storage_enable else -2
+        """The local size limit: the log's own where nothing is copied (KIP-405, KIP-950)."""
+        own = self.local_retention_bytes if self.copies_to_lake else -2
         return self.retention_bytes if own == -2 else own

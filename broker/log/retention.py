@@ -3,7 +3,7 @@
 Rules of this file:
 - Segments go from the oldest on, and the first that must stay keeps all behind it.
 - Nothing goes that is not committed, and on a tiered topic nothing that is not in the lake, unless
-  the log's beginning has been moved past it (KIP-405).
+  the log's beginning has been moved past it (KIP-405), or nothing is copied any more (KIP-950).
 - A segment goes for one of three reasons: it ends below the log's start; the log without it is
   still as large as its limit; its newest record is older than its limit.
 """
@@ -55,7 +55,7 @@ def count_deletable(
 def _is_free(segment: Candidate, config: LogConfig, limits: Limits) -> bool:
     if segment.next_offset > limits.high_watermark:
         return False
-    if not config.remote_storage_enable or segment.next_offset <= limits.log_start_offset:
+    if not config.copies_to_lake or segment.next_offset <= limits.log_start_offset:
         return True
     return segment.next_offset - 1 <= limits.highest_offset_in_remote_storage
 

@@ -85,14 +85,14 @@ class LakeRecovery:
     async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
         """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
         tier = self._tier()
-        known = [p for p in waiting if tier is None or not p.log.config.remote_storage_enable]
+        known = [p for p in waiting if tier is None or not p.log.config.has_table]
         if tier is None:
             return known
         for are_fenced in (False, True):
             asked = [
                 p
                 for p in waiting
-                if p.log.config.remote_storage_enable and _must_fence(p) is are_fenced
+                if p.log.config.has_table and _must_fence(p) is are_fenced
             ]
             for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
                 part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]

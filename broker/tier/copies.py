@@ -166,7 +166,9 @@ class CopyLoop:
         # While it was waited for the answer, partitions may have been closed.
         for led in [each for each in due if self.led.get(each.key) is each]:
             if led.state.may_copy(now_ms):
-                view, ranges = led.view(with_active=self._settings.lake_max_lag_ms >= 0)
+                view, ranges = led.view(
+                    with_active=self._settings.lake_max_lag_ms >= 0, now_ms=self._clock.now_ms()
+                )
                 candidates.append((view, ranges))
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)

@@ -89,6 +89,11 @@ class ExpirationLoop:
 
     async def _round(self) -> None:
         self._forget()
+        for led in list(self._led.values()):
+            # Where nothing is copied the log's own retention moves its start (KIP-950): the lake hears of it here.
+            known = led.lake_log_start
+            if known is not None and known < led.log.log_start_offset:
+                self._agree(led)
         due = [
             (watched, retention)
             for watched in map(self._watch, list(self._led.values()))

@@ -7,10 +7,12 @@ range into what the worker needs to copy it. It decides nothing and waits for no
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import SegmentView
 from broker.tier.messages import CopyRange, CopyTopic
 from broker.tier.policy import (
+    CopyLag,
     CopyState,
     Limits,
     PartitionRanges,
@@ -50,15 +52,18 @@ class Led:
         """For people."""
         return f"{self.log.topic}-{self.log.partition}"
 
-    def view(self, *, with_active: bool) -> tuple[PartitionView, list[Range]]:
-        """What may be copied of it now; of many closed segments the first."""
+    def view(self, *, with_active: bool, now_ms: int) -> tuple[PartitionView, list[Range]]:
+        """What may be copied of it now; of many closed segments the first. `now_ms` is of the calendar."""
         log, start = self.log, self.state.copied_offset + 1
+        lag = _copy_lag(log.config, now_ms)
         views = log.closed_segments(start, SEGMENTS_MAX)
         closed = [
             Span(
                 base_offset=each.base_offset,
                 next_offset=each.next_offset,
                 size_bytes=each.size_bytes,
+                newest_ms=each.max_timestamp_ms,
+                bytes_behind=0 if lag.is_none else _bytes_behind(log, each.next_offset),
             )
             for each in views
         ]
@@ -80,8 +85,9 @@ class Led:
             last_stable_offset=self.last_stable_offset(),
             closed=closed,
             active=active,
+            lag=lag,
         )
-        return view, pending(view, with_active=with_active)
+        return view, pending(view, with_active=with_active) if log.config.copies_to_lake else []
 
     def only_local_bytes(self) -> int:
         """Bytes of the log that are not in the lake; of a segment that is there in part, the rest."""
@@ -166,6 +172,22 @@ class Led:
         """The leader epochs from the log's start on."""
         log = self.log
         return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
+
+
+def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
+    """remote.copy.lag.ms and .bytes: -1 is the local retention, which may be without a limit."""
+    limits = []
+    for lag, kept in (
+        (config.remote_copy_lag_ms, config.effective_local_retention_ms),
+        (config.remote_copy_lag_bytes, config.effective_local_retention_bytes),
+    ):
+        limit = kept if lag == -1 else lag
+        limits.append(None if limit < 0 else limit)
+    return CopyLag(now_ms=now_ms, lag_ms=limits[0], lag_bytes=limits[1])
+
+
+def _bytes_behind(log: Log, offset: int) -> int:
+    return sum(each.size_bytes for each in log.segments.all if each.base_offset >= offset)
 
 
 def copy_topics(

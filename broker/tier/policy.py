@@ -22,6 +22,36 @@ class Span:
     base_offset: int
     next_offset: int
     size_bytes: int
+    newest_ms: int = -1
+    bytes_behind: int = 0
+    """Of the log, from `next_offset` on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLag:
+    """How long closed segments are held back from the lake (KIP-1241): until they are old, or enough comes after them.
+
+    0: not at all, whatever the other says. None: that alone never lets one go.
+    """
+
+    now_ms: int = 0
+    lag_ms: int | None = 0
+    lag_bytes: int | None = 0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is held back."""
+        return self.lag_ms == 0 or self.lag_bytes == 0
+
+    def holds_back(self, span: Span) -> bool:
+        """Whether it is too early for this segment, and so for those after it."""
+        if self.is_none:
+            return False
+        is_old = self.lag_ms is not None and self.now_ms - span.newest_ms >= self.lag_ms
+        return not is_old and (self.lag_bytes is None or span.bytes_behind < self.lag_bytes)
+
+
+NO_LAG = CopyLag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +76,7 @@ class PartitionView:
     last_stable_offset: int
     closed: Sequence[Span]
     active: Span | None = None
+    lag: CopyLag = NO_LAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +109,13 @@ def pending(view: PartitionView, *, with_active: bool) -> list[Range]:
     for span in view.closed:
         if span.next_offset <= start:
             continue
-        if span.next_offset > view.last_stable_offset:
+        if span.next_offset > view.last_stable_offset or view.lag.holds_back(span):
             break
         found.append(_range(span, start, span.next_offset))
         start = span.next_offset
     else:
         active = view.active
-        if with_active and active is not None and view.last_stable_offset > start:
+        if with_active and view.lag.is_none and active and view.last_stable_offset > start:
             end = min(active.next_offset, view.last_stable_offset)
             if end > start >= active.base_offset:
                 found.append(_range(active, start, end))

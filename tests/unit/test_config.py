@@ -202,6 +202,44 @@ def test_a_mistake_in_a_topic_is_named(name: str, text: str, words: str) -> None
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"local.retention.ms": "5"}, "local.retention.ms=5 must be -2 or that of retention.ms"),
+        (
+            {"local.retention.bytes": "5", "retention.bytes": "6"},
+            "local.retention.bytes=5 must be -2 or that of retention.bytes, 6",
+        ),
+        ({"local.retention.ms": "5", "retention.ms": "5"}, None),
+        ({"local.retention.bytes": "-1"}, None),
+        ({"local.retention.bytes": "-2", "retention.bytes": "6"}, None),
+    ],
+)
+def test_without_copies_nothing_may_leave_the_disk_early(
+    given: dict[str, str], words: str | None
+) -> None:
+    """KIP-950."""
+    config = load(None)
+    if words is None:
+        assert not topic_config(config, {"remote.log.copy.disable": "true", **given}).copies_to_lake
+        return
+    with pytest.raises(ConfigError) as raised:
+        topic_config(config, {"remote.log.copy.disable": "true", **given})
+    assert words in str(raised.value)
+
+
+def test_copies_may_not_lag_behind_the_local_retention() -> None:
+    """Which would wait for them (KIP-1241)."""
+    config = load(None, ["log.remote.copy.lag.ms=1000"])
+    assert config.topic.remote_copy_lag_ms == 1000
+    assert topic_config(config, {"local.retention.ms": "1000"}).remote_copy_lag_ms == 1000
+    with pytest.raises(ConfigError, match=r"remote\.copy\.lag\.ms=1000 is more than the 999"):
+        topic_config(config, {"local.retention.ms": "999"})
+    with pytest.raises(ConfigError, match=r"remote\.copy\.lag\.bytes=7 is more than the 6"):
+        topic_config(config, {"remote.copy.lag.bytes": "7", "retention.bytes": "6"})
+    assert topic_config(config, {"remote.copy.lag.bytes": "-1"}).remote_copy_lag_bytes == -1
+
+
 def test_a_compacted_topic_is_no_table() -> None:
     config = load(None)
     assert topic_config(config, {}).remote_storage_enable

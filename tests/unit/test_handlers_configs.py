@@ -317,7 +317,9 @@ async def test_what_all_topics_inherit_must_fit_what_one_has(memory_path: Path) 
 
 
 @in_loop
-async def test_a_topic_becomes_a_table_but_never_ceases_to_be_one(memory_path: Path) -> None:
+async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
+    memory_path: Path,
+) -> None:
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     async with in_process(memory_path, **settings) as broker:
         topic_id = await broker.create("t", remote_storage_enable="false")
@@ -330,4 +332,39 @@ async def test_a_topic_becomes_a_table_but_never_ceases_to_be_one(memory_path: P
         assert log_of(broker, "t").on_roll is not None
         answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "false"))
         assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert "remote.storage.enable" in answer.error_message
+        assert "remote.log.delete.on.disable=true" in answer.error_message
+        compact = ("cleanup.policy", SET, "compact"), ("remote.storage.enable", SET, "false")
+        deleted = ("remote.log.delete.on.disable", SET, "true")
+        answer = await change(broker, TOPIC, "t", *compact, deleted)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "cannot be compacted" in answer.error_message
+
+
+@in_loop
+async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
+    """KIP-950: what is in the lake alone is given up; until the rows are gone the lake is looked after."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        log = log_of(broker, "t")
+        log.roll()
+        await broker.produce("t", batch_of([b"c"]))
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+        enable, delete = "remote.storage.enable", "remote.log.delete.on.disable"
+        off = (enable, SET, "false"), (delete, SET, "true")
+        assert not (await change(broker, TOPIC, "t", *off)).error_code
+        assert (log.log_start_offset, log.config.copies_to_lake, log.config.has_table) == (
+            2, False, True,
+        )  # fmt: skip
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        # Rows may be there still: it is said until it is a table again.
+        answer = await change(broker, TOPIC, "t", (delete, SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        answer = await change(broker, TOPIC, "t", (enable, SET, "true"), (delete, DELETE, None))
+        assert not answer.error_code
+        assert log.config.copies_to_lake
+        answer = await change(broker, TOPIC, "t", ("remote.log.copy.disable", SET, "true"))
+        assert not answer.error_code
+        assert (log.config.copies_to_lake, log.config.remote_storage_enable) == (False, True)

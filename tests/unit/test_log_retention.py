@@ -227,6 +227,14 @@ class TestTieredRetention:
         bench.log.advance_log_start_offset(4)
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2]
 
+    def test_what_is_copied_no_more_is_kept_as_without_a_lake(self) -> None:
+        """remote.log.copy.disable (KIP-950): the total retention holds, and moves the log's start, too."""
+        limits = {"retention_bytes": 5 * BATCH_BYTES, "local_retention_bytes": 0}
+        bench = self.tiered(remote_log_copy_disable=True, **limits)
+        bench.log.highest_offset_in_remote_storage = 1
+        assert bench.log.delete_local_segments(NOW_MS) == [0, 2, 4]
+        assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (6, 6)
+
     def test_local_limits_mean_nothing_without_tiering(self) -> None:
         bench = Bench(segments_of(2, local_retention_bytes=0, local_retention_ms=0))
         bench.append(11)

@@ -105,8 +105,10 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
 class Desk:
     """A copy loop over partitions, a clock that stands, and a worker that is always done."""
 
-    def __init__(self, *partitions: Led, bytes_per_second: int = UNBOUNDED) -> None:
-        self.clock, self.worker = ManualClock(), CopiesAtOnce()
+    def __init__(
+        self, *partitions: Led, bytes_per_second: int = UNBOUNDED, now_ms: int = 10**12
+    ) -> None:
+        self.clock, self.worker = ManualClock(now_ms), CopiesAtOnce()
         self.rate = bytes_per_second
         self.quota = RemoteQuota(lambda: self.rate, COPY_TIMES, windows=11, window_seconds=1)
         worker: Any = self.worker
@@ -139,6 +141,32 @@ def test_partitions_of_a_topic_are_copied_together() -> None:
     assert [sorted(each) for each in desk.worker.copied] == [
         [("t", at, start) for at in range(3) for start in (0, 10)]
     ]
+
+
+def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None:
+    """remote.log.copy.disable (KIP-950)."""
+    led = led_partition("t", 0, 3, 1_000)
+    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    desk = Desk(led)
+    asyncio.run(desk.until(1_000))
+    assert desk.worker.copied == []
+    led.log.config = LogConfig(remote_storage_enable=True)
+    desk.loop.look_at(led.key)
+    asyncio.run(desk.until(0))
+    assert sum(map(len, desk.worker.copied)) == 3
+
+
+@pytest.mark.parametrize(("changes", "count"), [({}, 3), ({"remote_copy_lag_ms": 1_500}, 1)])
+def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> None:
+    """remote.copy.lag.* (KIP-1241); -1 is the local retention, which is without a limit by default."""
+    led = led_partition("t", 0, 3, 1_000)
+    led.log.config = LogConfig(
+        remote_storage_enable=True, **{"remote_copy_lag_bytes": -1 if changes else 0, **changes}
+    )
+    led.log.segments = SimpleNamespace(all=[])  # type: ignore[assignment]
+    desk = Desk(led, now_ms=1_500)
+    asyncio.run(desk.until(0))
+    assert sum(map(len, desk.worker.copied)) == count
 
 
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:

@@ -126,7 +126,7 @@ def test_without_a_reason_nobody_is_asked() -> None:
     desk.led.state.learnt(199, 0)
     assert desk.rounds(3) == ["survey"]
     # DeleteRecords: the table was told of it by others.
-    desk.led.log.log_start_offset = 20
+    desk.led.log.log_start_offset = desk.led.lake_log_start = 20
     desk.decision, desk.below = Decision(log_start_offset=20), 1
     assert desk.rounds(3) == ["survey", "sweep"]
 

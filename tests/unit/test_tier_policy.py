@@ -1,11 +1,13 @@
 """Which ranges are copied next, and when local segments may go."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from broker.tier.policy import (
     Backoff,
+    CopyLag,
     CopyState,
     Limits,
     PartitionView,
@@ -66,6 +68,49 @@ def test_a_range_begins_inside_a_segment_when_part_of_it_is_copied() -> None:
     assert offsets(found) == [(18, 24), (25, 25)]
     assert found[0].segment_base_offset == 10
     assert found[0].size_bytes == round(1000 * 7 / 15)
+
+
+def old_and_new() -> PartitionView:
+    """Segments of 1,000 bytes, a minute old, half a minute, and new; and 500 bytes that are not closed."""
+    closed = [
+        Span(
+            base_offset=10 * at,
+            next_offset=10 * at + 10,
+            size_bytes=1_000,
+            newest_ms=30_000 * at,
+            bytes_behind=2_500 - 1_000 * at,
+        )
+        for at in range(3)
+    ]
+    return view(closed, active=Span(base_offset=30, next_offset=35, size_bytes=500))
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "lag_bytes", "count"),
+    [
+        # Nothing is held back where either is 0, whatever the other says (KIP-1241).
+        (0, None, 4),
+        (None, 0, 4),
+        (0, 10**9, 4),
+        # Old enough, or enough behind.
+        (60_000, None, 1),
+        (60_001, None, 0),
+        (30_000, 10**9, 2),
+        (None, 2_500, 1),
+        (None, 1_500, 2),
+        (60_000, 1_500, 2),
+        (10**9, 500, 3),
+        (10**9, 501, 2),
+        (None, None, 0),
+    ],
+)
+def test_a_lag_holds_back_what_is_young_and_has_little_behind_it(
+    lag_ms: int | None, lag_bytes: int | None, count: int
+) -> None:
+    """And with it all that comes after; the active segment, too, which is never old."""
+    lag = CopyLag(now_ms=60_000, lag_ms=lag_ms, lag_bytes=lag_bytes)
+    found = pending(replace(old_and_new(), lag=lag), with_active=True)
+    assert len(found) == count
 
 
 def test_nothing_below_the_log_start_is_copied() -> None:
