@@ -11,16 +11,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 from spark_conf import jars
+from spark_conf.system_views import system_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS = Path(__file__).parent / "spark-defaults.conf"
-VIEWS = Path(__file__).parent / "views"
 LOGGING = Path(__file__).resolve().parent / "log4j2.properties"
 
 
@@ -69,20 +68,3 @@ def session(
     if lake is not None:
         system_views(spark, lake)
     return spark
-
-
-def system_views(spark: SparkSession, lake: str | os.PathLike[str]) -> list[str]:
-    """Make a temporary view for each query in ``views`` whose table the lake has; their names.
-
-    A table appears with its first commit: ask again when one is missing.
-    """
-    root = os.path.abspath(lake) if "://" not in os.fspath(lake) else os.fspath(lake)
-    made: list[str] = []
-    for path in sorted(VIEWS.glob("*.sql")):
-        query = Template(path.read_text()).substitute(lake=root)
-        table = query.partition("delta.`")[2].partition("`")[0]
-        if "://" not in root and not (Path(table) / "_delta_log").is_dir():
-            continue
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {path.stem} AS {query}")
-        made.append(path.stem)
-    return made

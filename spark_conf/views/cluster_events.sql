@@ -1,5 +1,5 @@
--- The cluster's own history: registrations, topics, partitions, settings, blocks of producer ids.
+-- What has the controller decided? Registrations, topics, partitions, settings, blocks of producer ids.
 SELECT version, sequence, event_time, type, controller_epoch, broker_id, broker_epoch, topic, topic_id, partition,
        leader, leader_epoch, partition_epoch, replicas, isr, elr, payload
-FROM delta.`${lake}/__cluster_metadata`
+FROM ${cluster_metadata}
 WHERE kind = 'event'

@@ -1,2 +1,2 @@
--- Every event in the life of every tiered range, as it was written.
-SELECT * FROM delta.`${lake}/__remote_log_metadata`
+-- What was written of tiered ranges? Every event, as it is in the table.
+SELECT * FROM ${remote_log_metadata}

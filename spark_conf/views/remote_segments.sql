@@ -1,9 +1,9 @@
--- The present state of every tiered range: the newest event of each, by version and sequence, never by time.
+-- What is in the lake now? The present state of every tiered range: its newest event, by version and sequence.
 SELECT topic, topic_id, partition, segment_id, state, start_offset, end_offset, leader_epochs,
        timestamp_millis(max_timestamp) AS max_timestamp, size_bytes, lake_bytes, row_count, broker_id, leader_epoch,
        files, residue, event_time, version, sequence
 FROM (
   SELECT *, row_number() OVER (PARTITION BY segment_id ORDER BY version DESC, sequence DESC) AS newest
-  FROM delta.`${lake}/__remote_log_metadata`
-)
+  FROM ${remote_log_metadata}
+) AS events
 WHERE newest = 1

@@ -18,6 +18,7 @@ QUICKLY = {
     "remote.log.manager.task.interval.ms": 200,
     "lake.local.grace.ms": 200,
     "log.retention.check.interval.ms": 200,
+    "lake.offsets.interval.ms": 300,
 }
 
 

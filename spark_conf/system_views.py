@@ -1,0 +1,178 @@
+"""Shell: the views over the system tables, for Spark and for DuckDB, out of one text each (`views/*.sql`).
+
+Usage: ``python -m spark_conf.system_views LAKE [--engine spark|duckdb]`` prints the statements that make them: for
+``spark-sql -i``, or for DuckDB's own command line.
+
+Rules of this file: a text names tables by `${…}` and other views by their names; what the engines spell differently is
+either in `${…}`, too, or a macro that DuckDB gets. A view is made after those that it is made of, and only where all
+its tables are there: a table appears with its first commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.lake.store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = Path(__file__).parent / "views"
+TABLES = {
+    "cluster_metadata": CLUSTER_METADATA,
+    "remote_log_metadata": REMOTE_LOG_METADATA,
+    "offsets": OFFSETS,
+}
+# log.retention.hours of Kafka and of ours: what holds for topics that do not say, unless the caller knows better.
+RETENTION_MS = 7 * 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How an engine spells things."""
+
+    table: Template
+    create: str
+    explode: str
+    before: tuple[str, ...] = ()
+
+
+SPARK = Engine(
+    table=Template("delta.`${path}`"),
+    create="CREATE OR REPLACE TEMPORARY VIEW",
+    explode="explode",
+)
+# DuckDB reads Delta by its extension of that name; the macros are Spark's functions that it has under other names.
+DUCKDB = Engine(
+    table=Template("delta_scan('${path}')"),
+    create="CREATE OR REPLACE TEMPORARY VIEW",
+    explode="unnest",
+    before=(
+        "CREATE OR REPLACE TEMPORARY MACRO array_size(a) AS len(a)",
+        "CREATE OR REPLACE TEMPORARY MACRO array_except(a, b) AS list_filter(a, lambda x: NOT list_contains(b, x))",
+        "CREATE OR REPLACE TEMPORARY MACRO get_json_object(j, p) AS json_extract_string(j, p)",
+        "CREATE OR REPLACE TEMPORARY MACRO timestamp_millis(m) AS make_timestamptz(CAST(m * 1000 AS BIGINT))",
+        "CREATE OR REPLACE TEMPORARY MACRO unix_millis(t) AS epoch_ms(t)",
+    ),
+)
+ENGINES = {"spark": SPARK, "duckdb": DUCKDB}
+
+
+def questions() -> dict[str, str]:
+    """The question that each view answers, which is the first line of its text."""
+    texts = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.sql"))}
+    return {name: text.partition("\n")[0].removeprefix("-- ") for name, text in texts.items()}
+
+
+def statements(
+    engine: Engine, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
+) -> Iterator[tuple[str, str]]:
+    """(name, statement) of each view whose tables the lake has, in the order in which they can be made.
+
+    `lake` is a folder or an `s3://` address; `retention_ms` is the brokers' `log.retention.ms`.
+    """
+    root = _root(lake)
+    there = _tables_there(root)
+    texts = {path.stem: Template(path.read_text()) for path in sorted(FOLDER.glob("*.sql"))}
+    values = {
+        **{key: engine.table.substitute(path=f"{root}/{name}") for key, name in TABLES.items()},
+        "explode": engine.explode,
+        "retention_ms": str(retention_ms),
+    }
+    for name in _in_order(texts):
+        if _tables_of(name, texts) <= there:
+            yield name, f"{engine.create} {name} AS\n{texts[name].substitute(values)}"
+
+
+def system_views(
+    spark: SparkSession, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
+) -> list[str]:
+    """Make a temporary view of each query in ``views`` whose tables the lake has; their names, sorted.
+
+    A table appears with its first commit: ask again when one is missing.
+    """
+    made = []
+    for name, statement in statements(SPARK, lake, retention_ms=retention_ms):
+        spark.sql(statement)
+        made.append(name)
+    return sorted(made)
+
+
+def duckdb_views(
+    connection: Any, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
+) -> list[str]:
+    """The same in a connection of DuckDB that has loaded the extension ``delta``."""
+    for macro in DUCKDB.before:
+        connection.execute(macro)
+    made = []
+    for name, statement in statements(DUCKDB, lake, retention_ms=retention_ms):
+        connection.execute(statement)
+        made.append(name)
+    return sorted(made)
+
+
+def _root(lake: str | os.PathLike[str]) -> str:
+    text = os.fspath(lake)
+    return text.rstrip("/") if "://" in text else os.path.abspath(text)
+
+
+def _tables_there(root: str) -> set[str]:
+    store = open_store(root)
+    return {key for key, name in TABLES.items() if DeltaLog(store, name).exists()}
+
+
+def _views_of(name: str, texts: dict[str, Template]) -> list[str]:
+    """The views that a view is made of."""
+    words = re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", texts[name].template)
+    return [word for word in dict.fromkeys(words) if word in texts]
+
+
+def _tables_of(name: str, texts: dict[str, Template]) -> set[str]:
+    """The tables that it is made of in the end."""
+    found = {each for each in texts[name].get_identifiers() if each in TABLES}
+    return found.union(*(_tables_of(view, texts) for view in _views_of(name, texts)))
+
+
+def _in_order(texts: dict[str, Template]) -> list[str]:
+    """Each view after those that it is made of."""
+    order: list[str] = []
+
+    def add(name: str, above: Collection[str] = ()) -> None:
+        assert name not in above, f"{name} is made of itself"
+        for view in _views_of(name, texts):
+            add(view, {*above, name})
+        if name not in order:
+            order.append(name)
+
+    for name in texts:
+        add(name)
+    return order
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_conf.system_views", description="Prints the views as SQL."
+    )
+    parser.add_argument("lake", help="lake.uri: a folder of tables, or an s3:// address")
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="spark")
+    parser.add_argument("--retention-ms", type=int, default=RETENTION_MS, help="log.retention.ms")
+    asked = parser.parse_args()
+    engine = ENGINES[asked.engine]
+    made = statements(engine, asked.lake, retention_ms=asked.retention_ms)
+    for statement in (*engine.before, *(text for _, text in made)):
+        print(f"{statement.rstrip()};\n")  # noqa: T201 (this is the command's output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

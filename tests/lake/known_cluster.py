@@ -1,0 +1,348 @@
+"""A lake whose whole story is known, written by the product's own writers, and what each view says of it.
+
+Broker 1 has the controller; broker 2 came later and fell silent. `orders` has two partitions and an hour of retention;
+`table` is compacted; `gone` was deleted. One second lies between any two commits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker.cluster.events import (
+    TOPIC_RESOURCE,
+    ClusterCreated,
+    ConfigChanged,
+    ControllerChange,
+    Endpoint,
+    Event,
+    FenceBroker,
+    PartitionChanged,
+    PartitionRegistration,
+    RegisterBroker,
+    TopicCreated,
+    TopicDeleted,
+    UnfenceBroker,
+)
+from broker.cluster.metadata_log import MetadataLog, replay_commit
+from broker.tier.crash_points import CrashPoints
+from broker.tier.materialise import Materialiser
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.events import RemoteLogEvents
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.offsets import OffsetsTable
+from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.lake.store import LocalStore, Store
+from kafka_ds.wire.types import uuid_text
+from tests.fakes.lake_store import FakeLogClock
+
+S = RemoteLogSegmentState
+T0 = 1_700_000_000_000
+ORDERS, TABLE, GONE, OFFSETS_TOPIC = (bytes([each]) * 16 for each in (1, 2, 3, 4))
+# Retention is counted from now: records of the year 2100 are young, those of 2023 are not.
+YOUNG, OLD = 4_102_444_800_000, T0
+
+
+def _partition(topic: str, topic_id: bytes, index: int, **state: Any) -> PartitionChanged:
+    return PartitionChanged(
+        topic=topic,
+        topic_id=topic_id,
+        partition=index,
+        registration=PartitionRegistration(**state),
+    )
+
+
+def _registered(broker_id: int, epoch: int, *, fenced: bool) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=broker_id,
+        incarnation_id=bytes([broker_id]) * 16,
+        endpoints=(Endpoint(listener="PLAINTEXT", host=f"host{broker_id}", port=9092),),
+        rack="a" if broker_id == 1 else None,
+        broker_epoch=epoch,
+        fenced=fenced,
+    )
+
+
+def _setting(topic: str, name: str, value: str | None) -> ConfigChanged:
+    return ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+
+
+COMMITS: tuple[tuple[Event, ...], ...] = (
+    (ClusterCreated(cluster_id="known"),),
+    (ControllerChange(controller_id=1, controller_epoch=1), _registered(1, 11, fenced=False)),
+    (_registered(2, 12, fenced=True),),
+    (UnfenceBroker(broker_id=2, broker_epoch=12),),
+    (
+        TopicCreated(topic="orders", topic_id=ORDERS),
+        _partition("orders", ORDERS, 0, replicas=(1, 2), isr=(1, 2), leader=1),
+        _partition("orders", ORDERS, 1, replicas=(2, 1), isr=(2, 1), leader=2),
+        _setting("orders", "retention.ms", "1"),
+    ),
+    (
+        TopicCreated(topic="gone", topic_id=GONE),
+        _partition("gone", GONE, 0, replicas=(1,), isr=(1,), leader=1),
+        _setting("gone", "retention.ms", "5"),
+        TopicCreated(topic="table", topic_id=TABLE),
+        _partition("table", TABLE, 0, replicas=(1,), isr=(1,), leader=1),
+        _setting("table", "cleanup.policy", "compact"),
+        _setting("table", "segment.bytes", "1000"),
+        TopicCreated(topic="__consumer_offsets", topic_id=OFFSETS_TOPIC),
+        _partition("__consumer_offsets", OFFSETS_TOPIC, 0, replicas=(2, 1), isr=(2, 1), leader=2),
+    ),
+    (_setting("orders", "retention.ms", "3600000"), _setting("table", "segment.bytes", None)),
+    (
+        FenceBroker(broker_id=2, broker_epoch=12),
+        _partition(
+            "orders", ORDERS, 0, replicas=(1, 2), isr=(1,), leader=1, partition_epoch=1
+        ),
+        _partition(
+            "orders", ORDERS, 1, replicas=(2, 1), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1
+        ),
+        _partition(
+            "__consumer_offsets", OFFSETS_TOPIC, 0,
+            replicas=(2, 1), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1,
+        ),
+    ),
+    (TopicDeleted(topic="gone", topic_id=GONE),),
+)  # fmt: skip
+
+
+def _segment(
+    number: int,
+    state: RemoteLogSegmentState,
+    start: int,
+    end: int,
+    *,
+    partition: int = 0,
+    topic: tuple[str, bytes] = ("orders", ORDERS),
+    epochs: tuple[tuple[int, int], ...] = ((0, 0),),
+    newest: int = YOUNG,
+) -> RemoteLogSegment:
+    return RemoteLogSegment(
+        topic=topic[0],
+        topic_id=topic[1],
+        partition=partition,
+        segment_id=bytes([number]) * 16,
+        state=state,
+        start_offset=start,
+        end_offset=end,
+        leader_epochs=epochs,
+        max_timestamp_ms=newest,
+        size_bytes=1000,
+        lake_bytes=500,
+        row_count=end - start + 1,
+        broker_id=1,
+        leader_epoch=epochs[-1][0],
+        event_time_ms=T0 + number * 1000,
+    )
+
+
+def segment_id(number: int) -> str:
+    return uuid_text(bytes([number]) * 16)
+
+
+def _events() -> list[list[RemoteLogSegment]]:
+    gone = ("gone", GONE)
+    copied = [
+        _segment(1, S.COPY_SEGMENT_FINISHED, 0, 9),
+        _segment(2, S.COPY_SEGMENT_FINISHED, 10, 19, epochs=((0, 10),)),
+        # 20 to 24 are nowhere, 28 and 29 twice.
+        _segment(3, S.COPY_SEGMENT_FINISHED, 25, 29, epochs=((0, 25),)),
+        _segment(4, S.COPY_SEGMENT_FINISHED, 28, 34, epochs=((0, 28),)),
+        _segment(6, S.COPY_SEGMENT_FINISHED, 0, 4, partition=1, newest=OLD),
+        _segment(7, S.COPY_SEGMENT_FINISHED, 5, 9, partition=1, epochs=((0, 5), (1, 8)), newest=OLD),
+        _segment(8, S.COPY_SEGMENT_FINISHED, 0, 3, topic=gone),
+    ]  # fmt: skip
+    begun = [
+        _segment(each.segment_id[0], S.COPY_SEGMENT_STARTED, each.start_offset, each.end_offset,
+                 partition=each.partition, topic=(each.topic, each.topic_id), epochs=each.leader_epochs)
+        for each in copied
+    ]  # fmt: skip
+    unfinished = _segment(5, S.COPY_SEGMENT_STARTED, 35, 39, epochs=((0, 35),))
+    going = _segment(6, S.DELETE_SEGMENT_STARTED, 0, 4, partition=1, newest=OLD)
+    return [begun, copied, [unfinished], [going]]
+
+
+def write(folder: Path) -> Store:
+    """The lake in that folder."""
+    clock = FakeLogClock()
+    store = LocalStore(str(folder))
+    _write_cluster(store, clock)
+    events = RemoteLogEvents(store, clock=clock)
+    events.open()
+    for each in _events():
+        events.append(each)
+    offsets = OffsetsTable(store, clock=clock)
+    offsets.replace(
+        2, _noted_by(2, 0, clock.now_ms, orders_end=7, committed={"old": [("orders", 0, 3)]})
+    )
+    offsets.replace(1, [{"kind": "group", "group_id": "of the note before", "event_time": 0}])
+    clock.now_ms += 1000
+    committed = {"billing": [("orders", 0, 30), ("orders", 1, 14), ("gone", 0, 1)]}
+    offsets.replace(1, _noted_by(1, 1, clock.now_ms, orders_end=12, committed=committed))
+    return store
+
+
+def _write_cluster(store: Store, clock: FakeLogClock) -> None:
+    log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
+    image = log.load()
+    for events in COMMITS:
+        clock.now_ms += 1000
+        version = log.commit(log.begin(events, image))
+        assert version is not None
+        replay_commit(image, version, events)
+    worker = Materialiser(store, TierSettings(), CrashPoints(), lambda topic, topic_id: None)
+    worker.materialise(image.version)
+
+
+def _noted_by(
+    broker_id: int,
+    epoch: int,
+    now_ms: int,
+    *,
+    orders_end: int,
+    committed: dict[str, list[tuple[str, int, int]]],
+) -> list[dict[str, Any]]:
+    def log(topic: str, topic_id: bytes, index: int, leader_epoch: int, end: int) -> dict[str, Any]:
+        return {
+            "kind": "partition", "event_time": now_ms, "topic": topic, "topic_id": uuid_text(topic_id),
+            "partition": index, "leader_epoch": leader_epoch, "log_start_offset": 0, "local_log_start_offset": 0,
+            "last_stable_offset": end, "high_watermark": end, "log_end_offset": end + 1, "size_bytes": 100,
+        }  # fmt: skip
+
+    rows = [
+        log("__consumer_offsets", OFFSETS_TOPIC, 0, epoch, 5),
+        log("orders", ORDERS, 1, epoch, orders_end),
+    ]
+    if broker_id == 1:
+        rows.append(log("orders", ORDERS, 0, 0, 40))
+    place = {"event_time": now_ms, "coordinator_partition": 0, "coordinator_epoch": epoch}
+    for group_id, offsets in committed.items():
+        rows.append(
+            {
+                "kind": "group",
+                **place,
+                "group_id": group_id,
+                "protocol_type": "consumer",
+                "generation": 4,
+            }
+        )
+        rows += [
+            {
+                "kind": "offset", **place, "group_id": group_id, "topic": topic, "partition": index,
+                "committed_offset": offset, "committed_leader_epoch": 0, "metadata": "", "commit_time": now_ms,
+                "expire_timestamp": -1,
+            }
+            for topic, index, offset in offsets
+        ]  # fmt: skip
+    return rows
+
+
+# What each view says: a query, and its rows in order.
+EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+    "remote_segments": (
+        "SELECT segment_id, state, start_offset, end_offset FROM remote_segments WHERE topic = 'orders' "
+        "ORDER BY partition, start_offset, end_offset",
+        [
+            (segment_id(1), "COPY_SEGMENT_FINISHED", 0, 9),
+            (segment_id(2), "COPY_SEGMENT_FINISHED", 10, 19),
+            (segment_id(3), "COPY_SEGMENT_FINISHED", 25, 29),
+            (segment_id(4), "COPY_SEGMENT_FINISHED", 28, 34),
+            (segment_id(5), "COPY_SEGMENT_STARTED", 35, 39),
+            (segment_id(6), "DELETE_SEGMENT_STARTED", 0, 4),
+            (segment_id(7), "COPY_SEGMENT_FINISHED", 5, 9),
+        ],
+    ),
+    "segment_history": (
+        "SELECT previous_state, state, row_count FROM segment_history "
+        f"WHERE segment_id = '{segment_id(6)}' ORDER BY version, sequence",
+        [
+            (None, "COPY_SEGMENT_STARTED", 5),
+            ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", 5),
+            ("COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", 5),
+        ],
+    ),
+    "remote_log_events": ("SELECT count(*) FROM remote_log_events", [(16,)]),
+    "cluster_events": (
+        "SELECT version, type FROM cluster_events WHERE broker_id = 2 ORDER BY version",
+        [(3, "RegisterBroker"), (4, "UnfenceBroker"), (8, "FenceBroker")],
+    ),
+    "leader_epochs": (
+        "SELECT partition, leader_epoch, leader, unix_millis(since), unix_millis(until), start_offset, end_offset "
+        "FROM leader_epochs WHERE topic = 'orders' ORDER BY partition, leader_epoch",
+        [
+            (0, 0, 1, T0 + 5000, None, 0, 34),
+            (1, 0, 2, T0 + 5000, T0 + 8000, 0, 7),
+            (1, 1, 1, T0 + 8000, None, 8, 9),
+        ],
+    ),
+    "tier_lag": (
+        "SELECT topic, partition, tiered_end, last_stable_offset, lag FROM tier_lag ORDER BY topic, partition",
+        [("orders", 0, 34, 40, 5), ("orders", 1, 9, 12, 2)],
+    ),
+    "retention_debt": (
+        "SELECT segment_id, reason FROM retention_debt ORDER BY start_offset",
+        [(segment_id(6), "deletion not finished"), (segment_id(7), "retention.ms")],
+    ),
+    "gaps_and_overlaps": (
+        "SELECT topic, partition, kind, first_offset, last_offset, segment_id FROM gaps_and_overlaps "
+        "ORDER BY first_offset",
+        [
+            ("orders", 0, "gap", 20, 24, segment_id(3)),
+            ("orders", 0, "overlap", 28, 29, segment_id(4)),
+        ],
+    ),
+    "orphans": (
+        "SELECT segment_id, reason FROM orphans ORDER BY reason",
+        [
+            (segment_id(5), "copy not finished"),
+            (segment_id(6), "deletion not finished"),
+            (segment_id(8), "topic deleted"),
+        ],
+    ),
+    "partitions": (
+        "SELECT topic, partition, leader, leader_epoch, isr, under_replicated FROM partitions "
+        "ORDER BY topic, partition",
+        [
+            ("__consumer_offsets", 0, 1, 1, [1], True),
+            ("orders", 0, 1, 0, [1], True),
+            ("orders", 1, 1, 1, [1], True),
+            ("table", 0, 1, 0, [1], False),
+        ],
+    ),
+    "isr_history": (
+        "SELECT isr, joined, departed, leader, unix_millis(since), unix_millis(until) FROM isr_history "
+        "WHERE topic = 'orders' AND partition = 1 ORDER BY since",
+        [
+            ([2, 1], [], [], 2, T0 + 5000, T0 + 8000),
+            ([1], [], [2], 1, T0 + 8000, None),
+        ],
+    ),
+    "topic_configs": (
+        "SELECT topic, name, value FROM topic_configs ORDER BY topic, name",
+        [("orders", "retention.ms", "3600000"), ("table", "cleanup.policy", "compact")],
+    ),
+    "brokers": (
+        "SELECT broker_id, broker_epoch, host, port, rack, fenced, is_controller, partitions_led, "
+        "unix_millis(registered_at), unix_millis(since) FROM brokers ORDER BY broker_id",
+        [
+            (1, 11, "host1", 9092, "a", False, True, 4, T0 + 2000, T0 + 2000),
+            (2, 12, "host2", 9092, None, True, False, 0, T0 + 3000, T0 + 8000),
+        ],
+    ),
+    "partition_offsets": (
+        "SELECT topic, partition, broker_id, high_watermark FROM partition_offsets ORDER BY topic, partition",
+        [("__consumer_offsets", 0, 1, 5), ("orders", 0, 1, 40), ("orders", 1, 1, 12)],
+    ),
+    "committed_offsets": (
+        "SELECT group_id, topic, partition, committed_offset FROM committed_offsets ORDER BY topic, partition",
+        [("billing", "gone", 0, 1), ("billing", "orders", 0, 30), ("billing", "orders", 1, 14)],
+    ),
+    "group_lag": (
+        "SELECT group_id, topic, partition, committed_offset, high_watermark, lag, lag_in_lake FROM group_lag "
+        "ORDER BY topic, partition",
+        # What was committed beyond the end is no lag below zero.
+        [("billing", "orders", 0, 30, 40, 10, 5), ("billing", "orders", 1, 14, 12, 0, 0)],
+    ),
+}  # fmt: skip

@@ -1,0 +1,79 @@
+"""The views over the system tables, in DuckDB, and that each is described; Spark's are in tests/spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_extension_delta
+import pytest
+
+from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS
+from spark_conf.system_views import DUCKDB, SPARK, duckdb_views, main, questions, statements
+from tests.lake import known_cluster
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A connection with the extension for Delta, out of its package: nothing is fetched."""
+    folder = Path(duckdb_extension_delta.__file__).parent / "extensions"
+    (extension,) = folder.rglob("delta.duckdb_extension")
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    connection.execute(f"LOAD '{extension}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lake")
+    known_cluster.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def views(lake: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect() as connection:
+        assert duckdb_views(connection, lake) == sorted(questions())
+        yield connection
+
+
+@pytest.mark.parametrize("name", sorted(questions()))
+def test_duckdb_sees_the_known_cluster(views: duckdb.DuckDBPyConnection, name: str) -> None:
+    query, expected = known_cluster.EXPECTED[name]
+    assert views.execute(query).fetchall() == expected
+
+
+def test_each_view_is_in_the_docs_with_its_question() -> None:
+    page = (DOCS / "sql.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
+    assert rows == questions()
+    assert all(question.partition("?")[1] for question in rows.values())
+
+
+def test_views_of_tables_that_are_not_there_are_not_made(tmp_path: Path) -> None:
+    assert not list(statements(SPARK, tmp_path))
+    known_cluster.write(tmp_path)
+    (tmp_path / OFFSETS).rename(tmp_path / "elsewhere")
+    made = {name for name, _ in statements(DUCKDB, tmp_path)}
+    without = {"partition_offsets", "committed_offsets", "group_lag", "tier_lag", "retention_debt"}
+    assert made == set(questions()) - without
+    (tmp_path / CLUSTER_METADATA).rename(tmp_path / "elsewhere too")
+    made = {name for name, _ in statements(DUCKDB, tmp_path)}
+    assert made == {"remote_segments", "remote_log_events", "segment_history", "gaps_and_overlaps"}
+
+
+def test_the_statements_are_printed_for_command_lines(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["views", str(lake), "--engine", "duckdb"])
+    assert main() == 0
+    query, expected = known_cluster.EXPECTED["group_lag"]
+    with connect() as connection:
+        connection.execute(capsys.readouterr().out)
+        found: list[Any] = connection.execute(query).fetchall()
+    assert found == expected

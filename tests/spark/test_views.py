@@ -1,0 +1,66 @@
+"""The views over the system tables, in Spark: of a known cluster, and of one that is at work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from spark_conf.system_views import questions, system_views
+from tests.lake import known_cluster
+from tests.processes import wait_until
+from tests.spark.topics import Topic
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+# DuckDB has the rows of all views checked (tests/lake/test_views.py), from the same texts. Here Spark takes all of
+# them in, and runs those that hold what engines spell differently; the others cost seconds each and are slow tests.
+QUICK = {"remote_segments", "leader_epochs", "isr_history", "brokers", "group_lag"}
+NAMES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in sorted(known_cluster.EXPECTED)
+]
+
+
+@pytest.fixture(scope="module")
+def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    lake = tmp_path_factory.mktemp("known")
+    known_cluster.write(lake)
+    assert system_views(spark, lake) == sorted(questions()) == sorted(known_cluster.EXPECTED)
+    return spark
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_spark_sees_the_known_cluster(known: SparkSession, name: str) -> None:
+    query, expected = known_cluster.EXPECTED[name]
+    assert rows(known, query) == expected
+
+
+@pytest.mark.timeout(600)
+def test_a_groups_lag_is_sql(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=1).produce(3000, size=500, partitions=1)
+    tiered = topic.wait_until_tiered(0)
+    consumer = Consumer(
+        {"bootstrap.servers": topic.broker.bootstrap, "group.id": f"g-{topic.name}"}
+    )
+    consumer.commit(offsets=[TopicPartition(topic.name, 0, 100)], asynchronous=False)
+    consumer.close()
+    query = (
+        "SELECT committed_offset, high_watermark, lag, lag_in_lake FROM group_lag "
+        f"WHERE group_id = 'g-{topic.name}'"
+    )
+
+    def is_told() -> bool:
+        views = system_views(spark, topic.broker.lake)
+        return "group_lag" in views and bool(rows(spark, query))
+
+    wait_until("the group's offsets to be noted in the lake", is_told, timeout_s=300)
+    ((committed, end, lag, in_lake),) = rows(spark, query)
+    assert (committed, end, lag) == (100, 3000, 2900)
+    assert tiered - 100 <= in_lake <= 2900
