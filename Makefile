@@ -47,6 +47,7 @@ test: jars
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" tests/spark
 
 test-slow: jars
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars s3a > /dev/null
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
 
 bench: $(STAMP) java

@@ -61,7 +61,9 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_conf.console", description=__doc__)
     parser.add_argument("--brokers", required=True, help="host:port of one broker, or more")
-    parser.add_argument("--lake", help="a folder of tables, for the views of the system tables")
+    parser.add_argument(
+        "--lake", help="a folder of tables or an s3:// address, for the views of the system tables"
+    )
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("statements", nargs="*", metavar="statement")
     asked = parser.parse_args()

@@ -24,6 +24,9 @@ from pathlib import Path
 KAFKA_VERSION = "4.3.1"
 DELTA_VERSION = "4.4.0"
 SPARK_VERSION = "4.2.0"
+# Those of the Hadoop that PySpark carries, and of the SDK that its S3A was built with.
+HADOOP_VERSION = "3.5.0"
+AWS_SDK_VERSION = "2.35.4"
 FETCH_TIMEOUT_S = 600
 
 
@@ -60,6 +63,15 @@ def _log4j(name: str) -> Artifact:
     )
 
 
+def _aws(name: str) -> Artifact:
+    return Artifact(
+        organisation="software.amazon.awssdk",
+        name=name,
+        revision=AWS_SDK_VERSION,
+        transitive=True,
+    )
+
+
 # Delta's two jars are enough: their dependencies are in Spark's own distribution already.
 SETS: dict[str, tuple[Artifact, ...]] = {
     "delta": (
@@ -85,6 +97,19 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     # A real S3 server in one JVM, for tests: of racing conditional writes one wins.
     "s3proxy": (
         Artifact(organisation="org.gaul", name="s3proxy", revision="4.1.0", transitive=True),
+    ),
+    # S3A, by which Spark's own readers read tables on S3; of the SDK what it uses (15 MB), not its bundle (600 MB).
+    "s3a": (
+        Artifact(organisation="org.apache.hadoop", name="hadoop-aws", revision=HADOOP_VERSION),
+        Artifact(
+            organisation="software.amazon.s3.analyticsaccelerator",
+            name="analyticsaccelerator-s3",
+            revision="1.3.1",
+        ),
+        _aws("s3"),
+        _aws("s3-transfer-manager"),
+        _aws("sts"),
+        _aws("apache-client"),
     ),
     # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
     "spark-kafka": (

@@ -2,7 +2,8 @@
 
 Rules of this file: settings live in spark-defaults.conf beside it, so that spark-submit and spark-sql can use the same
 ones, and the caller has the last word; Delta's jars come from the cache of `spark_conf.jars`, so that starting a
-session needs no network; Python workers run the interpreter that asks, since it is the one that has the package.
+session needs no network, and S3A's where the lake is on S3 (`spark_conf.s3a`); Python workers run the interpreter that
+asks, since it is the one that has the package.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_conf import jars
+from spark_conf import jars, s3a
 from spark_conf.system_views import system_views
 
 if TYPE_CHECKING:
@@ -40,17 +41,20 @@ def session(
 ) -> SparkSession:
     """A session named ``app_name`` with Delta, in which ``format("kafka_ds")`` is registered.
 
-    ``settings`` win over those of spark-defaults.conf; ``lake`` is a folder of tables: with it the views of
-    ``system_views`` are there, too; ``extra_jars`` is a comma-separated list of jars beside Delta's.
+    ``settings`` win over those of spark-defaults.conf; ``lake`` is a folder of tables or an address on S3: with it the
+    views of ``system_views`` are there, too, and Spark's own readers find tables on S3; ``extra_jars`` is a
+    comma-separated list of jars beside Delta's.
 
     Raises:
-        JarsUnavailable: Delta's jars are not in the cache and cannot be fetched, or there is no Java.
+        JarsUnavailable: the jars are not in the cache and cannot be fetched, or there is no Java.
     """
     from pyspark.sql import SparkSession
 
     import kafka_ds
 
-    delta = sorted(str(path) for path in jars.fetch("delta").glob("*.jar"))
+    on_s3 = s3a.is_on_s3(lake)
+    sets = ["delta", s3a.JARS] if on_s3 else ["delta"]
+    paths = [str(path) for name in sets for path in sorted(jars.fetch(name).glob("*.jar"))]
     java = Path(jars.java_command()).resolve().parent.parent
     # Spark's launcher looks here; the version that we found is the version that it shall use.
     os.environ.setdefault("JAVA_HOME", str(java))
@@ -59,8 +63,9 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
     quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"}
-    wanted = {**defaults(), **quiet, **(settings or {})}
-    wanted["spark.jars"] = ",".join([*delta, *filter(None, [extra_jars])])
+    s3 = s3a.settings(os.environ) if on_s3 else {}
+    wanted = {**defaults(), **quiet, **s3, **(settings or {})}
+    wanted["spark.jars"] = ",".join([*paths, *filter(None, [extra_jars])])
     for name, value in wanted.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -1,0 +1,58 @@
+"""Shell: how Spark's own readers (Delta, Parquet) find tables on S3: Hadoop's S3A, told what everybody else is told.
+
+Rules of this file:
+- What AWS's own environment says (`AWS_ENDPOINT_URL`, `AWS_REGION`) becomes S3A's settings. Secrets do not: S3A reads
+  `AWS_ACCESS_KEY_ID` and its like itself, or asks for the machine's role. Executors need the same environment.
+- `s3://` is the same as `s3a://`, so that an address of `lake.uri` can be used as it is.
+- A store that is not Amazon's is asked with the bucket in the path: few of them answer under a name for each bucket.
+
+Usage: ``python -m spark_conf.s3a`` prints the settings as lines of a properties file, for spark-submit and spark-sql;
+the jars are ``$(python -m spark_conf.jars s3a)/*.jar``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from kafka_ds.lake.store import OBJECT_SCHEMES
+
+JARS = "s3a"
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+# What the lake's own client takes where none is named; S3A would look for the machine's.
+REGION = "us-east-1"
+_FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def is_on_s3(address: str | os.PathLike[str] | None) -> bool:
+    """Whether a lake's address is one that needs these settings."""
+    return address is not None and urlsplit(os.fspath(address)).scheme in OBJECT_SCHEMES
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings for S3A where the environment is this one."""
+    region = next(filter(None, (environment.get(name) for name in REGION_VARIABLES)), REGION)
+    found = {
+        "spark.hadoop.fs.s3.impl": _FILE_SYSTEM,
+        "spark.hadoop.fs.s3a.impl": _FILE_SYSTEM,
+        "spark.hadoop.fs.s3a.endpoint.region": region,
+    }
+    endpoint = environment.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        found["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        found["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        is_plain = urlsplit(endpoint).scheme == "http"
+        found["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(not is_plain).lower()
+    return found
+
+
+def main() -> int:
+    for name, value in settings(os.environ).items():
+        print(f"{name:<50} {value}")  # noqa: T201 (this is the command's output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

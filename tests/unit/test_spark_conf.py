@@ -1,0 +1,53 @@
+"""What a session is told of S3, and that its jars are of one Hadoop."""
+
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from spark_conf import jars, s3a
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [(None, False), ("data/lake", False), (Path("/lake"), False), ("file:///lake", False)]
+    + [("s3://bucket/lake", True), ("s3a://bucket/lake", True)],
+)
+def test_a_lake_on_s3_is_known_by_its_address(address, expected):
+    assert s3a.is_on_s3(address) is expected
+
+
+def test_a_store_of_ones_own_is_asked_by_path_and_as_it_is():
+    found = s3a.settings({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-west-1"})
+    of_s3a = {n.removeprefix("spark.hadoop.fs.s3a."): v for n, v in found.items() if "s3a." in n}
+    assert of_s3a.pop("impl") == found["spark.hadoop.fs.s3.impl"]
+    assert of_s3a == {
+        "endpoint": "http://127.0.0.1:9000",
+        "endpoint.region": "eu-west-1",
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }
+
+
+def test_amazons_own_is_found_by_region():
+    found = s3a.settings({"AWS_DEFAULT_REGION": "eu-west-1"})
+    assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
+    assert "spark.hadoop.fs.s3a.endpoint" not in found
+    assert s3a.settings({})["spark.hadoop.fs.s3a.endpoint.region"] == s3a.REGION
+
+
+def test_no_secret_becomes_a_setting():
+    secrets = {
+        "AWS_ACCESS_KEY_ID": "who",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": "token",
+    }
+    assert s3a.settings(secrets) == s3a.settings({})
+
+
+def test_the_jars_are_those_of_pysparks_own_hadoop():
+    assert list(
+        (Path(pyspark.__file__).parent / "jars").glob(
+            f"hadoop-client-api-{jars.HADOOP_VERSION}.jar"
+        )
+    )
