@@ -23,9 +23,9 @@ TOPIC = "orders"
 LOOK_SECONDS = 0.05
 # How long clients do nothing between two pieces of work, at most. A transaction costs ten times what a batch does, in
 # messages between brokers: fewer of them make room for more seeds.
-PRODUCERS_REST_SECONDS = 0.3
+PRODUCERS_REST_SECONDS = 0.2
 TRANSACTIONS_REST_SECONDS = 1.2
-READERS_REST_SECONDS = 0.1
+READERS_REST_SECONDS = 0.05
 QUIET_SECONDS_MAX = 300.0
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

@@ -72,11 +72,11 @@ class Sequences(Faults):
     def _host(self, node_id: int) -> Host:
         return self._world.hosts[node_id - 1]
 
-    def _one(self) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
-        """A partition in good health: how it is now, its leader, who would lead next, and its other replicas."""
-        image = self.truth.image()
-        names = [name for name in image.topics if not name.startswith("__")]
-        places = [(name, index) for name in names for index in image.topics[name].partitions]
+    async def _one(self) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
+        """A partition once it is well: how it is now, its leader, who would lead next, and its other replicas."""
+        topics = self.truth.image().topics
+        names = [name for name in topics if not name.startswith("__")]
+        places = [(name, index) for name in names for index in topics[name].partitions]
         place = self._random.choice(places)
 
         def now() -> PartitionRegistration:
@@ -85,14 +85,17 @@ class Sequences(Faults):
                 raise NotSo("the topic is gone")
             return found
 
-        found = now()
-        if set(found.isr) != set(found.replicas) or found.leader < 0 or len(found.isr) < 3:
-            raise NotSo("not all are in sync")
-        if not all(self._host(each).is_up for each in found.replicas):
-            raise NotSo("not all are there")
-        others = [self._host(each) for each in found.replicas if each != found.leader]
+        await self._until(lambda: self._is_well(now()), "not all are in sync")
+        others = [self._host(each) for each in now().replicas if each != now().leader]
         # Whoever is elected is the first of the assignment that may be.
-        return now, self._host(found.leader), others[0], others[1:]
+        return now, self._host(now().leader), others[0], others[1:]
+
+    def _is_well(self, partition: PartitionRegistration) -> bool:
+        return (
+            partition.leader >= 0
+            and len(partition.isr) == len(partition.replicas) > 2
+            and all(self._host(each).is_up for each in partition.replicas)
+        )
 
     def _slow_down(self, sources: list[Host], target: Host, seconds: float) -> None:
         for source in sources:
@@ -110,10 +113,9 @@ class Sequences(Faults):
     async def _let_one_lag(self) -> None:
         """A follower that was away comes back; while it is filled up slowly, leaders go, one or two of them.
 
-        It must not be taken into the ISR before it has what an earlier leader has acknowledged, which may be more than
-        the next one knows to be committed.
+        It must not be taken into the ISR before it has what was acknowledged without it.
         """
-        now, leader, lagging, others = self._one()
+        now, leader, lagging, others = await self._one()
         if not self._may_go_down(lagging, forgets=False):
             raise NotSo("no other may be away")
         lagging.kill()
@@ -131,7 +133,10 @@ class Sequences(Faults):
         self._slow_down([leader, *others], lagging, slow)
         await self._until(lambda: lagging.broker_epoch >= 0, "it is not taken in again")
         for _ in range(self._random.randint(1, 2)):
-            await self._soon()
+            # As soon as it is in the ISR: that is after it has everything.
+            moment = self._world.loop.time() + self._random.random()
+            while lagging.node_id not in now().isr and self._world.loop.time() < moment:
+                await asyncio.sleep(0.01)
             if now().leader in (lagging.node_id, -1):
                 return
             epoch = now().leader_epoch
@@ -143,7 +148,7 @@ class Sequences(Faults):
 
         As it does where a leader has sent it twice, since the first answer was slow, and one copy was still under way.
         """
-        now, leader, lagging, others = self._one()
+        now, leader, lagging, others = await self._one()
         for is_to_join in (False, True, False):
             if is_to_join:
                 self._world.fabric.heal()
@@ -155,7 +160,7 @@ class Sequences(Faults):
             )
         epoch = now().leader_epoch
         await self._soon()
-        self._world.repeat_proposals(leader.name)
+        self._world.repeat_proposal(leader.name, lagging.node_id)
         await asyncio.sleep(self._random.random() * 0.1)
         if now().leader_epoch == epoch:
             self._hand_over(leader)

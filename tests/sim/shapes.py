@@ -74,17 +74,20 @@ def lake(seed: int) -> Scenario:
     return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
 
 
+# A follower that is behind is filled up one batch after the other.
+SLOWLY = {**BRISK, "replica.lag.time.max.ms": "600", "replica.fetch.max.bytes": "1"}
+
+
 def laggards(seed: int) -> Scenario:
-    """Followers that fall behind, come back, and are proposed for the ISR while leaders go."""
-    kinds = ("laggard", "stale_proposal")
-    settings = {
-        **BRISK,
-        "replica.lag.time.max.ms": "600",
-        # A follower that is behind is filled up one batch after the other.
-        "replica.fetch.max.bytes": "1",
-    }
-    shape = Shape(transactional=0, seconds=14)
-    return Scenario(seed, shape, Plan(kinds=kinds, every_seconds=0.3, scale=0.2), settings)
+    """Followers that come back far behind, while leaders go."""
+    plan = Plan(kinds=("laggard",), every_seconds=0.3, scale=0.2)
+    return Scenario(seed, Shape(transactional=0, seconds=10), plan, SLOWLY)
+
+
+def repeats(seed: int) -> Scenario:
+    """Proposals of ISRs that arrive once more when they are not true any more."""
+    plan = Plan(kinds=("stale_proposal",), every_seconds=0.3, scale=0.2)
+    return Scenario(seed, Shape(transactional=0, seconds=10), plan, SLOWLY)
 
 
 def coordinators(seed: int) -> Scenario:
@@ -124,6 +127,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         machines,
         lake,
         laggards,
+        repeats,
         coordinators,
         zombies,
         transactions,

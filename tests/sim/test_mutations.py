@@ -16,6 +16,8 @@ QUICK = {
     "any_replica_may_lead": ("machines", 20),
     "what_a_lost_disk_forgot_is_not_asked": ("machines", 20),
     "crashed_brokers_lead_at_once": ("machines", 20),
+    "followers_join_before_they_have_all": ("laggards", 20),
+    "older_proposals_are_taken": ("repeats", 15),
     "no_version_check": ("machines", 5),
     "sequences_do_not_matter": ("machines", 10),
     "consumers_read_to_the_log_end": ("machines", 10),

@@ -14,9 +14,11 @@ from tests.sim.shapes import run
 # What CI runs of each family. A seed that fails says by which command it runs again.
 SEEDS = {
     "one_broker": examples(6),
-    "machines": examples(50),
-    "cluster": examples(40),
-    "lake": examples(15),
+    "machines": examples(110),
+    "cluster": examples(45),
+    "laggards": examples(40),
+    "repeats": examples(30),
+    "lake": examples(30),
     "coordinators": examples(3),
     "large": examples(0),
 }

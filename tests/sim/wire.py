@@ -72,10 +72,9 @@ class WireConnection(asyncio.Protocol):
         _, response = decode_response(RESPONSES[key], frame, version)
         return response
 
-    def send_again(self, frames: list[bytes]) -> None:
-        """Requests as they were sent by somebody before; nobody waits for their answers."""
-        for frame in frames:
-            self._transport.write(frame)
+    def send_again(self, frame: bytes) -> None:
+        """A request as somebody has sent it before; nobody waits for the answer."""
+        self._transport.write(frame)
 
     def close(self) -> None:
         self.is_open = False

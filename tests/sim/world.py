@@ -18,6 +18,8 @@ from typing import IO, Any
 from broker.config import from_given
 from broker.node import Node
 from kafka_ds.lake.store import Entry, NotWritten
+from kafka_ds.wire.compile import decode
+from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.messages import AlterPartitionRequest
 from kafka_ds.wire.types import message_info
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
@@ -40,6 +42,18 @@ CHEAP = {
 _info = message_info(AlterPartitionRequest)
 assert _info.key is not None
 _ALTER_PARTITION = _info.key.to_bytes(2, "big")
+
+
+def _isrs(frame: bytes) -> set[int]:
+    """All members of the ISRs that a request asks for."""
+    head, position = decode_request_header(memoryview(frame)[4:])
+    request = decode(AlterPartitionRequest, memoryview(frame)[4:], head.api_version, position)
+    return {
+        member.broker_id
+        for topic in request.topics
+        for partition in topic.partitions
+        for member in partition.new_isr_with_epochs
+    }
 
 
 class SimClock:
@@ -282,11 +296,15 @@ class World:
         """What happened, for whoever looks at a failure."""
         self.lines.append(f"{self.loop.time():10.3f} {line}")
 
-    def repeat_proposals(self, source: str) -> None:
-        """Let all that this host has asked of controllers about ISRs arrive once more, at whoever decides now."""
-        process, network = self.client_process(source)
-        frames = self._proposals.pop(source, [])
-        self.log(f"fault: {len(frames)} proposals of {source} arrive once more")
+    def repeat_proposal(self, source: str, member: int) -> None:
+        """Let what this host has asked last for an ISR with this member arrive once more, at whoever decides now."""
+        asked = reversed(self._proposals.get(source, []))
+        frame = next((each for each in asked if member in _isrs(each)), None)
+        if frame is None:
+            return
+        self.log(f"fault: a proposal of {source} arrives once more")
+        # By no way that may be slow: it has been under way all the time.
+        process, network = self.client_process("late")
 
         async def send() -> None:
             for host in tuple(self.up()):
@@ -294,14 +312,15 @@ class World:
                     connection = await WireConnection.connect(network, host.name, PORT)
                 except OSError:
                     continue
-                connection.send_again(frames)
+                connection.send_again(frame)
 
         self.loop.create_task(send(), context=process.context())
 
     def _packet(self, source: str, target: str, data: bytes) -> None:
         if data[4:6] == _ALTER_PARTITION and target.startswith(HOST):
-            # Requests between brokers are written whole.
-            self._proposals.setdefault(source, []).append(data)
+            # Requests between brokers are written whole; what came with it is not wanted.
+            size = 4 + int.from_bytes(data[:4], "big")
+            self._proposals.setdefault(source, []).append(data[:size])
         self._digest.update(f"{self.loop.time():.9f} {source} {target} ".encode())
         self._digest.update(data)
 
