@@ -28,6 +28,7 @@ from broker.cluster.controller import Controller, Decision, NewTopic, TopicResul
 from broker.cluster.events import Event, Snapshot
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.metadata_log import (
+    Commit,
     MetadataLog,
     Superseded,
     Undecided,
@@ -391,12 +392,16 @@ class ClusterDriver:
     async def _commit(self, events: Sequence[Event]) -> tuple[int, bytes | None]:
         """Put what was decided on the image into the log; its version, and its bytes for those who follow.
 
-        A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too.
+        A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
+        there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
         """
         has_followers = len(self.image.brokers) > 1
-        commit = await self._in_thread(lambda: self._log.begin(events, self.image))
+        commit: Commit | None = None
 
         def put() -> tuple[int, bytes | None] | None:
+            nonlocal commit
+            if commit is None:
+                commit = self._log.begin(events, self.image)
             version = self._log.commit(commit)
             if version is None:
                 return None
