@@ -1,8 +1,9 @@
-"""Shell: the command line: `python -m broker [server.properties] [--override key=value]…` runs one broker.
+"""Shell: the command line: `python -m broker [restore] [server.properties] [--override key=value]…` runs one broker,
+or brings its empty disks back from the lake.
 
 Rules of this file: the log goes to standard error (`broker.log_lines`); standard output gets the one line `ready
-<host>:<port>`. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly with status 0; a
-second one kills.
+<host>:<port>`, or what was restored. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop
+cleanly with status 0; a second one kills.
 """
 
 from __future__ import annotations
@@ -27,19 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker")
 
+RESTORE = "restore"
+# It must not note in the lake that there are no groups, while it brings them back from what is noted there.
+RESTORE_OVERRIDES = ("lake.offsets.interval.ms=-1",)
 # Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a broker until it is told to stop; the exit status."""
-    parsed = _parser().parse_args(arguments)
+    """Runs a broker until it is told to stop, or restores its disks; the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    restores = given[:1] == [RESTORE]
+    parsed = _parser().parse_args(given[1:] if restores else given)
     log_lines.set_up(log_lines.TEXT)
     try:
-        config = load(parsed.properties, parsed.override)
+        more = RESTORE_OVERRIDES if restores else ()
+        config = load(parsed.properties, [*parsed.override, *more])
         log_lines.set_up_broker(config.log_format)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config))
+            runner.run(_restore(config) if restores else _serve(config))
     except ConfigError as error:
         sys.stderr.write(f"kafka-ds: {error}\n")
         return 1
@@ -50,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m broker", description="Runs one kafka-ds broker.", allow_abbrev=False
+        prog="python -m broker",
+        usage="%(prog)s [restore] [-h] [--override key=value] [server.properties]",
+        description="Runs one kafka-ds broker. `restore` in front: brings its empty disks back from the lake instead.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "properties", nargs="?", metavar="server.properties", help="settings, by Kafka's names"
@@ -107,6 +117,19 @@ async def _serve(config: BrokerConfig) -> None:
     log.info("stopped")
     if why is not None:
         raise why
+
+
+async def _restore(config: BrokerConfig) -> None:
+    """Bring the disks of a broker that does not run back from the lake, and say what came back."""
+    from broker.node import Node
+    from broker.restore import check, restore
+    from kafka_ds.lake.store import open_store
+
+    raise_open_files_limit()
+    disk = SystemDisk()
+    check(config, disk, open_store)
+    node = Node(config, SystemClock(), disk, SystemNetwork())
+    await restore(node, lambda line: sys.stdout.write(f"{line}\n"))
 
 
 async def _started(node: Node, stopping: asyncio.Event) -> bool:

@@ -138,8 +138,9 @@ class Node:
 
     # -- beginning ----------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Begin; clients are accepted when this returns."""
+    async def start(self, *, serves_clients: bool = True) -> None:
+        """Begin; clients are accepted when this returns, unless none are to be served."""
+        self._serves_clients = serves_clients
         self.server.bind(self.network)
         if self.config.metrics_port is not None:
             host = self.config.endpoints[0].host
@@ -188,7 +189,8 @@ class Node:
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of)
         self.moves.resume()
-        await self.server.serve()
+        if self._serves_clients:
+            await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
         self._store = self._open_store()

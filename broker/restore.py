@@ -1,0 +1,309 @@
+"""Shell: `python -m broker restore`: empty disks get back what the lake holds, before clients are served again.
+
+Rules of this file:
+- It is a broker that serves nobody: it joins its cluster with empty disks, its logs go on behind the lake's end, as
+  those of any broker that has lost its disks do (`broker.replica.lake_recovery`), and then it stops cleanly.
+- It is the operator's word that what is not in the lake is gone: where nobody leads a partition that belongs here,
+  this broker does, whoever was in sync before.
+- Groups come back out of the notes of their coordinators (`__offsets`), as records of `__consumer_offsets`; never
+  beyond the end of what came back.
+- It takes nothing away: disks that are not empty, and a lake without a cluster, are refused.
+- What was not in the lake is said, one line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from broker.cluster.elections import ElectionType
+from broker.cluster.events import NO_LEADER
+from broker.cluster.metadata_log import MetadataLog
+from broker.config import BrokerConfig
+from broker.groups.placement import TOPIC
+from broker.groups.records import encode_record
+from broker.groups.restored import RestoredGroups, restored_groups
+from broker.groups.values import CoordinatorRecord
+from broker.log.values import AppendOrigin
+from broker.node import Node
+from broker.replica.hosted import HostedPartition
+from broker.seams import Disk
+from broker.settings import ConfigError
+from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.store import Store
+from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.messages import ElectLeadersRequest
+from kafka_ds.wire.messages.replicas import TopicPartitions
+from kafka_ds.wire.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+RETRY_SECONDS = 1.0
+RECORDS_AT_ONCE = 500
+TRANSACTIONS = "__transaction_state"
+# Of a partition whose leader lives no offset that was committed is beyond the end.
+NO_BOUND = 2**63 - 1
+
+Row = dict[str, Any]
+Say = Callable[[str], object]
+
+
+def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -> None:
+    """Refuse where there is nothing to restore, or something to lose. Raises ConfigError."""
+    if not config.remote_log_storage_system_enable:
+        raise ConfigError("remote.log.storage.system.enable=false: nothing is restored without it")
+    for folder in config.log_dirs:
+        if disk.exists(folder) and disk.list_names(folder):
+            raise ConfigError(f"log.dirs: {folder} is not empty: restore wants empty disks")
+    try:
+        store = open_lake(config.lake_uri)
+        # Looked for before it is read: reading makes the table where there is none.
+        there = DeltaLog(store, CLUSTER_METADATA).exists()
+        cluster_id = MetadataLog(store).load().cluster_id if there else None
+    except OSError as error:
+        raise ConfigError(f"lake.uri={config.lake_uri}: {error}") from None
+    if cluster_id is None:
+        raise ConfigError(f"lake.uri={config.lake_uri} holds no cluster: nothing to restore")
+
+
+async def restore(node: Node, say: Say) -> None:
+    """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns."""
+    await node.start(serves_clients=False)
+    assert node.failed is not None
+    working = asyncio.get_running_loop().create_task(Restoration(node, say).run())
+    try:
+        await asyncio.wait((working, node.failed), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise node.failed.result()
+        await working
+    except BaseException:
+        log.error("not all was brought back: empty log.dirs and restore again")
+        raise
+    finally:
+        working.cancel()
+        await node.stop()
+
+
+class Restoration:
+    """One broker's share of a cluster on its way back."""
+
+    def __init__(self, node: Node, say: Say) -> None:
+        self._node = node
+        self._say = say
+
+    async def run(self) -> None:
+        """Elect, recover, bring groups back, and say what has come of it."""
+        node = self._node
+        rows = await self._noted()
+        await self._elect()
+        while node.replica_manager.is_recovering:
+            await asyncio.sleep(POLL_SECONDS)
+        self._say(
+            f"cluster {node.log_manager.cluster_id}: broker {node.config.node_id} restored from "
+            f"{node.config.lake_uri}"
+        )
+        self._tell_partitions(rows)
+        self._tell_groups(await self._bring_back_groups(rows))
+        self._tell_transactions(rows)
+        await self._flush()
+
+    async def _noted(self) -> list[Row]:
+        """What brokers have noted of their partitions and groups; asked until the lake answers."""
+        assert self._node.tier is not None, "checked before"
+        while True:
+            try:
+                return await self._node.tier.noted_offsets()
+            except KafkaError as error:
+                log.warning("the lake does not say what was noted yet: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # -- leaders ------------------------------------------------------------------------------------
+
+    async def _elect(self) -> None:
+        """Lead what belongs here and nobody leads, until there is nothing of that kind."""
+        node = self._node
+        while leaderless := self._leaderless():
+            topics: dict[str, list[int]] = {}
+            for topic, index in leaderless:
+                topics.setdefault(topic, []).append(index)
+            log.warning("nobody leads %d partitions: this broker will", len(leaderless))
+            request = ElectLeadersRequest(
+                election_type=ElectionType.UNCLEAN,
+                topic_partitions=[
+                    TopicPartitions(topic=topic, partitions=indexes)
+                    for topic, indexes in topics.items()
+                ],
+                timeout_ms=node.config.request_timeout_ms,
+            )
+            try:
+                await node.member.channel.ask(request, timeout_ms=node.config.request_timeout_ms)
+            except KafkaError as error:
+                log.warning("no election yet: %s", error)
+            await node.controller.changed(RETRY_SECONDS)
+
+    def _leaderless(self) -> list[tuple[str, int]]:
+        return [
+            (topic.name, index)
+            for topic in self._node.metadata.topics.values()
+            for index, state in topic.partitions.items()
+            if state.leader == NO_LEADER and self._node.config.node_id in state.replicas
+        ]
+
+    # -- groups -------------------------------------------------------------------------------------
+
+    async def _bring_back_groups(self, rows: Sequence[Row]) -> list[RestoredGroups]:
+        """Append what was noted of the groups whose coordinator is here."""
+        node = self._node
+        ends = await self._ends(rows)
+        restored: list[RestoredGroups] = []
+        for partition in node.replica_manager:
+            if partition.topic == TOPIC and partition.log.log_end_offset == 0:
+                found = restored_groups(
+                    rows,
+                    partition.index,
+                    end_of=lambda topic, index: ends.get((topic, index)),
+                    now_ms=node.clock.now_ms(),
+                )
+                for batch in record_batches(found.records, node.clock.now_ms()):
+                    _append(partition, batch, node.clock.now_ms())
+                    await asyncio.sleep(0)
+                restored.append(found)
+        return restored
+
+    async def _ends(self, rows: Iterable[Row]) -> dict[tuple[str, int], int]:
+        """The ends of the partitions for which something was committed, as far as they are there."""
+        node = self._node
+        ends: dict[tuple[str, int], int] = {}
+        asked: list[tuple[str, bytes, int]] = []
+        committed = {(r["topic"], r["partition"]) for r in rows if r["kind"] == "offset"}
+        for topic, index in sorted(committed):
+            registration = node.metadata.partition(topic, index)
+            led = node.replica_manager.find(topic, index)
+            if registration is None:
+                continue
+            if led is not None:
+                ends[topic, index] = led.log.log_end_offset
+            elif self._lives(registration.leader):
+                ends[topic, index] = NO_BOUND
+            else:
+                asked.append((topic, node.metadata.topics[topic].topic_id, index))
+        for (topic, _, index), end in zip(asked, await self._lake_ends(asked), strict=True):
+            ends[topic, index] = end + 1
+        return ends
+
+    def _lives(self, broker_id: int) -> bool:
+        """Whether another broker is at work: where this one decides, the last one had left."""
+        known = self._node.metadata.brokers.get(broker_id)
+        return known is not None and not known.fenced and not self._node.controller.is_active
+
+    async def _lake_ends(self, asked: Sequence[tuple[str, bytes, int]]) -> list[int]:
+        tier = self._node.tier
+        assert tier is not None, "checked before"
+        while asked:
+            try:
+                found = await tier.tiered_ends(asked)
+            except KafkaError as error:
+                found = [error]
+            ends = [each for each in found if isinstance(each, int)]
+            if len(ends) == len(asked):
+                return ends
+            log.warning("the lake does not say where partitions end yet")
+            await asyncio.sleep(RETRY_SECONDS)
+        return []
+
+    async def _flush(self) -> None:
+        """What was appended is on the disk when this process says that it is back."""
+        loop = asyncio.get_running_loop()
+        for partition in self._node.replica_manager:
+            done: asyncio.Future[BaseException | None] = loop.create_future()
+            partition.log.flush(then=done.set_result)
+            error = await done
+            if error is not None:
+                raise error
+
+    # -- what is said -------------------------------------------------------------------------------
+
+    def _tell_partitions(self, rows: Sequence[Row]) -> None:
+        noted = {
+            (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
+        }
+        for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.index)):
+            if partition.topic in (TOPIC, TRANSACTIONS):
+                continue
+            self._say(_line(partition, noted.get((uuid_text(partition.topic_id), partition.index))))
+        here = self._node.config.node_id
+        for topic in self._node.metadata.topics.values():
+            for index, state in topic.partitions.items():
+                if here not in state.replicas and state.leader == NO_LEADER:
+                    brokers = ", ".join(map(str, state.replicas))
+                    self._say(
+                        f"{topic.name}-{index}: not of this broker: restore brokers {brokers}"
+                    )
+
+    def _tell_groups(self, restored: Sequence[RestoredGroups]) -> None:
+        groups = sum(len(each.groups) for each in restored)
+        offsets = sum(each.offsets for each in restored)
+        noted_ms = max((each.noted_ms for each in restored), default=-1)
+        since = f", as noted at {_time(noted_ms)}; later commits are lost" if noted_ms >= 0 else ""
+        self._say(f"groups: {groups} with {offsets} committed offsets{since}")
+        for each in (one for found in restored for one in found.set_back):
+            self._say(
+                f"group {each.group_id}: {each.topic}-{each.partition}: goes on at {each.end_offset} and not at "
+                f"{each.committed_offset}, which was not in the lake"
+            )
+
+    def _tell_transactions(self, rows: Iterable[Row]) -> None:
+        used = any(
+            row["topic"] == TRANSACTIONS and row["log_end_offset"] > row["log_start_offset"]
+            for row in rows
+            if row["kind"] == "partition"
+        )
+        if used:
+            self._say(
+                "transactional ids: not in the lake; their producers get new producer ids, and a transaction that was "
+                "open is gone"
+            )
+
+
+def _line(partition: HostedPartition, noted: Row | None) -> str:
+    """What has come back of a partition, and what has not."""
+    log_, name = partition.log, f"{partition.topic}-{partition.index}"
+    start, end = log_.log_start_offset, log_.log_end_offset
+    if not log_.config.remote_storage_enable:
+        what = f"{name}: not tiered: starts empty at {end}"
+    else:
+        what = f"{name}: offsets {start} to {end - 1}" if end > start else f"{name}: empty at {end}"
+    if noted is None:
+        return f"{what}; where it ended was not noted"
+    lost = noted["log_end_offset"] - end
+    when = _time(noted["event_time"])
+    if lost > 0:
+        return f"{what}; {lost} offsets at least are lost: it ended at {noted['log_end_offset']} at {when}"
+    return f"{what}; nothing is known to be lost (noted at {when})"
+
+
+def _time(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def record_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterator[bytes]:
+    """The records as batches of a coordinator."""
+    for start in range(0, len(records), RECORDS_AT_ONCE):
+        encoded = map(encode_record, records[start : start + RECORDS_AT_ONCE])
+        yield bytes(
+            build_batch([Record(i, now_ms, key, value) for i, (key, value) in enumerate(encoded)])
+        )
+
+
+def _append(partition: HostedPartition, batch: bytes, now_ms: int) -> None:
+    # acks=1: with all brokers gone there is nobody who could be in sync, whatever min.insync.replicas says.
+    partition.append(
+        memoryview(bytearray(batch)), acks=1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+    )

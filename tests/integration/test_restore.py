@@ -1,0 +1,183 @@
+"""All disks are lost, the lake is there: `python -m broker restore`, and everybody goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from broker.cluster.image import MetadataImage
+from broker.cluster.metadata_log import MetadataLog
+from kafka_ds.lake.offsets import OffsetsTable, present
+from kafka_ds.lake.store import LocalStore
+from tests.integration.tier_broker import (
+    QUICK,
+    Feeder,
+    assert_table_holds,
+    create_topic,
+    rows,
+    tiered_end,
+)
+from tests.processes import BrokerProcess, wait_until
+
+TOPIC, UNTIERED, GROUP = "orders", "prices", "billing"
+SETTINGS = {
+    **QUICK,
+    "lake.max.lag.ms": 300,
+    "lake.offsets.interval.ms": 200,
+    "offsets.topic.num.partitions": 4,
+    "group.initial.rebalance.delay.ms": 0,
+}
+RESTORE_TIMEOUT_S = 100
+
+
+def restore(broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
+    words = broker.command()
+    at = words.index("broker") + 1
+    return subprocess.run(
+        [*words[:at], "restore", *words[at:]],
+        capture_output=True,
+        text=True,
+        timeout=RESTORE_TIMEOUT_S,
+        check=False,
+    )
+
+
+def image_of(lake: Path) -> MetadataImage:
+    return MetadataLog(LocalStore(str(lake))).load()
+
+
+def commit(broker: BrokerProcess, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    try:
+        consumer.commit(
+            offsets=[TopicPartition(topic, 0, offset, metadata="m")], asynchronous=False
+        )
+    finally:
+        consumer.close()
+
+
+def committed(broker: BrokerProcess, topic: str) -> TopicPartition:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=60)
+    finally:
+        consumer.close()
+    return found
+
+
+def wait_for_notes(lake: Path, offsets: dict[str, int], ends: dict[str, int]) -> None:
+    """Until the lake was told what was committed, and where the logs end."""
+
+    def is_noted() -> bool:
+        noted = present(OffsetsTable(LocalStore(str(lake))).read())
+        groups = {row["topic"]: row["committed_offset"] for row in noted if row["kind"] == "offset"}
+        logs = {row["topic"]: row["log_end_offset"] for row in noted if row["kind"] == "partition"}
+        return groups == offsets and ends.items() <= logs.items()
+
+    wait_until("the lake to be told of offsets", is_noted, timeout_s=60)
+
+
+def consumed(broker: BrokerProcess, end: int) -> list[int]:
+    """The offsets that the group gets, from where it goes on to the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": GROUP,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+    found: list[int] = []
+    deadline = time.monotonic() + 60
+    try:
+        consumer.subscribe([TOPIC])
+        while (not found or found[-1] < end - 1) and time.monotonic() < deadline:
+            found += [offset_of(each) for each in consumer.consume(1000, 0.2)]
+    finally:
+        consumer.close()
+    return found
+
+
+def offset_of(message: Message) -> int:
+    assert message.error() is None, message.error()
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path, SETTINGS)
+    yield process
+    process.kill()
+
+
+def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> None:
+    broker.start()
+    create_topic(broker, TOPIC, retention_ms=-1)
+    create_topic(broker, UNTIERED, remote_storage_enable="false")
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    feeder.send(rows(3000))
+    feeder.flush()
+    other = Feeder(broker.bootstrap, UNTIERED)
+    other.send(rows(10))
+    other.flush()
+    commit(broker, TOPIC, 1234)
+    commit(broker, UNTIERED, 7)
+    wait_until("all to be tiered", lambda: tiered_end(broker.lake, TOPIC, 0) == 2999, timeout_s=60)
+    wait_for_notes(broker.lake, {TOPIC: 1234, UNTIERED: 7}, {TOPIC: 3000, UNTIERED: 10})
+    before = image_of(broker.lake)
+    broker.kill()
+
+    refused = restore(broker)
+    assert refused.returncode == 1
+    assert "is not empty: restore wants empty disks" in refused.stderr
+
+    shutil.rmtree(broker.data)
+    done = restore(broker)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith(f"cluster {before.cluster_id}: broker 1 restored from ")
+    assert said[1].startswith(f"{TOPIC}-0: offsets 0 to 2999; nothing is known to be lost")
+    assert said[2].startswith(f"{UNTIERED}-0: not tiered: starts empty at 0; 10 offsets at least")
+    assert said[3].startswith("groups: 1 with 2 committed offsets, as noted at ")
+    assert said[4:] == [
+        f"group {GROUP}: {UNTIERED}-0: goes on at 0 and not at 7, which was not in the lake"
+    ]
+
+    broker.start()
+    after = image_of(broker.lake)
+    for name in (TOPIC, UNTIERED, "__consumer_offsets"):
+        assert after.topics[name].topic_id == before.topics[name].topic_id
+        assert after.topics[name].configs == before.topics[name].configs
+    was, now = (each.topics[TOPIC].partitions[0] for each in (before, after))
+    assert now.leader_epoch > was.leader_epoch
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    found = admin.describe_configs([resource])[resource].result(30)
+    assert found["retention.ms"].value == "-1"
+
+    # The group goes on where it was, what it reads first is in the lake alone; the same producer goes on, too.
+    mine = committed(broker, TOPIC)
+    assert (mine.offset, mine.metadata) == (1234, "m")
+    assert committed(broker, UNTIERED).offset == 0
+    feeder.send(rows(500, start=3000))
+    feeder.flush(60)
+    assert consumed(broker, 3500) == list(range(1234, 3500))
+    wait_until("the rest", lambda: tiered_end(broker.lake, TOPIC, 0) == 3499, timeout_s=60)
+    assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+
+
+def test_a_lake_without_a_cluster_is_refused(broker: BrokerProcess) -> None:
+    done = restore(broker)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("holds no cluster: nothing to restore")
+    assert not broker.data.exists()
+    assert not list(broker.lake.rglob("*.json"))
