@@ -185,6 +185,13 @@ def _check_cluster(config: BrokerConfig) -> None:
                 f"{name}={interval_ms} is not below "
                 f"broker.session.timeout.ms={config.broker_session_timeout_ms}"
             )
+    first_ms = config.remote_log_manager_task_retry_backoff_ms
+    longest_ms = config.remote_log_manager_task_retry_backoff_max_ms
+    if first_ms > longest_ms:
+        raise ConfigError(
+            f"remote.log.manager.task.retry.backoff.ms={first_ms} is above "
+            f"remote.log.manager.task.retry.backoff.max.ms={longest_ms}"
+        )
     wait_ms = config.replica_fetch_wait_max_ms
     # As in Kafka: or every fetch without news would end its connection, or the follower fall out of sync.
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):

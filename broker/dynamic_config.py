@@ -2,7 +2,8 @@
 
 Rules of this file:
 - Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
-  them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
+  them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold
+  (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
   "changed" while nothing changes would be a lie.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """

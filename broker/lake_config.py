@@ -138,6 +138,19 @@ class LakeConfig:
     remote_log_manager_task_interval_ms: int = i64(
         30_000, "How often it is looked for what to copy; closing a segment starts it too.", low=1
     )
+    remote_log_manager_task_retry_backoff_max_ms: int = i64(
+        30_000,
+        "How long the tier waits at most before it tries again what failed.",
+        low=1,
+        ours=True,
+    )
+    remote_log_manager_task_retry_backoff_ms: int = i64(
+        500,
+        "How long the tier waits before it tries again what failed; twice as long each time (KIP-405; Kafka has "
+        "dropped it).",
+        low=1,
+        ours=True,
+    )
     remote_log_reader_max_pending_tasks: int = i32(
         100, "How many reads of old offsets may wait.", low=1
     )

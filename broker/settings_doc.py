@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from broker.config import broker_settings, topic_settings
 from broker.settings import MAX_INT, MAX_LONG, Setting
-from broker.settings_unserved import unserved_names
+from broker.settings_unserved import reasons, unserved_names
 
 _HEAD = """# Settings
 
@@ -38,6 +38,12 @@ These settings of Apache Kafka are recognised. They may stand in a configuration
 other value is refused, because it would not be acted on.
 
 """
+_REASONS_HEAD = """
+## Known and not applicable
+
+The same holds for these, and will.
+
+"""
 
 
 def render() -> str:
@@ -56,8 +62,13 @@ def render() -> str:
                 map(_topic_row, topic_settings().values()),
             ),
             _UNSERVED_HEAD,
-            ", ".join(f"`{name}`" for name in unserved_names()),
+            ", ".join(f"`{name}`" for name in unserved_names() if name not in reasons()),
             ".\n",
+            _REASONS_HEAD,
+            _table(
+                ("name", "why"),
+                ([f"`{name}`", why.partition(": ")[2]] for name, why in reasons().items()),
+            ),
         ]
     )
 

@@ -7,6 +7,7 @@ configuration at its default value; anything else is refused by name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from broker.settings import Kind, Setting, Value
@@ -236,6 +237,38 @@ transaction.two.phase.commit.enable B false
 """
 
 
+_ONE_WORKER = (
+    "Not applicable: one worker process writes, so that a broker's copies share their commits and its cores "
+    "belong to clients first."
+)
+_BUILT_IN = "Not applicable: the tier is built in, its tables are Delta tables (lake.uri)."
+_REASONS = {
+    "remote.log.manager.copier.thread.pool.size": _ONE_WORKER,
+    "remote.log.manager.expiration.thread.pool.size": _ONE_WORKER,
+    "remote.log.manager.follower.thread.pool.size": (
+        "Not applicable: followers ask their leaders what is in the lake, all partitions at once, in the event loop."
+    ),
+    "remote.log.manager.thread.pool.size": _ONE_WORKER,
+    "remote.log.metadata.custom.metadata.max.bytes": (
+        "Not applicable: there is no plug-in that could have metadata of its own."
+    ),
+    "remote.log.metadata.manager.class.name": _BUILT_IN,
+    "remote.log.metadata.manager.class.path": _BUILT_IN,
+    "remote.log.metadata.manager.impl.prefix": _BUILT_IN,
+    "remote.log.metadata.manager.listener.name": (
+        "Not applicable: the tier's metadata are a table in the lake, which no listener serves."
+    ),
+    "remote.log.storage.manager.class.name": _BUILT_IN,
+    "remote.log.storage.manager.class.path": _BUILT_IN,
+    "remote.log.storage.manager.impl.prefix": _BUILT_IN,
+}
+
+
+def reasons() -> Mapping[str, str]:
+    """Why some of them will not be honoured."""
+    return _REASONS
+
+
 def unserved_names() -> tuple[str, ...]:
     """All of them, sorted."""
     return tuple(_rows())
@@ -253,7 +286,7 @@ def unserved_setting(name: str) -> Setting | None:
         name=name,
         kind=kind,
         default=value,
-        says="Not honoured yet.",
+        says=_REASONS.get(name, "Not honoured yet."),
         honours=(bare.text(value) or "",),
     )
 

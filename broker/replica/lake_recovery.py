@@ -89,11 +89,7 @@ class LakeRecovery:
         if tier is None:
             return known
         for are_fenced in (False, True):
-            asked = [
-                p
-                for p in waiting
-                if p.log.config.has_table and _must_fence(p) is are_fenced
-            ]
+            asked = [p for p in waiting if p.log.config.has_table and _must_fence(p) is are_fenced]
             for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
                 part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]
                 ends = await self._ask_ends(tier, part, are_fenced=are_fenced)

@@ -255,6 +255,7 @@ class CopyLoop:
             led.state.copying()
         epochs = {led.key: led.leader_epoch for led in taking_part}
         self._crash_points.at("broker_before_copy")
+        self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
         try:
             header, _ = await self._worker.ask(CopyRequest(topics=topics).header())
         except (WorkerLost, WorkerFailed) as error:
@@ -263,6 +264,8 @@ class CopyLoop:
                 self._metrics.copy_failed(led.log.topic)
                 led.state.interrupted()
             return self._wait_ms(error, taking_part)
+        finally:
+            self._metrics.copiers.end(self._clock.monotonic_ms() / 1000)
         self._crash_points.at("broker_after_copy")
         self._metrics.foreign_commits += header["complaints"]
         answer = CopyAnswer.of(header)

@@ -113,7 +113,7 @@ class ExpirationLoop:
 
     def _watch(self, led: Led) -> _Watched:
         return self._watched.setdefault(
-            led.key, _Watched(led=led, backoff=Backoff(first_ms=500, longest_ms=60_000))
+            led.key, _Watched(led=led, backoff=self._settings.backoff())
         )
 
     def _reason_to_look(self, watched: _Watched) -> Retention | None:

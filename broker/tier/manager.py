@@ -27,7 +27,7 @@ from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics, tier_samples
 from broker.tier.noting import Coordinators, LedPartitions, OffsetNotes
 from broker.tier.partitions import Led
-from broker.tier.policy import Backoff, Phase
+from broker.tier.policy import CopyState, Phase
 from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.tier.remote_reads import RemoteReads
 from broker.tier.settings import TierSettings
@@ -169,7 +169,12 @@ class TierManager:
         `last_stable_offset` is asked before each copy: nothing at or above it is copied. Called
         again with a higher epoch after a re-election.
         """
-        led = Led(log=log, leader_epoch=leader_epoch, last_stable_offset=last_stable_offset)
+        led = Led(
+            log=log,
+            leader_epoch=leader_epoch,
+            last_stable_offset=last_stable_offset,
+            state=CopyState(self._settings.backoff()),
+        )
         self._copies.led[led.key] = led
         if log.log_end_offset > 0:
             self._copies.look_at(led.key, self._settings.lake_start_delay_ms)
@@ -406,7 +411,7 @@ class TierManager:
 
     async def _until_done(self, request: Header, what: str) -> None:
         """Ask again until it is done."""
-        backoff = Backoff()
+        backoff = self._settings.backoff()
         while True:
             try:
                 await self._worker.ask(request)
@@ -439,7 +444,7 @@ class TierManager:
             self._spawn(self._move_log_start(led))
 
     async def _move_log_start(self, led: Led) -> None:
-        backoff = Backoff()
+        backoff = self._settings.backoff()
         offset = led.log.log_start_offset
         while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
             request = {

@@ -115,6 +115,10 @@ READERS_IDLE = gauge(
 READER_TIMES = histogram(
     f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "How long questions to the lake took, in ms."
 )
+TASKS_IDLE = gauge(
+    f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
+    "The part of the last minute in which nothing was copied, 0 to 1.",
+)
 FETCHES_EXPIRED = meter(
     "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
     "Cold reads that were not there within remote.fetch.max.wait.ms.",
@@ -162,8 +166,8 @@ class Holding:
 assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is shown"
 
 
-class Readers:
-    """How busy the turns of questions are: an average of one to two windows."""
+class Turns:
+    """How busy so many turns are: an average of one to two windows."""
 
     __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
 
@@ -215,7 +219,8 @@ class TierMetrics:
 
     topics: PerTopic[TierCounters] = field(default_factory=lambda: PerTopic(TierCounters, _METRICS))
     reads_waiting: int = 0
-    readers: Readers = field(default_factory=Readers)
+    readers: Turns = field(default_factory=Turns)
+    copiers: Turns = field(default_factory=Turns)
     reader_times: RecentTimes = field(default_factory=RecentTimes)
     fetches_expired: int = 0
     listings_expired: int = 0
@@ -282,7 +287,7 @@ class TierMetrics:
 def tier_samples(
     metrics: TierMetrics, lags: Mapping[str, tuple[int, int]], now_s: float
 ) -> Iterator[Sample]:
-    """All of it; `lags` are bytes and segments not copied yet, by topic; `now_s` is of the clock of `Readers`."""
+    """All of it; `lags` are bytes and segments not copied yet, by topic; `now_s` is of the clock of `Turns`."""
     yield from metrics.topics.samples()
     for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS)):
         yield metric, (), sum(lag[place] for lag in lags.values())
@@ -291,6 +296,7 @@ def tier_samples(
     yield from _holding_samples(metrics.holdings)
     yield READS_WAITING, (), metrics.reads_waiting
     yield READERS_IDLE, (), metrics.readers.idle(now_s)
+    yield TASKS_IDLE, (), metrics.copiers.idle(now_s)
     times = metrics.reader_times
     quantiles = zip(_QUANTILES, times.quantiles(_QUANTILES), strict=True)
     shown = tuple((str(part), value * 1000) for part, value in quantiles)

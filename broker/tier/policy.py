@@ -216,11 +216,11 @@ class CopyState:
 
     __slots__ = ("_aging", "_deletable_offset", "backoff", "copied_offset", "phase", "reason")
 
-    def __init__(self) -> None:
+    def __init__(self, backoff: Backoff | None = None) -> None:
         self.phase = Phase.UNKNOWN
         self.copied_offset = NOTHING_COPIED
         self.reason = ""
-        self.backoff = Backoff()
+        self.backoff = backoff or Backoff()
         self._aging: deque[tuple[int, int]] = deque()
         self._deletable_offset = NOTHING_COPIED
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from broker.tier.policy import Backoff
+
 UNBOUNDED = 2**63 - 1
 
 
@@ -51,6 +53,8 @@ class TierSettings:
     remote_log_index_file_cache_total_size_bytes: int = 1 << 30
     remote_log_index_file_cache_ttl_ms: int = 900_000
     remote_log_manager_task_interval_ms: int = 30_000
+    remote_log_manager_task_retry_backoff_ms: int = 500
+    remote_log_manager_task_retry_backoff_max_ms: int = 30_000
     remote_log_reader_threads: int = 2
     remote_log_reader_max_pending_tasks: int = 100
     remote_fetch_max_wait_ms: int = 500
@@ -71,6 +75,13 @@ class TierSettings:
     def value_of(self, name: str) -> Any:
         """The value of the setting of this name, as it was at the start."""
         return getattr(self, name.replace(".", "_"))
+
+    def backoff(self) -> Backoff:
+        """How long to wait after failures in a row of one thing."""
+        return Backoff(
+            self.remote_log_manager_task_retry_backoff_ms,
+            self.remote_log_manager_task_retry_backoff_max_ms,
+        )
 
     def worker_arguments(self) -> list[str]:
         """What the worker process is told of them."""
