@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= 200
-# Tests of one file run one after the other, files on so many cores. Those of Spark come alone: one session for all of
-# them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
-CORES  ?= 2
+# Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
+# process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark come alone: one session
+# for all of them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
+WORKERS ?= 3
 
 .PHONY: demo jars test test-slow bench sim lint format java clean help
 .DEFAULT_GOAL := help
@@ -43,7 +44,7 @@ jars: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka kafka-clients spark-kafka s3proxy > /dev/null
 
 test: jars
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(CORES) --dist loadfile --ignore tests/spark
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" tests/spark
 
 test-slow: jars

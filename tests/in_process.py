@@ -178,7 +178,7 @@ class Cluster:
         """The brokers that do not."""
         return [each for each in self.nodes.values() if not each.node.controller.is_active]
 
-    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         """Wait for something that brokers come to by themselves."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 120.0
 
 
 class BrokerDied(RuntimeError):
@@ -201,7 +201,7 @@ def cluster(
 
 
 def wait_until(
-    what: str, condition: object, *, timeout_s: float = 30.0, every_s: float = 0.05
+    what: str, condition: object, *, timeout_s: float = 120.0, every_s: float = 0.05
 ) -> None:
     """Wait until ``condition()`` is true; ``what`` names it in the error."""
     assert callable(condition)

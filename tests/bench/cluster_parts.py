@@ -23,6 +23,8 @@ from tests.bench.report import Figure, Report
 DECISIONS = 1_000
 PARTITIONS = 1_000
 COMMIT_MS_MAX = 5.0
+# About as many as such a decision takes.
+COMMIT_BYTES = 512
 # So many decide at once where it is counted how many decisions a second the log takes.
 AT_ONCE = 100
 IDENTITY = BrokerIdentity(
@@ -66,14 +68,18 @@ async def _begun(folder: Path) -> ClusterDriver:
     return driver
 
 
-async def _alone(driver: ClusterDriver) -> list[float]:
-    """Milliseconds of decisions that come one after the other."""
-    taken = []
-    for _ in range(DECISIONS):
+async def _alone(driver: ClusterDriver, folder: Path) -> tuple[list[float], list[float]]:
+    """Milliseconds of decisions that come one after the other, and in turn with them of the store's part alone."""
+    taken, bare = [], []
+    store = LocalStore(str(folder))
+    for number in range(DECISIONS):
         began = time.perf_counter()
         await driver.decide(lambda c: c.allocate_producer_ids(1))
-        taken.append((time.perf_counter() - began) * 1_000)
-    return sorted(taken)
+        decided = time.perf_counter()
+        store.put_if_absent(f"{number:020d}.json", bytes(COMMIT_BYTES))
+        taken.append((decided - began) * 1_000)
+        bare.append((time.perf_counter() - decided) * 1_000)
+    return sorted(taken), sorted(bare)
 
 
 async def _together(driver: ClusterDriver) -> float:
@@ -102,30 +108,32 @@ async def _death(driver: ClusterDriver, run: int) -> tuple[float, int]:
     return taken_ms, len(entries)
 
 
-async def _measure(folder: Path, run: int) -> tuple[list[float], float, float, int]:
+async def _measure(folder: Path, run: int) -> tuple[list[float], list[float], float, float, int]:
     driver = await _begun(folder)
     try:
-        alone = await _alone(driver)
+        alone, bare = await _alone(driver, folder / "bare")
         rate = await _together(driver)
-        return alone, rate, *await _death(driver, run)
+        return alone, bare, rate, *await _death(driver, run)
     finally:
         await driver.stop()
 
 
 def controller(folder: Path, report: Report, runs: int) -> None:
     """Decisions on a local folder: latency, rate, and the death of a broker that leads 1,000 partitions."""
-    p50, p99, rates, deaths, commits = [], [], [], [], []
+    p50, p99, bare_p99, rates, deaths, commits = [], [], [], [], [], []
     for run in range(runs):
         target = folder / str(run)
-        alone, rate, death_ms, count = asyncio.run(_measure(target, run))
+        alone, bare, rate, death_ms, count = asyncio.run(_measure(target, run))
         p50.append(alone[len(alone) // 2])
         p99.append(alone[len(alone) * 99 // 100])
+        bare_p99.append(bare[len(bare) * 99 // 100])
         rates.append(rate)
         deaths.append(death_ms)
         commits.append(float(count))
         shutil.rmtree(target)
     report.add(Figure(name="a decision, p50", unit="ms", ours=p50))
     report.add(Figure(name="a decision, p99", unit="ms", ours=p99, at_most=COMMIT_MS_MAX))
+    report.add(Figure(name="two fsyncs and a link by themselves, p99", unit="ms", ours=bare_p99))
     report.add(Figure(name=f"decisions of {AT_ONCE} that wait at once", unit="/s", ours=rates))
     report.add(
         Figure(name=f"death of the leader of {PARTITIONS} partitions", unit="ms", ours=deaths)

@@ -182,7 +182,7 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": side.bootstrap})
     config = {name.replace("_", "."): str(value) for name, value in settings.items()}
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
-    admin.create_topics([new])[topic].result(30)
+    admin.create_topics([new])[topic].result(120)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic]

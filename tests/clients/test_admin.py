@@ -41,7 +41,7 @@ def produce(broker: BrokerProcess, topic: str, count: int, partition: int = 0) -
 
     for number in range(count):
         producer.produce(topic, str(number).encode(), partition=partition, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     assert not failed
 
 
@@ -74,13 +74,13 @@ def earliest(admin: AdminClient, topic: str, partition: int = 0) -> int:
     asked = admin.list_offsets(
         {place: OffsetSpec.earliest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
     )
-    offset: int = asked[place].result(20).offset
+    offset: int = asked[place].result(120).offset
     return offset
 
 
 def setting(admin: AdminClient, kind: ResourceType, name: str, key: str) -> ConfigEntry:
     resource = ConfigResource(kind, name)
-    entries: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(20)
+    entries: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(120)
     return entries[key]
 
 
@@ -94,7 +94,7 @@ def change(
 ) -> None:
     entry = ConfigEntry(key, value, incremental_operation=operation)
     resource = ConfigResource(kind, name, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def test_more_partitions_take_records(
@@ -102,13 +102,13 @@ def test_more_partitions_take_records(
 ) -> None:
     create_topic(broker.bootstrap, topic, partitions=1)
     produce(broker, topic, 3)
-    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(120)
     assert len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == 4
     produce(broker, topic, 2, partition=3)
     assert consume(broker, topic, 2, partition=3) == [b"0", b"1"]
     assert consume(broker, topic, 3) == [b"0", b"1", b"2"]
     with pytest.raises(KafkaException) as caught:
-        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(120)
     assert caught.value.args[0].code() == KafkaError.INVALID_PARTITIONS
 
 
@@ -118,13 +118,13 @@ def test_deleted_records_are_gone_for_every_reader(
     create_topic(broker.bootstrap, topic)
     produce(broker, topic, 10)
     place = TopicPartition(topic, 0, 6)
-    deleted = admin.delete_records([place])[place].result(20)
+    deleted = admin.delete_records([place])[place].result(120)
     assert deleted.low_watermark == 6
     assert earliest(admin, topic) == 6
     assert consume(broker, topic, 4) == [b"6", b"7", b"8", b"9"]
     beyond = TopicPartition(topic, 0, 11)
     with pytest.raises(KafkaException) as caught:
-        admin.delete_records([beyond])[beyond].result(20)
+        admin.delete_records([beyond])[beyond].result(120)
     assert caught.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
 
 
@@ -177,6 +177,6 @@ def test_what_a_broker_gives_its_topics_changes_while_it_runs(
 def test_no_leader_has_to_be_elected(broker: BrokerProcess, topic: str, admin: AdminClient) -> None:
     create_topic(broker.bootstrap, topic)
     place = TopicPartition(topic, 0)
-    result = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)
+    result = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(120)
     error = result[place]
     assert error.code() == KafkaError.ELECTION_NOT_NEEDED

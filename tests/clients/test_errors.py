@@ -11,7 +11,7 @@ from tests.processes import BrokerProcess
 def created(broker: BrokerProcess, topic: NewTopic) -> KafkaError:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     with pytest.raises(KafkaException) as caught:
-        admin.create_topics([topic])[topic.topic].result(20)
+        admin.create_topics([topic])[topic.topic].result(120)
     error: KafkaError = caught.value.args[0]
     return error
 
@@ -45,24 +45,24 @@ def test_a_record_that_is_too_large(broker: BrokerProcess, topic: str) -> None:
     heard: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, b"x" * 5000, on_delivery=lambda error, _message: heard.append(error))
-    producer.flush(20)
+    producer.flush(120)
     assert [error.code() for error in heard] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
 def test_a_topic_that_was_deleted(broker: BrokerProcess, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(120)
     assert topic not in admin.list_topics(timeout=10).topics
     with pytest.raises(KafkaException) as caught:
-        admin.delete_topics([topic])[topic].result(20)
+        admin.delete_topics([topic])[topic].result(120)
     assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     create_topic(broker.bootstrap, topic)
 
 
 def test_describe_the_cluster(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    cluster = admin.describe_cluster().result(20)
+    cluster = admin.describe_cluster().result(120)
     host, port = broker.bootstrap.split(":")
     assert [(node.host, node.port) for node in cluster.nodes] == [(host, int(port))]
     assert cluster.controller.id == cluster.nodes[0].id

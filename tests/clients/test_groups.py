@@ -51,7 +51,7 @@ def produce(bootstrap: str, topic: str, values: range) -> list[bytes]:
     written = [b"%d" % value for value in values]
     for value, data in zip(values, written, strict=True):
         producer.produce(topic, data, partition=value % PARTITIONS)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     return written
 
 
@@ -183,7 +183,7 @@ def static(groups: BrokerProcess, topic: str, instance: str) -> Member:
 def generation_of(groups: BrokerProcess, topic: str) -> set[str]:
     """The ids of the members, which change with every static member that comes back."""
     admin = AdminClient({"bootstrap.servers": groups.bootstrap})
-    described = admin.describe_consumer_groups([topic])[topic].result(20)
+    described = admin.describe_consumer_groups([topic])[topic].result(120)
     assert described.state is ConsumerGroupState.STABLE
     return {member.member_id for member in described.members}
 
@@ -301,7 +301,7 @@ def committed_raw(bootstrap: str, topic: str) -> int | None:
 
 def committed(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
     asked = [ConsumerGroupTopicPartitions(group)]
-    found = admin.list_consumer_group_offsets(asked)[group].result(20)
+    found = admin.list_consumer_group_offsets(asked)[group].result(120)
     return {(where.topic, where.partition): where.offset for where in found.topic_partitions}
 
 
@@ -310,9 +310,9 @@ def test_operators_see_and_set_offsets(groups: BrokerProcess, topic: str) -> Non
     produce(groups.bootstrap, topic, range(40))
     member = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(40)
     admin = AdminClient({"bootstrap.servers": groups.bootstrap})
-    listed = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(20)
+    listed = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(120)
     assert topic in {group.group_id for group in listed.valid} and not listed.errors
-    described = admin.describe_consumer_groups([topic])[topic].result(20)
+    described = admin.describe_consumer_groups([topic])[topic].result(120)
     assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, "range")
     (shown,) = described.members
     assert {where.partition for where in shown.assignment.topic_partitions} == set(
@@ -322,15 +322,15 @@ def test_operators_see_and_set_offsets(groups: BrokerProcess, topic: str) -> Non
     member.leave()
 
     moved = ConsumerGroupTopicPartitions(topic, [Where(topic, 0, 3)])
-    admin.alter_consumer_group_offsets([moved])[topic].result(20)
+    admin.alter_consumer_group_offsets([moved])[topic].result(120)
     assert committed(admin, topic)[topic, 0] == 3
     again = LibrdkafkaMember(groups.bootstrap, topic, topic).has_read(7)
     again.leave()
     assert {(partition, offset) for partition, offset, _ in again.read} == {
         (0, offset) for offset in range(3, 10)
     }
-    admin.delete_consumer_groups([topic])[topic].result(20)
-    assert topic not in {g.group_id for g in admin.list_consumer_groups().result(20).valid}
+    admin.delete_consumer_groups([topic])[topic].result(120)
+    assert topic not in {g.group_id for g in admin.list_consumer_groups().result(120).valid}
     assert set(committed(admin, topic).values()) <= {-1001}
 
 

@@ -73,7 +73,7 @@ def fill(broker: BrokerProcess, topic: str, numbers: range, partition: int) -> N
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 10})
     for number in numbers:
         producer.produce(topic, b"%d" % number, partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def read(consumer: Consumer, count: int) -> list[Message]:
@@ -196,7 +196,7 @@ def test_the_partition_of_a_key_is_that_of_javas_client(broker: BrokerProcess, t
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
     for key in (b"21", b"foobar", b"a-little-bit-long-string"):
         producer.produce(topic, b"v", key=key, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     # Java's murmur2 of these keys is known from Kafka's own tests: -973932308, -790332482, -985981536.
     hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     assert found == {key: (value & 0x7FFFFFFF) % 5 for key, value in hashes.items()}
@@ -213,7 +213,7 @@ def test_what_is_not_acknowledged_is_told_of(broker: BrokerProcess, topic: str) 
             partition=0,
             on_delivery=lambda error, _: told.append(error.code() if error else None),
         )
-        producer.flush(20)
+        producer.flush(120)
     assert told == [None, KafkaError.MSG_SIZE_TOO_LARGE, None]
     with pytest.raises(KafkaException) as caught:
         producer.produce(topic, b"x", partition=77)
@@ -236,7 +236,7 @@ def test_a_thousand_small_batches_of_an_idempotent_producer(
     for number in range(3_000):
         producer.produce(topic, b"%d" % number, partition=0)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     consumer = consumers()
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = read(consumer, 3_000)
@@ -254,7 +254,7 @@ def test_offsets_are_listed_by_what_is_asked_for(
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for time_ms in (1_000, 5_000, 3_000):
         producer.produce(topic, b"v", partition=0, timestamp=time_ms)
-        producer.flush(20)
+        producer.flush(120)
     place = TopicPartition(topic, 0)
     for spec, expected in (
         (OffsetSpec.earliest(), 0),
@@ -266,10 +266,10 @@ def test_offsets_are_listed_by_what_is_asked_for(
         asked = admin.list_offsets(
             {place: spec}, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10
         )
-        assert asked[place].result(20).offset == expected
+        assert asked[place].result(120).offset == expected
     missing = TopicPartition(topic, 9)
     with pytest.raises(KafkaException) as caught:
-        admin.list_offsets({missing: OffsetSpec.latest()})[missing].result(20)
+        admin.list_offsets({missing: OffsetSpec.latest()})[missing].result(120)
     assert caught.value.args[0].code() == KafkaError._NOENT  # it finds no leader to ask
 
 
@@ -277,7 +277,7 @@ def test_topics_are_described_by_name(
     broker: BrokerProcess, admin: AdminClient, topic: str
 ) -> None:
     create_topic(broker.bootstrap, topic, partitions=3)
-    told = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+    told = admin.describe_topics(TopicCollection([topic]))[topic].result(120)
     assert (told.name, told.is_internal, len(told.partitions)) == (topic, False, 3)
     for number, partition in enumerate(told.partitions):
         assert partition.id == number
@@ -285,7 +285,7 @@ def test_topics_are_described_by_name(
         assert [node.id for node in partition.replicas] == [1]
         assert [node.id for node in partition.isr] == [1]
     with pytest.raises(KafkaException) as caught:
-        admin.describe_topics(TopicCollection(["not-there"]))["not-there"].result(20)
+        admin.describe_topics(TopicCollection(["not-there"]))["not-there"].result(120)
     assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -293,7 +293,7 @@ def test_settings_of_a_broker_are_told_with_their_kind(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     resource = ConfigResource(ResourceType.BROKER, "1")
-    entries = admin.describe_configs([resource])[resource].result(20)
+    entries = admin.describe_configs([resource])[resource].result(120)
     assert entries["log.dirs"].value == str(broker.data)
     assert entries["log.dirs"].is_read_only
     assert not entries["log.retention.ms"].is_read_only

@@ -19,4 +19,4 @@ def create_topic(
     new = NewTopic(
         topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings or {})
     )
-    admin.create_topics([new])[topic].result(20)
+    admin.create_topics([new])[topic].result(120)

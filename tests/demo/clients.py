@@ -38,7 +38,7 @@ def create_topic(bootstrap: str) -> None:
     }
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=settings)
-    admin.create_topics([topic])[TOPIC].result(30)
+    admin.create_topics([topic])[TOPIC].result(120)
 
 
 def produce(

@@ -10,7 +10,7 @@ from tests.demo.__main__ import empty_folder
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_demo_ends_by_itself(tmp_path: Path) -> None:
     words = [
         sys.executable,

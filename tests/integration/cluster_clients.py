@@ -61,7 +61,7 @@ class NumberedWriter:
         else:
             self.failed.append(str(error))
 
-    def wait_for(self, more: int, timeout_s: float = 60) -> None:
+    def wait_for(self, more: int, timeout_s: float = 120) -> None:
         """Wait until so many more are acknowledged, of whatever partitions."""
         wanted = len(self.acknowledged) + more
         wait_until(
@@ -70,7 +70,7 @@ class NumberedWriter:
             timeout_s=timeout_s,
         )
 
-    def wait_for_each(self, timeout_s: float = 60) -> None:
+    def wait_for_each(self, timeout_s: float = 120) -> None:
         """Wait until every partition has taken more."""
         begin = len(self.acknowledged)
 

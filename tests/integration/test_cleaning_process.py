@@ -52,7 +52,7 @@ def create(broker: BrokerProcess, name: str = TOPIC, **more: str) -> None:
     config = {**EAGER, **{key.replace("_", "."): value for key, value in more.items()}}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics([NewTopic(name, 1, 1, config=config)]).values():
-        future.result(10)
+        future.result(120)
 
 
 def alter(broker: BrokerProcess, topic: str, changes: dict[str, str | None]) -> None:
@@ -65,7 +65,7 @@ def alter(broker: BrokerProcess, topic: str, changes: dict[str, str | None]) -> 
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(120)
 
 
 def read(broker: BrokerProcess, topic: str = TOPIC) -> list[tuple[int, bytes, bytes | None]]:
@@ -151,7 +151,7 @@ def test_a_reader_gets_the_last_value_of_each_key(broker: BrokerProcess) -> None
             expected[key] = value
             producer.produce(TOPIC, value, key)
             producer.poll(0)
-        producer.flush(20)
+        producer.flush(120)
         steady.begin_transaction()
         commits = round_ % 3 > 0
         for index in range(20):
@@ -167,7 +167,7 @@ def test_a_reader_gets_the_last_value_of_each_key(broker: BrokerProcess) -> None
     left = {key: value for key, value in expected.items() if value is not None}
     # The marks of deleted keys are dropped by the run that follows the one which has given them their time.
     producer.produce(TOPIC, b"last", b"last")
-    producer.flush(20)
+    producer.flush(120)
     left[b"last"] = b"last"
     wait_until_clean(broker)
     found = read(broker)
@@ -186,7 +186,7 @@ def test_a_record_without_a_key_is_refused(broker: BrokerProcess) -> None:
     for codec in ("none", "gzip"):
         producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.codec": codec})
         producer.produce(TOPIC, b"value", on_delivery=lambda error, _: errors.append(error))
-        producer.flush(20)
+        producer.flush(120)
     assert [error.code() for error in errors] == [KafkaError.INVALID_RECORD] * 2
 
 
@@ -202,7 +202,7 @@ def test_a_child_that_dies_of_a_log_leaves_it_alone(broker: BrokerProcess) -> No
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for index in range(2000):
         producer.produce(TOPIC, os.urandom(100), b"%d" % (index % 10))
-    producer.flush(20)
+    producer.flush(120)
     wait_until("a child to be at work", lambda: bool(child_pids(broker)))
     pid = child_pids(broker)[0]
     name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
@@ -221,7 +221,7 @@ def test_a_child_that_dies_of_a_log_leaves_it_alone(broker: BrokerProcess) -> No
     broker.start()
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(TOPIC, b"", b"0")
-    producer.flush(20)
+    producer.flush(120)
     wait_until_clean(broker)
     assert len(read(broker)) == 10
     assert not list((broker.data / f"{TOPIC}-0").glob("*.cleaned"))

@@ -45,9 +45,9 @@ def play(folder: Path, rounds: int, seed: int, timeout_s: float) -> dict[str, An
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    found = play(tmp_path, 4, seed=1, timeout_s=280)
+    found = play(tmp_path, 4, seed=1, timeout_s=880)
     assert found["tried"] == {"kill": 1, "freeze": 1, "cut off": 1, "disk": 1}
     assert found["acknowledged"] > 1_000
 

@@ -150,18 +150,18 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.timeout(400)
 def test_the_services_work_together(machine: Machine) -> None:
     machine.start_s3()
-    wait_until("the S3 server", lambda: machine.is_healthy("s3"), timeout_s=30)
+    wait_until("the S3 server", lambda: machine.is_healthy("s3"))
     for service in BROKERS:
         machine.start_broker(service)
     for service in BROKERS:
-        wait_until(service, lambda name=service: machine.is_healthy(name), timeout_s=60)
+        wait_until(service, lambda name=service: machine.is_healthy(name))
     outside = ",".join(
         f"127.0.0.1:{machine.port(service, 19092 + number)}"
         for number, service in enumerate(BROKERS)
     )
     admin = AdminClient({"bootstrap.servers": outside})
     wait_until("three brokers", lambda: len(admin.list_topics(timeout=10).brokers) == 3)
-    admin.create_topics([NewTopic("orders", 3)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 3)])["orders"].result(120)
     replicas = admin.list_topics("orders", timeout=10).topics["orders"].partitions
     assert [sorted(each.replicas) for each in replicas.values()] == [[1, 2, 3]] * 3
     producer = Producer({"bootstrap.servers": outside, "enable.idempotence": True})

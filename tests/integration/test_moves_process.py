@@ -74,7 +74,7 @@ class Desk:
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         for future in admin.create_topics([NewTopic("t", 1, 1)]).values():
-            future.result(20)
+            future.result(120)
 
     def move(self, folder: Path) -> None:
         admin = kafka.KafkaAdminClient(bootstrap_servers=self.broker.bootstrap)

@@ -35,7 +35,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce(topic, b"%d" % number)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def consume_in_a_group(bootstrap: str, topic: str, group: str, count: int) -> None:

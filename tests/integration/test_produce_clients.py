@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes | None], **settings: 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **given})
     for value in values:
         producer.produce(topic, value, key=b"k", partition=0, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     return offsets
 
 
@@ -84,7 +84,7 @@ def test_kafka_python_with_every_codec(broker: BrokerProcess, codec: str) -> Non
         linger_ms=2,
     )
     sent = [producer.send(topic, b"v" * i, key=b"k", partition=0) for i in range(100)]
-    producer.flush(20)
+    producer.flush(120)
     assert [each.get(10).offset for each in sent] == list(range(100))
     producer.close()
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, consumer_timeout_ms=10_000)
@@ -115,7 +115,7 @@ def test_a_record_that_is_too_large_is_refused_and_the_next_is_not(broker: Broke
         producer.produce(
             "large", b"v" * size, partition=0, on_delivery=lambda e, m: errors.append(e)
         )
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
     assert [error.code() if error else None for error in errors] == [
         KafkaError.MSG_SIZE_TOO_LARGE,
         None,

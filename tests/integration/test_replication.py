@@ -107,7 +107,7 @@ class Watcher:
 
     def create(self) -> None:
         admin = AdminClient({"bootstrap.servers": self._brokers.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(120)
 
     def _partitions(self, node_id: int) -> list[Any]:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
@@ -134,7 +134,7 @@ class Watcher:
 
 
 def eventually(what: str, condition: Callable[[], bool]) -> None:
-    wait_until(what, condition, timeout_s=60)
+    wait_until(what, condition)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

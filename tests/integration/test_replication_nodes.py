@@ -139,7 +139,7 @@ async def test_a_new_replica_begins_behind_the_lake(tmp_path: Path) -> None:
         await create(cluster, 1, local_retention_bytes=1)
         await produce(cluster, 6, node_id=1, size=600_000)
         mine = log_of(cluster, 1)
-        await cluster.until("a lake", lambda: mine.local_log_start_offset > 0, timeout_s=60)
+        await cluster.until("a lake", lambda: mine.local_log_start_offset > 0)
         await reassign(cluster, 1, 2)
         await cluster.until("a follower", lambda: has_followed(cluster, 2, mine))
         theirs = log_of(cluster, 2)

@@ -62,7 +62,6 @@ def check(broker: BrokerProcess, feeder: Feeder) -> None:
         wait_until(
             "the segments to be told finished",
             lambda: not _fails(assert_segments_finished, broker.lake, TOPIC, partition, end),  # noqa: B023
-            timeout_s=10,
         )
         found = consume(broker.bootstrap, TOPIC, partition, end=max(acknowledged) + 1)
         assert found == acknowledged

@@ -42,13 +42,13 @@ def alter(broker: BrokerProcess, **changes: str) -> None:
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def log_start(broker: BrokerProcess) -> int:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     partition = TopicPartition(TOPIC, 0)
-    found = admin.list_offsets({partition: OffsetSpec.earliest()})[partition].result(20)
+    found = admin.list_offsets({partition: OffsetSpec.earliest()})[partition].result(120)
     return int(found.offset)
 
 

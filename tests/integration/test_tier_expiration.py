@@ -53,7 +53,7 @@ def alter(broker: BrokerProcess, **config: object) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def fresh(count: int, *, start: int = 0) -> list[Row]:

@@ -54,7 +54,7 @@ def earliest(bootstrap: str) -> int:
 def delete_records(bootstrap: str, offset: int) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     place = TopicPartition(TOPIC, 0, offset)
-    deleted: int = admin.delete_records([place])[place].result(20).low_watermark
+    deleted: int = admin.delete_records([place])[place].result(120).low_watermark
     return deleted
 
 

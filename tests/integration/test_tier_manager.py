@@ -69,7 +69,7 @@ def test_with_a_lag_the_table_is_fresh_without_a_roll(start: object) -> None:
         feeder.send(rows(20, start=number * 20))
         feeder.flush()
         end = number * 20 + 19
-        wait_until("the rows", lambda: tiered_end(broker.lake, "fresh", 0) == end, timeout_s=10)  # noqa: B023
+        wait_until("the rows", lambda: tiered_end(broker.lake, "fresh", 0) == end)  # noqa: B023
     assert_table_holds(broker.lake, "fresh", feeder.acknowledged)
     # Rolls in between: what was copied out of the active segment is not copied again.
     feeder.send(rows(4_000, start=60))
@@ -88,10 +88,10 @@ def test_an_idle_worker_ends_and_comes_back(start: object) -> None:
     feeder.send(rows(2_500))
     feeder.flush()
     wait_until("a copy", lambda: tiered_end(broker.lake, "idle", 0) > 0, every_s=0.2)
-    wait_until("no worker", lambda: not workers(broker), timeout_s=10)
+    wait_until("no worker", lambda: not workers(broker))
     assert consume(broker.bootstrap, "idle", 0, end=2_500) == feeder.acknowledged.partition(0)
     assert workers(broker)
-    wait_until("no worker again", lambda: not workers(broker), timeout_s=10)
+    wait_until("no worker again", lambda: not workers(broker))
     assert "died" not in log_text(broker)
 
 
@@ -102,7 +102,7 @@ def test_a_killed_broker_leaves_no_orphan(start: object) -> None:
     wait_until("a worker", lambda: bool(workers(broker)))
     (worker,) = workers(broker)
     broker.kill()
-    wait_until("the worker to end", lambda: not alive(worker), timeout_s=5)
+    wait_until("the worker to end", lambda: not alive(worker))
 
 
 def test_a_consumer_goes_on_over_the_worker_s_death(start: object) -> None:
@@ -159,7 +159,7 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
         assert_table_holds(broker.lake, "restart", feeder.acknowledged)
     # An attempt that the kill cut off stays STARTED; what is finished has no gap.
     end = tiered_end(broker.lake, "restart", 1)
-    wait_until("FINISHED", lambda: finished_end(broker.lake, "restart", 1) == end, timeout_s=10)
+    wait_until("FINISHED", lambda: finished_end(broker.lake, "restart", 1) == end)
     assert_segments_finished(broker.lake, "restart", 1, end)
     assert consume(broker.bootstrap, "restart", 1, end=3_500) == {
         offset: row for offset, row in feeder.acknowledged.partition(1).items() if offset < 3_500

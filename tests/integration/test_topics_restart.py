@@ -26,7 +26,7 @@ def topics_of(bootstrap: str) -> dict[str, tuple[bytes, int]]:
 def create(broker: BrokerProcess, *topics: NewTopic) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics(list(topics)).values():
-        future.result(30)
+        future.result(120)
     return admin
 
 
@@ -39,7 +39,7 @@ def test_topics_are_read_back(tmp_path: Path, clean: bool) -> None:
             NewTopic("b", 1, 1),
             NewTopic("c", 2, 1),
         )
-        admin.delete_topics(["b"])["b"].result(10)
+        admin.delete_topics(["b"])["b"].result(120)
         before = topics_of(broker.bootstrap)
         assert {name: count for name, (_, count) in before.items()} == {"a": 3, "c": 2}
         assert (broker.stop() if clean else broker.kill()) is not None
@@ -47,7 +47,7 @@ def test_topics_are_read_back(tmp_path: Path, clean: bool) -> None:
         assert topics_of(broker.bootstrap) == before
         resource = ConfigResource(ResourceType.TOPIC, "a")
         (future,) = admin.describe_configs([resource]).values()
-        assert future.result(10)["retention.ms"].value == "12345"
+        assert future.result(120)["retention.ms"].value == "12345"
         folders = {path.name for path in broker.data.iterdir() if path.is_dir()}
         assert {"a-0", "a-1", "a-2", "c-0", "c-1"} <= folders
         assert "b-0" not in folders

@@ -64,12 +64,12 @@ def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **confi
         replication_factor=1,
         config={name.replace("_", "."): str(value) for name, value in config.items()},
     )
-    admin.create_topics([new])[topic].result(20)
+    admin.create_topics([new])[topic].result(120)
 
 
 def delete_topic(broker: BrokerProcess, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(120)
 
 
 def rows(count: int, *, size: int = 1000, start: int = 0) -> list[Row]:
@@ -131,7 +131,7 @@ class Feeder:
 
         return delivered
 
-    def flush(self, timeout_s: float = 30.0) -> None:
+    def flush(self, timeout_s: float = 120.0) -> None:
         left = self._producer.flush(timeout_s)
         assert left == 0, f"{left} records are not acknowledged"
         assert self.acknowledged.failures == []
@@ -144,7 +144,7 @@ def consume(
     *,
     start: int = 0,
     end: int,
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
     **settings: object,
 ) -> dict[int, Row]:
     """The records of offsets [start, end) as a client reads them."""

@@ -229,21 +229,21 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
     with cluster(tmp_path, 3, settings) as brokers:
         store = open_store(uri)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(120)
         producer = Producer(
             {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "linger.ms": 20}
         )
         produce(producer, values[:COUNT])
-        wait_until("the lake has all", lambda: _tiered_end(store) == COUNT - 1, timeout_s=60)
+        wait_until("the lake has all", lambda: _tiered_end(store) == COUNT - 1)
         leader = leader_and_isr(admin)[0]
         first_segment = brokers[leader].data / "orders-0" / f"{0:020d}.log"
-        wait_until("its first segment to go", lambda: not first_segment.exists(), timeout_s=60)
+        wait_until("its first segment to go", lambda: not first_segment.exists())
         brokers[leader].kill()
         produce(producer, values[COUNT:])
         end = len(values) - 1
-        wait_until("the lake has the rest", lambda: _tiered_end(store) == end, timeout_s=60)
+        wait_until("the lake has the rest", lambda: _tiered_end(store) == end)
         brokers.start()
-        wait_until("all are in sync", lambda: len(leader_and_isr(admin)[1]) == 3, timeout_s=60)
+        wait_until("all are in sync", lambda: len(leader_and_isr(admin)[1]) == 3)
         assert consumed(brokers.bootstrap, len(values)) == values
     assert min(way.counts.values()) > 0, way.counts
     way.judge = first(0, Fault())

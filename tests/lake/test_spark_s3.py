@@ -46,7 +46,7 @@ def test_spark_reads_a_topics_table_over_s3a_and_the_topic_by_our_source(
         running_broker(tmp_path, settings) as broker,
     ):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(30)
+        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(120)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 20})
         for value in values:
             producer.produce("orders", value=value)

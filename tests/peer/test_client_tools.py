@@ -31,7 +31,7 @@ def committed(tools: Tools, group: str) -> dict[tuple[str, int], int]:
     """The offsets of a group, as librdkafka hears of them."""
     admin = AdminClient({"bootstrap.servers": tools.broker.bootstrap})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-    places = asked[group].result(20).topic_partitions
+    places = asked[group].result(120).topic_partitions
     return {(place.topic, place.partition): place.offset for place in places}
 
 
@@ -39,7 +39,7 @@ def fill(tools: Tools, topic: str, count: int, partitions: int = 1) -> None:
     producer = Producer({"bootstrap.servers": tools.broker.bootstrap})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.mark.parametrize("acks", ["1", "-1"])
@@ -129,7 +129,7 @@ def test_transactions_command_sees_and_ends_what_hangs(tools: Tools) -> None:
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(topic, b"open", partition=1)
-    producer.flush(20)
+    producer.flush(120)
 
     def run(*words: str) -> list[list[str]]:
         # This tool takes its options before the word that says what to do.

@@ -110,7 +110,7 @@ def kafka(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
             "segment.bytes": str(SEGMENT_BYTES),
         }
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(120)
         fill(server.bootstrap)
         yield server
     finally:
@@ -132,9 +132,9 @@ def fill(bootstrap: str) -> None:
         for _ in range(700):
             value = None if random.random() < 0.1 else random.randbytes(200)
             producer.produce(TOPIC, value, b"%d" % random.randrange(900))
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         idempotent.produce(TOPIC, b"%d" % round_, b"i%d" % (round_ % 5))
-        assert idempotent.flush(30) == 0
+        assert idempotent.flush(120) == 0
         teller.begin_transaction()
         for index in range(10):
             teller.produce(TOPIC, b"%d" % round_, b"t%d" % index)
@@ -176,7 +176,7 @@ def test_both_cleaners_leave_the_same(kafka_jars: Path, kafka: ApacheKafka, tmp_
     )
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(120)
     checkpoint = kafka.data / "cleaner-offset-checkpoint"
     wait_until(
         "Apache Kafka to clean the log",

@@ -204,7 +204,7 @@ def produce(bootstrap: str, topic: str, values: range) -> None:
         producer.produce(topic, b"%d" % value, b"key", partition=0)
         if value % 100 == 0:
             producer.flush()
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def produce_transactions(bootstrap: str, topic: str) -> None:
@@ -248,7 +248,7 @@ def peer(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
     settings = {"segment.bytes": str(1 << 20), "index.interval.bytes": "500"}
     topics = [NewTopic(name, 1, 1, config=settings) for name in ("plain", "pay")]
     for created in admin.create_topics(topics).values():
-        created.result(30)
+        created.result(120)
     produce(peer.bootstrap, "plain", range(1000))
     produce_transactions(peer.bootstrap, "pay")
     yield peer

@@ -51,7 +51,7 @@ def _produce(bootstrap: str) -> None:
                 timestamp=T0_MS + n,
                 headers=headers if n % 2 else None,
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
 
 def _transact(bootstrap: str) -> None:
@@ -72,7 +72,7 @@ def _transact(bootstrap: str) -> None:
         for n in range(6):
             for name, producer in ((b"one", one), (b"two", two), (b"plain", plain)):
                 producer.produce(TRANSACTIONS, value=b"%s-%d-%d" % (name, turn, n), partition=0)
-                assert producer.flush(30) == 0
+                assert producer.flush(120) == 0
         (one.commit_transaction if turn % 2 else one.abort_transaction)(30)
         (two.abort_transaction if turn % 3 else two.commit_transaction)(30)
 

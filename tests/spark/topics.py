@@ -37,18 +37,18 @@ class Topic:
         wanted = {"segment.bytes": SEGMENT_BYTES, "retention.ms": -1, **settings}
         new = NewTopic(self.name, partitions, 1, config={k: str(v) for k, v in wanted.items()})
         admin = self._admin()
-        admin.create_topics([new])[self.name].result(20)
+        admin.create_topics([new])[self.name].result(120)
         return self
 
     def delete(self) -> None:
         admin = self._admin()
-        admin.delete_topics([self.name])[self.name].result(20)
+        admin.delete_topics([self.name])[self.name].result(120)
         self.rows.clear()
 
     def grow(self, partitions: int) -> None:
         new = NewPartitions(self.name, partitions)
         admin = self._admin()
-        admin.create_partitions([new])[self.name].result(20)
+        admin.create_partitions([new])[self.name].result(120)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
@@ -98,7 +98,7 @@ class Topic:
                 on_delivery=partial(acknowledged, sent),
             )
             made.poll(0)
-        assert made.flush(30) == 0
+        assert made.flush(120) == 0
         assert not failures, failures[:3]
         return self
 
@@ -116,7 +116,7 @@ class Topic:
             end = (snapshot.tiered_end(partition) or -1) + 1
             return end >= least
 
-        wait_until(f"{topic_table(self.name)} to hold {least} offsets", tiered, timeout_s=60)
+        wait_until(f"{topic_table(self.name)} to hold {least} offsets", tiered)
         return end
 
     # -- reading --------------------------------------------------------------------------------
