@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
@@ -24,7 +24,7 @@ from tests.integration.tier_broker import (
     rows,
     tiered_end,
 )
-from tests.processes import BrokerProcess, wait_until
+from tests.processes import BrokerCluster, BrokerProcess, wait_until
 
 TOPIC, UNTIERED, GROUP = "orders", "prices", "billing"
 SETTINGS = {
@@ -181,3 +181,65 @@ def test_a_lake_without_a_cluster_is_refused(broker: BrokerProcess) -> None:
     assert done.stderr.strip().endswith("holds no cluster: nothing to restore")
     assert not broker.data.exists()
     assert not list(broker.lake.rglob("*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS,
+        "remote.log.storage.system.enable": "true",
+        "offsets.topic.replication.factor": 3,
+        "default.replication.factor": 3,
+        "min.insync.replicas": 2,
+    }
+    brokers = BrokerCluster(tmp_path, 3, settings)
+    try:
+        brokers.start()
+        lake = tmp_path / "lake"
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        for topic, factor in ((TOPIC, 3), ("alone", 1)):
+            admin.create_topics([NewTopic(topic, 3, factor)])[topic].result(60)
+        feeders = [Feeder(brokers.bootstrap, topic) for topic in (TOPIC, "alone")]
+        for feeder in feeders:
+            for partition in range(3):
+                feeder.send(rows(200), partition)
+            feeder.flush(60)
+        commit(brokers[1], TOPIC, 150)
+        for topic in (TOPIC, "alone"):
+            for partition in range(3):
+                wait_until(
+                    f"{topic}-{partition} to be tiered",
+                    lambda t=topic, p=partition: tiered_end(lake, t, p) == 199,
+                    timeout_s=120,
+                )
+        wait_for_notes(lake, {TOPIC: 150}, {TOPIC: 200, "alone": 200})
+        for each in brokers.brokers.values():
+            each.kill()
+            shutil.rmtree(each.data)
+        said = ""
+        for each in brokers.brokers.values():
+            done = restore(each)
+            assert done.returncode == 0, done.stderr
+            said += done.stdout
+        # Each partition came back once, with the first broker that has a replica of it.
+        assert said.count("offsets 0 to 199; nothing is known to be lost") == 6
+        assert said.count("groups: 1 with 1 committed offsets") == 1
+        brokers.start()
+        assert committed(brokers[2], TOPIC).offset == 150
+        for feeder in feeders:
+            for partition in range(3):
+                feeder.send(rows(50, start=200), partition)
+            feeder.flush(120)
+            acknowledged = feeder.acknowledged
+            for partition in range(3):
+                assert sorted(acknowledged.partition(partition)) == list(range(250))
+                wait_until(
+                    f"the rest of {feeder.topic}-{partition}",
+                    lambda t=feeder.topic, p=partition: tiered_end(lake, t, p) == 249,
+                    timeout_s=120,
+                )
+            assert_table_holds(lake, feeder.topic, acknowledged)
+    finally:
+        for each in brokers.brokers.values():
+            each.kill()
