@@ -7,7 +7,7 @@ bytes before the next one.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -46,11 +46,16 @@ class DeltaMetadata:
         crash_points: CrashPoints,
         *,
         clock: LogClock | None = None,
+        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemLogClock()
         self._upkeep = Upkeep(
-            store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
+            store,
+            crash_points,
+            self._clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
         )
         self._events = RemoteLogEvents(store, clock=self._clock)
         self._open: Segments | None = None

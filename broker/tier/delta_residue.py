@@ -11,6 +11,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kafka_ds.lake.names import RESIDUE, topic_table
@@ -64,17 +65,19 @@ class ResidueFiles:
         tiered_end: int,
     ) -> list[ResiduePiece]:
         """The batches that hold offsets of [start_offset, last_offset], by offset."""
-        with self._lock:
-            listing = self._listing(topic, partition, last_offset, tiered_end)
-            found: dict[int, ResiduePiece] = {}
-            for residue in self._covering(listing, topic_id, start_offset, last_offset):
-                for place in residue.header.find(start_offset, last_offset):
-                    data = residue.batch(place)
-                    if place.kind == "undecodable" and not _is_batch(data, place):
-                        continue
-                    found[place.base_offset] = ResiduePiece(
-                        place.base_offset, place.last_offset, data
-                    )
+        for is_last in (False, True):
+            with self._lock:
+                listing = self._listing(topic, partition, last_offset, tiered_end)
+                covering = self._covering(listing, topic_id, start_offset, last_offset)
+                try:
+                    found = _pieces(covering, start_offset, last_offset)
+                    break
+                except FileNotFoundError:
+                    # Of an attempt that lost, and taken out since: the winner's says the same.
+                    self._listings.pop((topic, partition), None)
+                    self._open.clear()
+                    if is_last:
+                        raise
         return [found[base] for base in sorted(found)]
 
     def holding(
@@ -172,6 +175,20 @@ class ResidueFiles:
         while len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)
         return residue
+
+
+def _pieces(
+    covering: Iterable[Residue], start_offset: int, last_offset: int
+) -> dict[int, ResiduePiece]:
+    """The batches that hold offsets of [start_offset, last_offset], by base offset."""
+    found: dict[int, ResiduePiece] = {}
+    for residue in covering:
+        for place in residue.header.find(start_offset, last_offset):
+            data = residue.batch(place)
+            if place.kind == "undecodable" and not _is_batch(data, place):
+                continue
+            found[place.base_offset] = ResiduePiece(place.base_offset, place.last_offset, data)
+    return found
 
 
 def _is_batch(data: bytes, place: BatchPlace) -> bool:

@@ -7,7 +7,7 @@ committed again with the same bytes before anything else happens to that table.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -74,6 +74,7 @@ class DeltaStorage:
         *,
         clock: LogClock | None = None,
         cache: DiskCache | None = None,
+        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -92,7 +93,11 @@ class DeltaStorage:
         )
         self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
         self._upkeep = Upkeep(
-            store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
+            store,
+            crash_points,
+            self._clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
         )
         self.layout = LayoutKeeper(
             store,

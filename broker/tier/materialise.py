@@ -60,10 +60,16 @@ class Materialiser:
         settings: TierSettings,
         crash_points: CrashPoints,
         delete_topic: Callable[[str, bytes], None],
+        *,
+        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._store = store
         self._upkeep = Upkeep(
-            store, crash_points, SystemLogClock(), interval=settings.lake_checkpoint_interval
+            store,
+            crash_points,
+            SystemLogClock(),
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
         )
         self._crash_points = crash_points
         self._delete_topic = delete_topic

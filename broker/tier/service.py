@@ -19,6 +19,7 @@ from broker.tier.expiration import Retention
 from broker.tier.materialise import Materialiser
 from broker.tier.messages import CopyRequest
 from broker.tier.notes import rows_of
+from broker.tier.orphans import Orphans
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
@@ -45,10 +46,15 @@ class Service:
         self._touched: set[str] = set()
         self._complaints_told = 0
         self._cache = _open_cache(settings)
-        self._storage = DeltaStorage(self._store, settings, crash_points, cache=self._cache)
-        self._metadata = DeltaMetadata(self._store, settings, crash_points)
+        self._clock = SystemLogClock()
+        self._orphans = Orphans(self._store, self._clock)
+        due = self._orphans.are_due_in
+        self._storage = DeltaStorage(
+            self._store, settings, crash_points, cache=self._cache, checkpointed=due
+        )
+        self._metadata = DeltaMetadata(self._store, settings, crash_points, checkpointed=due)
         self._materialiser = Materialiser(
-            self._store, settings, crash_points, self._storage.delete_topic
+            self._store, settings, crash_points, self._storage.delete_topic, checkpointed=due
         )
         self._copier = Copier(
             self._storage,
@@ -59,11 +65,14 @@ class Service:
         )
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
         self._node_id = settings.node_id
-        self._clock = SystemLogClock()
         self._offsets = OffsetsTable(self._store, clock=self._clock)
         self._offsets_noted = False
         self._offsets_upkeep = Upkeep(
-            self._store, crash_points, self._clock, interval=settings.lake_checkpoint_interval
+            self._store,
+            crash_points,
+            self._clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=due,
         )
 
     def writing(self) -> dict[str, Operation]:
@@ -93,6 +102,13 @@ class Service:
     def maintaining(self) -> dict[str, Operation]:
         """Operations on the tables that may take their time: nobody waits for them."""
         return {"lay_out": self._lay_out}
+
+    def at_leisure(self) -> None:
+        """What nobody waits for; done by the thread that maintains."""
+        try:
+            self._orphans.take_out()
+        except (CommitError, Conflict, *STORE_ERRORS) as error:
+            log.warning("orphans are left for a day: %s", error)
 
     def _lay_out(self, request: Header) -> Answer:
         place = Place.of(request)

@@ -1,16 +1,15 @@
-"""Shell: the upkeep of the tier's tables: checkpoints, the log's clean-up, and orphans once a day.
+"""Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
 
 Rules of this file: whether anything is due is two small reads; all else is `kafka_ds.lake.maintenance`, whose library
-is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Orphans are
-the files of attempts that lost and died; those in the residue folder are left, as their names alone do not say
-whose they are. A crash may have torn the newest checkpoint, with which other engines cannot open the table: it is
-looked at once in a worker's life.
+is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Whoever looks
+for orphans is told of each checkpoint, and does it elsewhere. A crash may have torn the newest checkpoint, with which
+other engines cannot open the table: it is looked at once in a worker's life.
 """
 
 import logging
+from collections.abc import Callable
 
 from broker.tier.crash_points import CrashPoints
-from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.checkpoint import is_torn
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.store import Store
@@ -22,13 +21,20 @@ class Upkeep:
     """Looks after tables, each in its turn. One thread."""
 
     def __init__(
-        self, store: Store, crash_points: CrashPoints, clock: LogClock, *, interval: int
+        self,
+        store: Store,
+        crash_points: CrashPoints,
+        clock: LogClock,
+        *,
+        interval: int,
+        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
+        """`checkpointed` is told the folder of each table that got a checkpoint."""
         self._store = store
         self._crash_points = crash_points
         self._clock = clock
         self._interval = interval
-        self._vacuumed_ms: dict[str, int] = {}
+        self._checkpointed = checkpointed
         self._checked: set[str] = set()
 
     def look_after(self, folder: str, *, keep_from: int | None = None) -> None:
@@ -40,23 +46,19 @@ class Upkeep:
             self._checked.add(folder)
         if latest - (table.last_checkpoint() or 0) < self._interval:
             return
-        from kafka_ds.lake.maintenance import maintain, vacuum
+        from kafka_ds.lake.maintenance import maintain
 
         now_ms = self._clock.wall_ms()
         self._crash_points.at("before_checkpoint")
         done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=keep_from)
         self._crash_points.at("after_checkpoint")
-        orphans: list[str] = []
-        if now_ms - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
-            self._vacuumed_ms[folder] = now_ms
-            orphans = vacuum(table, now_ms=now_ms)
         log.info(
-            "%s: checkpoint of version %s, %d files of its log and %d orphans cleaned up",
+            "%s: checkpoint of version %s, %d files of its log cleaned up",
             folder,
             done.checkpoint_version,
             done.log_files_deleted,
-            len(orphans),
         )
+        self._checkpointed(folder)
 
     def _drop_torn(self, table: DeltaLog) -> None:
         checkpoints = table.listing(start=table.last_checkpoint() or 0).checkpoints

@@ -46,21 +46,24 @@ class Worker:
         reading: dict[str, Operation],
         maintaining: dict[str, Operation] | None = None,
         afterwards: Callable[[], None],
+        at_leisure: Callable[[], None] = lambda: None,
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
     ) -> None:
         self._channel = channel
         maintaining = maintaining or {}
         self._operations = {**writing, **reading, **maintaining}
-        self._writes: queue.SimpleQueue[Header] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[Header] = queue.SimpleQueue()
-        self._maintenance: queue.SimpleQueue[Header] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        self._maintenance: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        """None: nothing was asked, but there may be something to tidy up."""
         self._queues = {
             **dict.fromkeys(writing, self._writes),
             **dict.fromkeys(reading, self._reads),
             **dict.fromkeys(maintaining, self._maintenance),
         }
         self._afterwards = afterwards
+        self._at_leisure = at_leisure
         self._reader_threads = reader_threads
         self._reader_niceness = reader_niceness
         self._trimmer = Trimmer()
@@ -79,7 +82,7 @@ class Worker:
             header, _ = received
             self._queues[header["op"]].put(header)
 
-    def _thread(self, source: "queue.SimpleQueue[Header]", niceness: int) -> None:
+    def _thread(self, source: "queue.SimpleQueue[Header | None]", niceness: int) -> None:
         def work() -> None:
             # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
             with contextlib.suppress(OSError, AttributeError):
@@ -87,18 +90,25 @@ class Worker:
                 if niceness == COPY_NICENESS:
                     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             while True:
-                self._serve(source.get())
+                request = source.get()
+                if request is None:
+                    self._look_after(self._at_leisure)
+                else:
+                    self._serve(request)
                 if source is self._writes and source.empty():
-                    self._look_after()
+                    self._look_after(self._afterwards)
+                    if self._maintenance.empty():
+                        self._maintenance.put(None)
                 with self._trimming:
                     self._trimmer.look()
 
         threading.Thread(target=work, daemon=True).start()
 
-    def _look_after(self) -> None:
+    @staticmethod
+    def _look_after(work: Callable[[], None]) -> None:
         """Upkeep, whose failure is nobody's answer: it is tried again after the next write."""
         try:
-            self._afterwards()
+            work()
         except Exception:
             log.exception("upkeep of the tables failed")
 
@@ -141,6 +151,7 @@ def main(arguments: Sequence[str]) -> None:
         reading=service.reading(),
         maintaining=service.maintaining(),
         afterwards=service.afterwards,
+        at_leisure=service.at_leisure,
         reader_threads=settings.remote_log_reader_threads,
     )
     serve(worker)

@@ -34,6 +34,7 @@ from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 EVENTS_KIND = "remote-log-metadata"
 OPERATION = "TIER EVENTS"
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED.name
 
 
 class RemoteLogEvents:
@@ -198,6 +199,20 @@ def _row(event: RemoteLogSegment) -> dict[str, Any]:
         "files": list(event.files),
         "residue": event.residue,
     }
+
+
+def residue_of_segments(store: Store, topic: str) -> set[str]:
+    """The residue files of a topic's segments that ever were FINISHED, relative to its table."""
+    snapshot = TableSnapshot(DeltaLog(store, REMOTE_LOG_METADATA))
+    snapshot.read()
+    found: set[str] = set()
+    for path in snapshot.files:
+        source = pa.BufferReader(store.read(path))
+        rows = pq.read_table(source, columns=["topic", "state", "residue"], use_threads=False)
+        for row in rows.to_pylist():
+            if row["topic"] == topic and row["state"] != STARTED and row["residue"]:
+                found.add(row["residue"])
+    return found
 
 
 def _read(store: Store, path: str) -> pa.Table:

@@ -6,7 +6,7 @@ Rules of this file:
   since then can still be read, and no writer of ours sleeps so long unnoticed (see `log`).
 - A vacuum is announced by a commit before anything goes: whoever commits after it has read it, and gives up
   files that are old enough to be among the orphans (see `attempt`).
-- Whose folder begins with an underscore is touched only where the caller says what of it is alive.
+- Whose folder begins with an underscore is touched only where the caller says what of it may go.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from kafka_ds.lake.actions import DAY_MS, LOG_RETENTION_MS_MIN, interval_ms
+from kafka_ds.lake.actions import DAY_MS, LOG_RETENTION_MS_MIN, decode_actions, interval_ms
 from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.checkpoint import is_torn, read_checkpoint
 from kafka_ds.lake.log import DeltaLog
@@ -174,16 +174,16 @@ def vacuum(
     *,
     now_ms: int,
     older_than_ms: int = ORPHAN_AGE_MS,
-    live_residue: Collection[str] | None = None,
+    lost_residue: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[str]:
     """Delete the files that no version since the horizon refers to; gives their paths.
 
-    `live_residue` are the residue files that are referred to elsewhere; None leaves all of them.
+    `lost_residue` are the residue files that may go, which no version says: all others are left.
     """
     if older_than_ms < ORPHAN_AGE_MS_MIN:
         raise ValueError(f"older_than_ms={older_than_ms}: orphans live a day at least")
-    found = _orphans(log, now_ms - older_than_ms, live_residue)
+    found = _orphans(log, now_ms - older_than_ms, lost_residue)
     if dry_run or not found:
         return found
     snapshot = TableSnapshot(log)
@@ -191,13 +191,13 @@ def vacuum(
     announcement = PlainChange("VACUUM START", info={"olderThanMs": older_than_ms})
     log.commit(log.begin(announcement), read_version=snapshot.version)
     # Once more: what was committed before the announcement is no orphan.
-    found = _orphans(log, now_ms - older_than_ms, live_residue)
+    found = _orphans(log, now_ms - older_than_ms, lost_residue)
     for path in found:
         log.store.delete(path)
     return found
 
 
-def _orphans(log: DeltaLog, horizon_ms: int, live_residue: Collection[str] | None) -> list[str]:
+def _orphans(log: DeltaLog, horizon_ms: int, lost_residue: Collection[str]) -> list[str]:
     snapshot = TableSnapshot(log)
     snapshot.read()
     alive = set(snapshot.files) | _removed_since(log, horizon_ms)
@@ -209,16 +209,16 @@ def _orphans(log: DeltaLog, horizon_ms: int, live_residue: Collection[str] | Non
         if entry.modified_ms < horizon_ms
         and entry.path not in alive
         and entry.path.rpartition("/")[2] not in names
-        and _may_go(entry.path.removeprefix(f"{log.table}/"), entry.path, live_residue)
+        and _may_go(entry.path.removeprefix(f"{log.table}/"), entry.path, lost_residue)
     ]
 
 
-def _may_go(name: str, path: str, live_residue: Collection[str] | None) -> bool:
+def _may_go(name: str, path: str, lost_residue: Collection[str]) -> bool:
     folder, _, last = name.rpartition("/")
     if last.startswith(".") and last.endswith(TEMPORARY_SUFFIX):
         return True
     if folder.split("/")[0] == RESIDUE:
-        return live_residue is not None and path not in live_residue
+        return path in lost_residue
     return not any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
@@ -230,7 +230,10 @@ def _removed_since(log: DeltaLog, horizon_ms: int) -> set[str]:
         version = version_of_commit(entry.path.removeprefix(f"{folder}/"))
         if version is None or entry.modified_ms < horizon_ms:
             continue
-        for action in log.read_version(version) or ():
+        body = log.store.read(entry.path)
+        if b'"remove"' not in body:
+            continue  # Most of a week's commits are adds: not worth the parsing.
+        for action in decode_actions(body, entry.path):
             if "remove" in action:
                 found.add(resolve_path(log.table, action["remove"]["path"]))
     return found

@@ -6,6 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.tier.crash_points import CrashPoints
+from broker.tier.orphans import Orphans, lost_residue
 from broker.tier.upkeep import Upkeep
 from kafka_ds.lake import maintenance
 from kafka_ds.lake.actions import remove_action
@@ -21,7 +22,7 @@ from kafka_ds.lake.maintenance import (
 )
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store import Entry, LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows
@@ -203,8 +204,8 @@ def test_a_vacuum_takes_old_orphans_alone(littered):
 
 
 def test_residue_goes_where_it_is_known_to_be_dead(littered):
-    live = {"topics/orders/_residue/partition=0/live.residue"}
-    found = vacuum(littered.log, now_ms=now_ms(), live_residue=live)
+    lost = {"topics/orders/_residue/partition=0/dead.residue"}
+    found = vacuum(littered.log, now_ms=now_ms(), lost_residue=lost)
     assert names(found) == sorted([*ORPHANS, "_residue/partition=0/dead.residue"])
     assert littered.log.store.size("topics/orders/_other/x") == 1
 
@@ -264,3 +265,40 @@ def test_a_file_named_by_an_absolute_path_is_alive(table, tmp_path):
     )
     grow_old(tmp_path, 8)
     assert vacuum(log, now_ms=now_ms()) == []
+
+
+def test_orphans_are_looked_for_once_a_day_where_a_checkpoint_was_made(littered):
+    store, clock = littered.log.store, SystemLogClock()
+    orphans = Orphans(store, clock)
+    upkeep = Upkeep(store, CrashPoints(), clock, interval=3, checkpointed=orphans.are_due_in)
+    assert orphans.take_out() == []
+    upkeep.look_after(littered.folder)
+    assert names(orphans.take_out()) == ORPHANS, "in no thread that anybody waits for"
+    orphans.are_due_in(littered.folder)
+    write_file(littered, 0, [rows(range(300, 310))], attempt="more")
+    assert orphans.take_out() == []
+
+
+def entry(name, days_old):
+    return Entry(path=f"t/_residue/partition=0/{name}", size=1, modified_ms=-days_old * DAY_MS)
+
+
+def test_residue_that_a_finished_segment_names_stays_and_what_lost_to_it_goes():
+    start, other = f"{0:020d}", f"{50:020d}"
+    entries = [
+        entry(f"{start}-lost", 9),
+        entry(f"{start}-won", 9),
+        entry(f"{start}-young", 1),
+        entry(f"{other}-alone", 9),
+        entry("somebody's", 9),
+    ]
+    won = {f"t/_residue/partition=0/{start}-won"}
+    found = lost_residue(entries, older_than_ms=-7 * DAY_MS, named=lambda: won)
+    assert names(found) == [f"t/_residue/partition=0/{start}-lost"]
+    # Two of which none is known to have won: either may yet be named by a broker that comes back.
+    assert lost_residue(entries, older_than_ms=-7 * DAY_MS, named=set) == set()
+
+
+def test_nobody_reads_the_segments_where_no_attempt_has_lost():
+    entries = [entry(f"{start:020d}-a", 9) for start in range(3)]
+    assert lost_residue(entries, older_than_ms=0, named=lambda: pytest.fail("read")) == set()

@@ -1,0 +1,98 @@
+"""Shell: what attempts that lost have left in the store: taken out once a day, in a thread that nobody waits for.
+
+Rules of this file: a table's turn comes with its checkpoint. Which data files are orphans the table's own log says, a
+week of it. Residue files are in no log: of those that begin at one offset (each try of a range begins where the tiered
+end was) the ones go that no finished segment names, and only beside one that a finished segment does name; so what a
+winner wrote that was never said to be FINISHED stays. Nothing goes that is younger than a week.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from kafka_ds.lake.actions import DAY_MS
+from kafka_ds.lake.events import residue_of_segments
+from kafka_ds.lake.log import DeltaLog, LogClock
+from kafka_ds.lake.names import RESIDUE, TOPICS
+from kafka_ds.lake.store import Entry, Store
+
+log = logging.getLogger(__name__)
+
+OFFSET_DIGITS = 20
+ORPHAN_AGE_MS = 7 * DAY_MS
+
+
+class Orphans:
+    """Looks for orphans where it is told to. `are_due_in` by any thread, `take_out` by one."""
+
+    def __init__(self, store: Store, clock: LogClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due: set[str] = set()
+        self._vacuumed_ms: dict[str, int] = {}
+
+    def are_due_in(self, folder: str) -> None:
+        """The table in that folder got a checkpoint."""
+        with self._lock:
+            if self._clock.wall_ms() - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
+                self._due.add(folder)
+
+    def take_out(self) -> list[str]:
+        """Take them out wherever that is due; the paths of what went. What fails is tried the next day."""
+        gone: list[str] = []
+        while (folder := self._next()) is not None:
+            found = self._vacuum(folder)
+            log.info("%s: %d orphans taken out", folder, len(found))
+            gone += found
+        return gone
+
+    def _next(self) -> str | None:
+        with self._lock:
+            folder = self._due.pop() if self._due else None
+            if folder is not None:
+                self._vacuumed_ms[folder] = self._clock.wall_ms()
+            return folder
+
+    def _vacuum(self, folder: str) -> list[str]:
+        from kafka_ds.lake.maintenance import vacuum  # 16 MiB that are seldom needed
+
+        now_ms = self._clock.wall_ms()
+        lost: Collection[str] = ()
+        root, _, topic = folder.partition("/")
+        if root == TOPICS:
+            lost = lost_residue(
+                self._store.list(f"{folder}/{RESIDUE}"),
+                older_than_ms=now_ms - ORPHAN_AGE_MS,
+                named=lambda: {
+                    f"{folder}/{each}" for each in residue_of_segments(self._store, topic)
+                },
+            )
+        table = DeltaLog(self._store, folder, clock=self._clock)
+        return vacuum(table, now_ms=now_ms, older_than_ms=ORPHAN_AGE_MS, lost_residue=lost)
+
+
+def lost_residue(
+    entries: Collection[Entry], *, older_than_ms: int, named: Callable[[], Collection[str]]
+) -> set[str]:
+    """The residue files of attempts that lost; `named` (asked only where it matters) by finished segments."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        folder, _, name = entry.path.rpartition("/")
+        if name[:OFFSET_DIGITS].isdigit():
+            groups.setdefault(f"{folder}/{name[:OFFSET_DIGITS]}", []).append(entry)
+    rivals = [
+        each
+        for each in groups.values()
+        if len(each) > 1 and any(one.modified_ms < older_than_ms for one in each)
+    ]
+    if not rivals:
+        return set()
+    known = named()
+    return {
+        entry.path
+        for group in rivals
+        if any(each.path in known for each in group)
+        for entry in group
+        if entry.modified_ms < older_than_ms and entry.path not in known
+    }

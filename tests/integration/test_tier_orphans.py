@@ -1,0 +1,55 @@
+"""What attempts that died have left is taken out in the end, and nobody misses it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.tier.orphans import Orphans
+from kafka_ds.lake.log import SystemLogClock
+from kafka_ds.lake.store import open_store
+from tests.integration.test_tier_spi import Crash, Lake
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    copy_request,
+    records,
+    segment,
+)
+
+DAYS_SECONDS = 8 * 86_400
+
+
+def files(folder: Path) -> dict[str, float]:
+    found = [*(folder / "partition=0").iterdir(), *(folder / "_residue" / "partition=0").iterdir()]
+    return {str(each.relative_to(folder)): each.stat().st_mtime for each in found}
+
+
+def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
+    lake = Lake("delta", tmp_path)
+    folder = tmp_path / "lake" / "topics" / TOPIC
+    request = copy_request([copy_range(segment(tmp_path / "0.log", 0, 10), 0, 9)])
+    with pytest.raises(Crash):
+        lake.open("after_residue")[0].copy(request)
+    left = set(files(folder))
+    assert len(left) == 2
+    # Another broker's worker takes the range: it knows nothing of the dead one's attempt.
+    lake.settings = type(lake.settings)(lake_uri=lake.settings.lake_uri, node_id=2)
+    lake.copy(request)
+    reading = lake.open()[1]
+    orphans = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
+    orphans.are_due_in(f"topics/{TOPIC}")
+    assert orphans.take_out() == [], "it may be on its way yet"
+    for name, modified in files(folder).items():
+        os.utime(folder / name, (modified - DAYS_SECONDS,) * 2)
+    reading.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=False)
+    later = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
+    later.are_due_in(f"topics/{TOPIC}")
+    gone = {each.removeprefix(f"topics/{TOPIC}/") for each in later.take_out()}
+    assert gone == left
+    assert len(files(folder)) == 2
+    assert lake.records() == records(0, 10)
+    # Who knew of the residue that is gone finds the other one.
+    again = reading.read(TOPIC, TOPIC_ID, 0, 5, max_bytes=1, committed_only=False)
+    assert again.next_offset > 5
