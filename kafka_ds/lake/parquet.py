@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -37,6 +38,7 @@ ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_ROWS_MAX = 1 << 17
 COMPRESSION_LEVEL = 3
 FOOTERS_MAX = 256
+BUCKETS_KEPT_MAX = 8
 COUNTING_COLUMNS = (
     "offset",
     "leader_epoch",
@@ -437,7 +439,13 @@ def open_at(address: str) -> pq.ParquetFile:
     if "://" not in address:
         return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit="us")
     root, path = bucket_and_path(address)
-    return _stored(open_store(root), path, None)
+    return _stored(_bucket(root), path, None)
+
+
+@lru_cache(maxsize=BUCKETS_KEPT_MAX)
+def _bucket(root: str) -> Store:
+    """A process reads many files of one bucket: they share its connections."""
+    return open_store(root)
 
 
 def _stored(store: Store, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:

@@ -23,6 +23,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cached_property
 from typing import IO, Any, NoReturn
 
 import obstore
@@ -77,11 +78,24 @@ class ObjectStore:
             f"{s}://{bucket}/{prefix}".rstrip("/") + "/" for s in OBJECT_SCHEMES
         )
         self._plain = endpoint.startswith("http://")
-        self._deciding = self._client(bucket, prefix, REQUEST_TIMEOUT, DECISION_PATIENCE_SECONDS)
-        self._store = self._client(bucket, prefix, REQUEST_TIMEOUT, READ_PATIENCE_SECONDS)
-        self._uploads = self._client(bucket, prefix, UPLOAD_TIMEOUT, UPLOAD_PATIENCE_SECONDS)
+        self._place = (bucket, prefix)
 
-    def _client(self, bucket: str, prefix: str, timeout: str, patience_seconds: int) -> S3Store:
+    # Each is made when it is first used: a client takes 15 ms, and a reader needs one of them.
+
+    @cached_property
+    def _deciding(self) -> S3Store:
+        return self._client(REQUEST_TIMEOUT, DECISION_PATIENCE_SECONDS)
+
+    @cached_property
+    def _store(self) -> S3Store:
+        return self._client(REQUEST_TIMEOUT, READ_PATIENCE_SECONDS)
+
+    @cached_property
+    def _uploads(self) -> S3Store:
+        return self._client(UPLOAD_TIMEOUT, UPLOAD_PATIENCE_SECONDS)
+
+    def _client(self, timeout: str, patience_seconds: int) -> S3Store:
+        bucket, prefix = self._place
         return S3Store(
             bucket,
             prefix=prefix or None,

@@ -17,6 +17,8 @@ from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store, UnsupportedStore, open_store, probe
+from kafka_ds.source.limits import OptionError
+from kafka_ds.source.tables import LakeTables
 from tests.lake.conftest import port
 from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, bad_weather, faulty_way, first
@@ -129,6 +131,17 @@ def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     with pytest.raises(UnsupportedStore, match="AWS_ENDPOINT_URL=nonsense is no address"):
         open_store(f"s3://{BUCKET}/y")
+
+
+def test_the_source_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="no such bucket"):
+        LakeTables("s3://nowhere/y").topics(None)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(PermissionError, match="AWS_SECRET_ACCESS_KEY is not that of"):
+        LakeTables(f"s3://{BUCKET}/y").topics(None)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(OptionError, match="option 'lake': AWS_ENDPOINT_URL=nonsense"):
+        LakeTables(f"s3://{BUCKET}/y")
 
 
 def test_a_broker_says_what_is_wrong_with_its_store(tmp_path: Path) -> None:
