@@ -17,7 +17,8 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -25,8 +26,9 @@ from urllib.parse import unquote, urlsplit
 TEMPORARY_SUFFIX = ".tmp"
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
-# Rounds more, for those that told nothing as answers were lost.
+# Rounds more, for those that told nothing as answers were lost; and how long a store that gives none is asked.
 PROBE_ROUNDS_MORE = 7
+PROBE_PATIENCE_SECONDS = 15.0
 # `s3a` is Hadoop's word for the same.
 OBJECT_SCHEMES = ("s3", "s3a")
 
@@ -290,30 +292,44 @@ def bucket_and_path(address: str) -> tuple[str, str]:
     return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
 
 
-def probe(store: Store, *, rounds: int = PROBE_ROUNDS, writers: int = PROBE_WRITERS) -> None:
+def probe(
+    store: Store,
+    *,
+    rounds: int = PROBE_ROUNDS,
+    writers: int = PROBE_WRITERS,
+    patience_seconds: float = PROBE_PATIENCE_SECONDS,
+) -> None:
     """Race writers for the same names; raises StoreNotExclusive unless each has exactly one winner.
 
     One store was seen that passes such a test one writer after the other and fails it in a race. A round in which an
     answer was lost tells nothing, unless two have won: another one is raced, a few times; then raises OSError.
     """
+    deadline = time.monotonic() + patience_seconds
     for left in range(rounds + PROBE_ROUNDS_MORE - 1, -1, -1):
-        path = f"_probe-{secrets.token_hex(8)}"
-        try:
-            trouble = _race(store, path, writers)
-        finally:
-            # What was to be found out is found out: one object too many does no harm.
-            with contextlib.suppress(OSError):
-                store.delete(path)
+        trouble = _race(store, f"_probe-{secrets.token_hex(8)}", writers)
         rounds -= trouble is None
         if rounds <= 0:
             return
-        if trouble is not None and (left == 0 or isinstance(trouble, PermissionError)):
+        if trouble is None:
+            continue
+        if left == 0 or isinstance(trouble, PermissionError) or time.monotonic() >= deadline:
             raise trouble
 
 
 def _race(store: Store, path: str, writers: int) -> OSError | None:
     """Race once; what kept the race from telling anything, or None."""
     results = _answers(store, path, writers)
+    try:
+        return _judged(store, path, results)
+    finally:
+        # What was to be found out is found out: one object too many does no harm. A store that is away is left alone.
+        if not all(isinstance(each, OSError) for each in results.values()):
+            with contextlib.suppress(OSError):
+                store.delete(path)
+
+
+def _judged(store: Store, path: str, results: Mapping[bytes, bool | OSError]) -> OSError | None:
+    """What these answers say of the store, in `_race`'s terms."""
     winners = {name for name, answer in results.items() if answer is True}
     error = next((each for each in results.values() if isinstance(each, OSError)), None)
     if error is None:
@@ -331,7 +347,7 @@ def _race(store: Store, path: str, writers: int) -> OSError | None:
     if error is not None and len(winners) <= 1:
         return error
     raise StoreNotExclusive(
-        f"{store.uri('')}: of {writers} writers of one name {len(winners)} won; "
+        f"{store.uri('')}: of {len(results)} writers of one name {len(winners)} won; "
         "its conditional writes cannot be relied on"
     )
 

@@ -272,6 +272,17 @@ def test_a_store_that_loses_answers_or_throttles_is_not_taken_for_one_that_lets_
         probe(kind(1_000))
 
 
+def test_a_store_that_is_away_is_not_asked_for_ever_nor_to_delete():
+    class Away(BusyStore):
+        def delete(self, path):
+            raise AssertionError("what for?")
+
+    store = Away(1_000)
+    with pytest.raises(OSError, match="SlowDown"):
+        probe(store, writers=8, patience_seconds=0)
+    assert store.refused == 1_000 - 8
+
+
 def test_a_store_that_knows_nobody_is_asked_once(tmp_path):
     class Locked(MemoryStore):
         asked = 0
