@@ -13,6 +13,7 @@ from tests.bench import (
     broker_parts,
     cleaning_parts,
     cluster_parts,
+    cold_parts,
     opening_parts,
     replicated_parts,
     report,
@@ -36,8 +37,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "failover": partial(replicated_parts.failover, folder / "failover", out, runs),
         "conversion": partial(tier_parts.conversion, out, runs),
         "compaction": partial(cleaning_parts.compaction, out, runs),
-        "cold": partial(tier_parts.cold, folder / "cold", out, runs),
-        "apache-cold": partial(tier_parts.apache_cold, folder / "apache-cold", out, runs),
+        "cold": partial(cold_parts.cold, folder / "cold", out, runs),
         "hot-while-tiering": partial(
             tier_parts.hot_latency_while_tiering, folder / "hot", out, runs
         ),

@@ -1,4 +1,4 @@
-"""One client at work, as a process of its own: ``python -m tests.bench.load produce|consume|pingpong|first …``.
+"""One client at work, as a process of its own: ``python -m tests.bench.load produce|consume|pingpong|first|reach …``.
 
 Prints one line of JSON. librdkafka's settings are the same for both sides; ``fetch.queue.backoff.ms`` is low, since at
 its default the client sleeps a second whenever 100,000 records are queued.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import socket
 import statistics
 import sys
 import time
@@ -16,7 +17,13 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
+from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from tests.integration.raw_client import RawClient
+
 CHUNK = 10_000
+EARLIEST_LOCAL = -4
 # Larger than any codec's window, so that no record repeats within reach of it.
 TEXT_BYTES = 16 << 20
 
@@ -153,9 +160,50 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
     return {"at": time.time()}
 
 
+def reach(options: argparse.Namespace) -> dict[str, Any]:
+    """Fetches at places by lot, of what is in the lake alone: until the first byte of an answer with records, in ms.
+
+    An answer without records (the lake was not in time) is asked for again, as clients do, and its time counts.
+    """
+    lots = random.Random(7)
+    times: list[float] = []
+    with RawClient(options.bootstrap) as one:
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST_LOCAL)
+        topics = [ListOffsetsTopic(name=options.topic, partitions=[wanted])]
+        found = one.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 8)
+        end = found.topics[0].partitions[0].offset
+        if end <= 0:
+            raise RuntimeError(f"{options.topic} has nothing that is in the lake alone")
+        for _ in range(options.count + options.count // 10):
+            place = FetchPartition(
+                partition=0, fetch_offset=lots.randrange(end), partition_max_bytes=1 << 20
+            )
+            topic = FetchTopic(topic=options.topic, partitions=[place])
+            request = FetchRequest(
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=50 << 20,
+                topics=[topic],
+                forgotten_topics_data=[],
+            )
+            began = time.perf_counter()
+            while True:
+                one.send(request, 12)
+                one.socket.recv(1, socket.MSG_PEEK)
+                came = time.perf_counter()
+                data = one.receive(request, 12).responses[0].partitions[0]
+                if data.error_code:
+                    raise RuntimeError(f"error {data.error_code} at {place.fetch_offset}")
+                if data.records:
+                    break
+            times.append((came - began) * 1e3)
+    cuts = statistics.quantiles(times[options.count // 10 :], n=100)
+    return {"p50_ms": cuts[49], "p99_ms": cuts[98]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("produce", "consume", "pingpong", "first"))
+    parser.add_argument("what", choices=("produce", "consume", "pingpong", "first", "reach"))
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--count", type=int, default=1)
