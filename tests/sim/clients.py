@@ -177,15 +177,23 @@ class Producer(Client):
             await self.pause()
 
     async def send(
-        self, partition: Partition, size: int, *, transaction: tuple[str, int] | None = None
+        self,
+        partition: Partition,
+        size: int,
+        *,
+        transaction: tuple[str, int] | None = None,
+        values: list[bytes] | None = None,
     ) -> bool:
-        """Send one batch until it is acknowledged (True) or certainly refused (False)."""
-        values = [f"{self.name}-{self._count + i}".encode() for i in range(size)]
+        """Send one batch until it is acknowledged (True) or certainly refused (False).
+
+        With `values` they are somebody else's to check.
+        """
+        if values is None:
+            values = [f"{self.name}-{self._count + i}".encode() for i in range(size)]
+            promise = self._promise(partition, values, transaction)
+        else:
+            promise = Promise(values, partition)
         self._count += size
-        promise = Promise(values, partition)
-        if transaction is not None:
-            promise.transaction = transaction[1]
-        self.history.promises.append(promise)
         request = self._request(partition, values, transaction)
         while True:
             code, offset = await self._try(partition, request)
@@ -202,6 +210,15 @@ class Producer(Client):
                 )
             self.forget(partition)
             await self.pause()
+
+    def _promise(
+        self, partition: Partition, values: list[bytes], transaction: tuple[str, int] | None
+    ) -> Promise:
+        promise = Promise(values, partition)
+        if transaction is not None:
+            promise.transaction = transaction[1]
+        self.history.promises.append(promise)
+        return promise
 
     def _request(
         self, partition: Partition, values: list[bytes], transaction: tuple[str, int] | None
@@ -249,12 +266,13 @@ class TransactionalProducer(Producer):
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=30_000
         )
-        answer = await self._settled(request, 4)
+        answer = await self.settled(request, 4)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
 
-    async def _settled(self, request: Any, version: int) -> Any:
+    async def settled(self, request: Any, version: int) -> Any:
+        """The answer that is no trouble which passes."""
         while True:
             try:
                 coordinator = await self.coordinator(self.transactional_id)
@@ -273,22 +291,7 @@ class TransactionalProducer(Producer):
         """One transaction from its first record to its end."""
         number = len(self.history.outcomes)
         self.history.outcomes[number] = False
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
-        answer = await self._settled(
-            AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self.transactional_id,
-                v3_and_below_producer_id=self.producer_id,
-                v3_and_below_producer_epoch=self.epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnTopic(name=name, partitions=indexes)
-                    for name, indexes in topics.items()
-                ],
-            ),
-            3,
-        )
-        if _codes(answer) != {ErrorCode.NONE}:
+        if not await self.take_part(partitions):
             await self.begin()
             return
         for partition in partitions:
@@ -298,20 +301,39 @@ class TransactionalProducer(Producer):
                 return
         # From the first request on nobody knows; an answer settles it.
         self.history.outcomes[number] = None if commit else False
-        answer = await self._settled(
-            EndTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.epoch,
-                committed=commit,
-            ),
-            3,
-        )
-        if answer.error_code == ErrorCode.NONE:
+        if await self.end(commit=commit):
             self.history.outcomes[number] = commit
         else:
-            self.history.trouble.append(f"{self.name}: EndTxn {ErrorCode(answer.error_code).name}")
             await self.begin()
+
+    async def take_part(self, partitions: list[Partition]) -> bool:
+        """Tell the coordinator that these are part of the transaction."""
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                for name, indexes in topics.items()
+            ],
+        )
+        return _codes(await self.settled(request, 3)) == {ErrorCode.NONE}
+
+    async def end(self, *, commit: bool) -> bool:
+        """End the transaction; False where it is refused, and nobody knows how it has ended."""
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        answer = await self.settled(request, 3)
+        if answer.error_code != ErrorCode.NONE:
+            self.history.trouble.append(f"{self.name}: EndTxn {ErrorCode(answer.error_code).name}")
+        return bool(answer.error_code == ErrorCode.NONE)
 
 
 def _codes(answer: Any) -> set[ErrorCode]:

@@ -12,7 +12,9 @@ from tests.sim.chance import drawn_from
 from tests.sim.checkers import Watch, check_committed, check_history, check_logs
 from tests.sim.clients import History, Partition, Producer, TransactionalProducer
 from tests.sim.faults import MIN_ISR, Plan
+from tests.sim.ledger import Ledger, check_transformed
 from tests.sim.loop import Process
+from tests.sim.members import Member, Transformer, reader_of
 from tests.sim.network import CLIENT, SimNetwork
 from tests.sim.operator import Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
@@ -20,6 +22,7 @@ from tests.sim.sequences import Sequences
 from tests.sim.world import World
 
 TOPIC = "orders"
+RESULTS = "results"
 LOOK_SECONDS = 0.05
 # How long clients do nothing between two pieces of work, at most. A transaction costs ten times what a batch does, in
 # messages between brokers: fewer of them make room for more seeds.
@@ -47,6 +50,9 @@ class Shape:
     has_operator: bool = False
     # Readers beside those of leaders: they go to the nearest replica, and keep fetch sessions.
     near_readers: int = 0
+    # Members of a group that reads, and of one that transforms what it reads, each record once.
+    members: int = 0
+    transformers: int = 0
 
 
 class Scenario:
@@ -66,8 +72,12 @@ class Scenario:
         self.watch = Watch(self.world)
         self.faults = Sequences(self.world, plan)
         self.partitions: list[Partition] = [(TOPIC, i) for i in range(shape.partitions)]
+        self._results: list[Partition] = []
         self._committed_readers: list[Consumer] = []
+        self.ledger = Ledger()
         self._is_over = False
+        # Members go on until they have read everything.
+        self._have_members_ended = False
         self._clients = 0
         self._work: list[tuple[str, asyncio.Task[None]]] = []
 
@@ -113,24 +123,28 @@ class Scenario:
         world = self.world
         for host in world.hosts:
             host.start()
-        await self._create_topic()
+        await self._create_topic(TOPIC)
+        if self.shape.transformers:
+            await self._create_topic(RESULTS)
+            self._results = [(RESULTS, index) for _, index in self.partitions]
         loop = world.loop
         looking = loop.create_task(self._look())
         working = [*self._producers(), *self._readers()]
         if self.shape.has_operator:
             operator, process = self._operator()
             working.append(self._spawn(operator.work(lambda: self._is_over), process))
+        members = self._members()
         faults = loop.create_task(self.faults.run(self.shape.seconds))
         while not faults.done():
             await asyncio.sleep(0.5)
-            for task in (looking, *working):
+            for task in (looking, *working, *members):
                 if task.done():
                     task.result()
         faults.result()
         await self.faults.heal()
         self._is_over = True
         await asyncio.wait_for(asyncio.gather(*working), QUIET_SECONDS_MAX)
-        await self._check()
+        await self._check(members)
         looking.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None], process: Process) -> asyncio.Task[None]:
@@ -157,12 +171,12 @@ class Scenario:
         )
         return operator, process
 
-    async def _create_topic(self) -> None:
+    async def _create_topic(self, name: str) -> None:
         operator, process = self._operator()
 
         async def create() -> None:
             made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-            while await operator.create(TOPIC, self.shape.partitions) not in made:
+            while await operator.create(name, self.shape.partitions) not in made:
                 await operator.pause()
 
         await asyncio.wait_for(self._spawn(create(), process), 60)
@@ -202,6 +216,27 @@ class Scenario:
             chosen = producer.random.sample(self.partitions, count)
             await producer.run_transaction(chosen, commit=producer.random.random() < 0.7)
             await asyncio.sleep(producer.random.random() * TRANSACTIONS_REST_SECONDS)
+
+    def _members(self) -> list[asyncio.Task[None]]:
+        shape, tasks = self.shape, []
+        for number in range(shape.members + shape.transformers):
+            process, network = self._client()
+            client = (network, self.world.bootstrap, self.world.random)
+            named: dict[str, Any] = {
+                "topic": TOPIC,
+                "partitions": shape.partitions,
+                "ledger": self.ledger,
+                "reader": reader_of(client),
+            }
+            if number < shape.members:
+                member = Member(*client, group="readers", **named)
+            else:
+                producer = TransactionalProducer(*client, name=f"m{number}", history=self.history)
+                member = Transformer(
+                    *client, producer=producer, target=RESULTS, group="transformers", **named
+                )
+            tasks.append(self._spawn(member.work(lambda: self._have_members_ended), process))
+        return tasks
 
     def _readers(self) -> list[asyncio.Task[None]]:
         tasks = []
@@ -244,15 +279,49 @@ class Scenario:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
+    async def _check(self, members: list[asyncio.Task[None]]) -> None:
         await self._in_sync()
         uncommitted = {p: await self._read_all(p, 0) for p in self.partitions}
         committed = {p: await self._read_all(p, READ_COMMITTED) for p in self.partitions}
         check_history(self.history, uncommitted, committed)
         for consumer in self._committed_readers:
             check_committed(self.history, consumer.read)
-        check_logs(self.world, self.partitions)
         assert any(committed.values()), "nothing was written: the run shows nothing"
+        if members:
+            await self._check_members(members, committed)
+        check_logs(self.world, [*self.partitions, *self._results])
+
+    async def _check_members(
+        self, members: list[asyncio.Task[None]], committed: dict[Partition, list[tuple[int, bytes]]]
+    ) -> None:
+        """All groups come to the end of what there is, and what they were to make of it is there."""
+        ends = {index: read[-1][0] + 1 for (_, index), read in committed.items() if read}
+        for group, count in (
+            ("readers", self.shape.members),
+            ("transformers", self.shape.transformers),
+        ):
+            if count:
+                await self._until_read(group, ends, members)
+        self._have_members_ended = True
+        await asyncio.wait_for(asyncio.gather(*members), QUIET_SECONDS_MAX)
+        if self._results:
+            await self._in_sync()
+            results = {
+                index: await self._read_all((RESULTS, index), 1) for _, index in self._results
+            }
+            source = {index: read for (_, index), read in committed.items()}
+            check_transformed(source, results)
+
+    async def _until_read(
+        self, group: str, ends: dict[int, int], members: list[asyncio.Task[None]]
+    ) -> None:
+        def has_read() -> bool:
+            for task in members:
+                if task.done():
+                    task.result()
+            return self.ledger.has_reached(group, ends)
+
+        await self.world.until(has_read, f"{group} have read everything", QUIET_SECONDS_MAX)
 
     async def _in_sync(self) -> None:
         """Every replica is in its ISR, with nothing left to fetch, and nothing moves."""
@@ -266,7 +335,7 @@ class Scenario:
                 return False
             if host.node is None or host.node.metadata.version < image.version:
                 return False
-        for partition in self.partitions:
+        for partition in (*self.partitions, *self._results):
             found = image.partition(*partition)
             if found is None or found.leader < 0 or set(found.isr) != set(found.replicas):
                 return False

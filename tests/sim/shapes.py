@@ -35,6 +35,7 @@ ALONE = (
     "clock_jump",
 )
 MACHINES = ("kill", "power", "power", "pause", "isolate", "cut", "slow_way", "crash_and_back")
+GROUPS = ("kill", "stop", "pause", "isolate", "cut", "slow_for_clients", "power", "crash_and_back")
 COORDINATORS = ("kill", "stop", "pause", "isolate", "cut", "slow_way")
 LAKE = ("lake_away", "lake_fails", "lake_loses_answers", "kill", "pause", "cut_one_way")
 
@@ -90,6 +91,19 @@ def repeats(seed: int) -> Scenario:
     return Scenario(seed, Shape(transactional=0, seconds=10), plan, SLOWLY)
 
 
+def groups(seed: int) -> Scenario:
+    """Members of groups, some of which transform what they read, each record once; their coordinators go."""
+    settings = {
+        **BRISK,
+        **REPLICATED,
+        "group.min.session.timeout.ms": "1000",
+        "group.initial.rebalance.delay.ms": "100",
+    }
+    shape = Shape(plain=0, idempotent=1, transactional=0, seconds=10, members=2, transformers=2)
+    plan = Plan(kinds=GROUPS, every_seconds=1.0, scale=BRISK_SCALE)
+    return Scenario(seed, shape, plan, settings)
+
+
 def coordinators(seed: int) -> Scenario:
     """Transactions whose coordinators go, with Kafka's own time-outs."""
     shape = Shape(plain=0, idempotent=1, transactional=2, seconds=30)
@@ -128,6 +142,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         lake,
         laggards,
         repeats,
+        groups,
         coordinators,
         zombies,
         transactions,
