@@ -21,11 +21,12 @@ from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
 from tests.lake.conftest import port
 from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
-from tests.s3_faults import Fault, FaultyWay, bad_weather, faulty_way, first
+from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
 from tests.s3_server import BUCKET, S3Server, running_s3
 
 COUNT = 20_000
 MORE = 1_000
+PATIENCE_S = 100
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -220,11 +221,20 @@ def test_a_commit_that_overtakes_its_own_first_try_is_made_once(
     assert_holds(uri, made)
 
 
+MILD = bad_weather(7, delay_ms=15, throttled=0.03, lost=0.01)
+HARSH = bad_weather(8, delay_ms=100, throttled=0.1, lost=0.04)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "weather",
+    [pytest.param(MILD, id="mild"), pytest.param(HARSH, id="harsh", marks=pytest.mark.slow)],
+)
 def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
-    server: S3Server, way: FaultyWay, tmp_path: Path
+    server: S3Server, way: FaultyWay, tmp_path: Path, weather: Judge
 ) -> None:
     """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it."""
-    uri = f"s3://{BUCKET}/cluster"
+    uri = f"s3://{BUCKET}/{tmp_path.name}"
     settings = {
         "lake.uri": uri,
         "remote.log.storage.system.enable": "true",
@@ -237,7 +247,7 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
         "log.local.retention.bytes": 1,
         "replica.fetch.backoff.ms": 100,
     }
-    way.judge = bad_weather(7, delay_ms=15, throttled=0.03, lost=0.01)
+    way.judge = weather
     values = [b"%d" % number * 20 for number in range(COUNT + MORE)]
     with cluster(tmp_path, 3, settings) as brokers:
         store = open_store(uri)
@@ -270,7 +280,7 @@ def produce(producer: Producer, values: list[bytes]) -> None:
     for value in values:
         producer.produce("orders", value=value, partition=0)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def leader_and_isr(admin: AdminClient) -> tuple[int, list[int]]:
@@ -285,7 +295,7 @@ def consumed(bootstrap: str, count: int) -> list[bytes | None]:
     )
     consumer.assign([TopicPartition("orders", 0, 0)])
     values: list[bytes | None] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count and time.monotonic() < deadline:
         values += [each.value() for each in consumer.consume(5_000, 1.0) if each.error() is None]
     consumer.close()
