@@ -1,12 +1,15 @@
 """Pure: what a commit of cluster events means, as lines of the broker's log.
 
-Rules of this file: a commit that makes a topic of a thousand partitions is one line. Values of settings may be secrets:
-a line names settings and leaves values out. What a broker registers at each start is its own affair and no line.
+Rules of this file:
+- A commit that makes a topic of a thousand partitions is one line. So is, for each topic, one that moves the partitions
+  of a broker that has gone: then brokers have better things to do, and the table of events has each of them.
+- Values of settings may be secrets: a line names settings and leaves values out.
+- What a broker registers at each start is its own affair and no line.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -22,11 +25,15 @@ from broker.cluster.events import (
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
 
+# So many partitions of a topic have a line each.
+PARTITION_LINES_MAX = 20
+
 
 def lines_of(events: Sequence[Event]) -> Iterator[Line]:
     """What has happened, in order."""
     created = {each.topic for each in events if isinstance(each, TopicCreated)}
     partitions = Counter(each.topic for each in events if isinstance(each, PartitionChanged))
+    leaders: defaultdict[str, Counter[int]] = defaultdict(Counter)
     settings: dict[tuple[int, str], list[str]] = {}
     for event in events:
         match event:
@@ -39,12 +46,17 @@ def lines_of(events: Sequence[Event]) -> Iterator[Line]:
             case TopicDeleted():
                 yield f"topic {event.topic} was deleted", {"topic": event.topic}
             case PartitionChanged() if event.topic not in created:
-                yield _partition(event)
+                if partitions[event.topic] <= PARTITION_LINES_MAX:
+                    yield _partition(event)
+                else:
+                    leaders[event.topic][event.registration.leader] += 1
             case ConfigChanged() if event.resource_name not in created:
                 place = (event.resource_type, event.resource_name)
                 settings.setdefault(place, []).append(event.name)
             case _:
                 pass
+    for topic, counts in leaders.items():
+        yield _partitions(topic, counts)
     for (kind, name), names in settings.items():
         if kind == TOPIC_RESOURCE:
             yield (
@@ -54,6 +66,15 @@ def lines_of(events: Sequence[Event]) -> Iterator[Line]:
         else:
             whose = f"broker {name}" if name else "all brokers"
             yield f"settings of {whose} were changed: {', '.join(names)}", {"settings": names}
+
+
+def _partitions(topic: str, leaders: Counter[int]) -> Line:
+    """Many partitions of a topic, by who leads them now."""
+    by_leader = ", ".join(f"{count} by {leader}" for leader, count in sorted(leaders.items()))
+    return (
+        f"{leaders.total()} partitions of {topic} have changed and are led now: {by_leader}",
+        {"topic": topic, "partitions": leaders.total(), "leaders": dict(leaders)},
+    )
 
 
 def _partition(event: PartitionChanged) -> Line:

@@ -322,12 +322,13 @@ class Fetcher:
                     self.hold_back(partition)
             return
         appended = 0
-        unflushed = []
+        unflushed, taken = [], []
         for key, data in answered.items():
             found = asked.get(key)
             if found is None or not self.is_current(*found):
                 continue
             partition, question = found
+            taken.append(partition)
             with self.guard(partition):
                 appended += await self._take_one(partition, question, data)
                 if partition.must_flush():
@@ -337,7 +338,7 @@ class Fetcher:
                 await asyncio.sleep(0)
         if unflushed:
             await asyncio.gather(*(self._flush(partition) for partition in unflushed))
-        await self._write_cuts([partition for partition, _ in asked.values()])
+        await self._write_cuts(taken)
 
     async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
         """Let the disk know of what was cut of these, if anything was."""

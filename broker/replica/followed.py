@@ -156,7 +156,7 @@ class FollowedPartition:
         wanted = self._wanted
         if (
             wanted is None
-            or asked != self._asked
+            or asked is not self._asked
             or wanted.log_start_offset != log.log_start_offset
             or wanted.high_watermark != self.follower.high_watermark
         ):

@@ -75,6 +75,7 @@ class FollowerPartition:
 
     __slots__ = (
         "_premature",
+        "_question",
         "due_ms",
         "fetch_offset",
         "high_watermark",
@@ -93,6 +94,7 @@ class FollowerPartition:
         self.leader_epoch = self.partition_epoch = -1
         self.fetch_offset = 0
         self.last_fetched_epoch = NO_EPOCH
+        self._question = Question(0, -1, NO_EPOCH)
         self.high_watermark = high_watermark
         self.lag: int | None = None
         self.due_ms = 0
@@ -147,8 +149,17 @@ class FollowerPartition:
 
     @property
     def question(self) -> Question:
-        """What is asked for now."""
-        return Question(self.fetch_offset, self.leader_epoch, self.last_fetched_epoch)
+        """What is asked for now; the same object until something has happened."""
+        known = self._question
+        if (
+            known.fetch_offset != self.fetch_offset
+            or known.leader_epoch != self.leader_epoch
+            or known.last_fetched_epoch != self.last_fetched_epoch
+        ):
+            self._question = known = Question(
+                self.fetch_offset, self.leader_epoch, self.last_fetched_epoch
+            )
+        return known
 
     def is_current(self, asked: Question) -> bool:
         """Whether an answer to this question still has a meaning."""

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 UNKNOWN_OFFSET = -1
 # Before any time that a monotonic clock tells.
@@ -19,9 +19,11 @@ NEVER_MS = -(1 << 62)
 NO_BROKER_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
-    """A follower as of its last fetch; `broker_epoch` is None until it has fetched from this leader."""
+class ReplicaState(NamedTuple):
+    """A follower as of its last fetch; `broker_epoch` is None until it has fetched from this leader.
+
+    A tuple, as each fetch makes one for each of hundreds of partitions: a frozen dataclass takes twice as long.
+    """
 
     log_start_offset: int = UNKNOWN_OFFSET
     log_end_offset: int = UNKNOWN_OFFSET
@@ -31,7 +33,7 @@ class ReplicaState:
     broker_epoch: int | None = None
 
     @classmethod
-    def at_election(cls, *, in_isr: bool, now_ms: int) -> ReplicaState:
+    def at_election(cls, *, in_isr: bool, now_ms: int) -> Self:
         """What a new leader supposes: nothing but that members of the ISR are not late yet."""
         since = now_ms if in_isr else NEVER_MS
         return cls(last_fetch_ms=since, last_caught_up_ms=since)
@@ -52,14 +54,12 @@ class ReplicaState:
         elif fetch_offset >= self.last_fetch_leader_log_end_offset:
             caught_up_ms = max(caught_up_ms, self.last_fetch_ms)
         return ReplicaState(
-            log_start_offset=log_start_offset,
-            log_end_offset=fetch_offset,
-            last_fetch_leader_log_end_offset=max(
-                leader_log_end_offset, self.last_fetch_leader_log_end_offset
-            ),
-            last_fetch_ms=now_ms,
-            last_caught_up_ms=caught_up_ms,
-            broker_epoch=broker_epoch,
+            log_start_offset,
+            fetch_offset,
+            max(leader_log_end_offset, self.last_fetch_leader_log_end_offset),
+            now_ms,
+            caught_up_ms,
+            broker_epoch,
         )
 
     def is_caught_up(self, leader_log_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:

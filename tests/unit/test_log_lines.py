@@ -151,3 +151,21 @@ def test_what_a_commit_means() -> None:
         "isr": [2],
     }
     assert "secret" not in str(lines)
+
+
+def test_the_partitions_of_a_broker_that_has_gone_are_one_line() -> None:
+    moved = [
+        PartitionChanged(
+            topic="t",
+            topic_id=b"t" * 16,
+            partition=index,
+            registration=PartitionRegistration(
+                replicas=(1, 2, 3), isr=(1, 3), leader=1 if index % 3 else 3
+            ),
+        )
+        for index in range(60)
+    ]
+    text = "60 partitions of t have changed and are led now: 40 by 1, 20 by 3"
+    assert list(lines_of(moved)) == [
+        (text, {"topic": "t", "partitions": 60, "leaders": {1: 40, 3: 20}})
+    ]
