@@ -30,9 +30,11 @@ from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.batch import read_header
 
-# What is prepared for a consumer that reads on, and what at least for one that begins.
+# What is prepared for a consumer that reads on, and for one that begins: it waits for that, a row group as a rule.
 AHEAD_BYTES = 2 * 1024 * 1024
-BEGIN_BYTES = 1024 * 1024
+BEGIN_BYTES = 128 * 1024
+# Of so many pieces it is known that who asks for what follows them reads on.
+ENDS_MAX = 4096
 BATCH_BYTES_MAX = 1024 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
@@ -97,6 +99,7 @@ class ColdReader:
         self._cache = PieceCache(cache_bytes)
         self._lock = threading.Lock()
         self._preparing: OrderedDict[tuple[PieceKey, int], threading.Event] = OrderedDict()
+        self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
         self._prefetcher: threading.Thread | None = None
 
@@ -148,7 +151,10 @@ class ColdReader:
                 known = self._cache.find(key, offset)
         if known is not None:
             return known
-        return self._prepare(place, layout, offset, max(BEGIN_BYTES, max_bytes), max_bytes)
+        with self._lock:
+            reads_on = (place, offset) in self._ends
+        size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
+        return self._prepare(place, layout, offset, size_bytes, max_bytes)
 
     def _prepare(
         self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
@@ -161,13 +167,15 @@ class ColdReader:
             key = asked[0]
             known = self._disk.find(key, offset) if self._disk is not None else None
             if known is None:
-                size_bytes = min(size_bytes, AHEAD_BYTES)
                 piece, layout = self._build(place, offset, size_bytes, max_bytes)
                 key, known = place.key(layout), (piece, 0)
                 if self._disk is not None:
                     self._disk.offer(key, piece)
             with self._lock:
                 self._cache.put(key, known[0])
+                self._ends[place, known[0].next_offset] = None
+                if len(self._ends) > ENDS_MAX:
+                    self._ends.popitem(last=False)
             return known
         finally:
             with self._lock:

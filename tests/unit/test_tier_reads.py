@@ -2,13 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.tier.manager import TierManager, TierRead
 from broker.tier.metrics import TierMetrics
 from broker.tier.quota import COPY_TIMES, RemoteQuota
 from broker.tier.remote_reads import RemoteReads
-from broker.tier.settings import UNBOUNDED
+from broker.tier.settings import UNBOUNDED, TierSettings
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.data import FetchPartition
 from tests.fakes.memory_disk import ManualClock
@@ -135,3 +137,109 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
         data = (await waiting).responses[0].partitions[0]
         assert values_of(data.records) == [b"cold", b"colder"]
         monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
+    """remote.fetch.max.wait.ms; the worker's turn is kept, and who asks again finds what it has found."""
+    settings = TierSettings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
+    manager = TierManager(settings, ManualClock())
+    answer: asyncio.Future[tuple[dict[str, Any], memoryview]] = (
+        asyncio.get_running_loop().create_future()
+    )
+    asked: list[dict[str, Any]] = []
+
+    class Slow:
+        starts = 0
+
+        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+            asked.append(request)
+            return await answer
+
+    manager._worker = Slow()  # type: ignore[assignment]
+    place = ("t", b"i" * 16, 0, 7)
+    assert await manager.read(*place, max_bytes=100) is None
+    assert await manager.read(*place, max_bytes=100) is None
+    # The second one waited for its turn, and went.
+    assert (len(asked), manager.metrics.fetches_expired) == (1, 2)
+    header = {"sizes": [3], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
+    answer.set_result((header, memoryview(b"abc")))
+    await turns()
+    read = await manager.read(*place, max_bytes=100)
+    assert read is not None
+    assert ([bytes(each) for each in read.chunks], read.next_offset) == ([b"abc"], 9)
+    assert manager.metrics.topics.of("t").fetch_bytes == 3
+
+
+@in_loop
+async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
+    rate = {"remote.log.manager.fetch.max.bytes.per.second": 1_000}
+    clock, settings = ManualClock(), TierSettings()
+    manager = TierManager(settings, clock, lambda name: rate.get(name) or settings.value_of(name))
+
+    class Quick:
+        starts = 0
+
+        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+            header = {"sizes": [], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
+            return header, memoryview(bytes(4_000))
+
+    manager._worker = Quick()  # type: ignore[assignment]
+    assert not manager.sheds_reads()
+    await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
+    assert manager.sheds_reads()
+    rate["remote.log.manager.fetch.max.bytes.per.second"] = 4_000
+    assert not manager.sheds_reads()
+    rate["remote.log.manager.fetch.max.bytes.per.second"] = 1_000
+    clock.ms += 4_000
+    assert not manager.sheds_reads()
+
+
+@in_loop
+async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With those that are on disk, in one answer; one that is late keeps no other from its records."""
+    async with in_process(memory_path) as broker:
+        await tiered(broker, monkeypatch)
+        log = broker.node.replica_manager.get("t", 1).log
+        log.roll()
+        await broker.produce("t", batch_of([b"later"]), partition=1)
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
+        begun: list[int] = []
+
+        class Lake:
+            def sheds_reads(self) -> bool:
+                return False
+
+            async def read(self, topic: str, _id: bytes, partition: int, *_: Any, **__: Any) -> Any:
+                begun.append(partition)
+                while len(begun) < 2:
+                    await asyncio.sleep(0)
+                if partition == 0:
+                    return None
+                chunks = [batch_of([b"cold-1"])]
+                return TierRead(
+                    chunks=list(chunks), next_offset=1, tiered_end_offset=0, log_start_offset=0
+                )
+
+        monkeypatch.setattr(broker.node, "tier", Lake())
+        more = [
+            FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500),
+        ]
+        request = fetch_request("t", 0, max_wait_ms=5000, partition_max_bytes=500, more=more)
+        request.topics += fetch_request("t", 2).topics
+        response = await broker.ask(request, 12)
+        late, cold = response.responses[0].partitions
+        (hot,) = response.responses[1].partitions
+        assert (late.error_code, late.high_watermark, bytes(late.records)) == (0, 3, b"")
+        assert values_of(cold.records) == [b"cold-1"]
+        assert values_of(hot.records) == [b"hot"]
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+def test_the_worker_s_counts_go_on_over_its_restarts() -> None:
+    metrics = TierMetrics()
+    for hits, misses in ((1, 2), (5, 2), (0, 1), (4, 1)):
+        metrics.cached({"hits": hits, "misses": misses, "size_bytes": 10 * hits, "is_off": 0})
+    assert metrics.cache == {"hits": 9, "misses": 3, "size_bytes": 40, "is_off": 0}
