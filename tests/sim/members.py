@@ -48,9 +48,11 @@ REBALANCE_MS = 2_000
 JOIN_SECONDS = 6.0
 GROUP = 0
 # A member is away now and then, for longer than its session at times.
-AWAY = 0.04
+AWAY = 0.08
 AWAY_SECONDS_MAX = 5.0
 REST_SECONDS = 0.2
+# The part of its transactions that a transformer calls off, to read the same again.
+ABORTED = 0.15
 # What a coordinator says to those who are members no more, or not of this generation.
 _GROUP_GOES_ON = (
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -279,7 +281,8 @@ class Transformer(Member):
             await self._may_be_away()
         await self._send_offsets(index, offset)
         await self._may_be_away()
-        if not await producer.end(commit=True):
+        commit = self.random.random() > ABORTED
+        if not await producer.end(commit=commit) or not commit:
             raise Again
         self.ledger.committed(self.group, self._generation, index, offset)
         self._is_ready = True

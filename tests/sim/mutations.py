@@ -14,6 +14,9 @@ import pytest
 from broker.cluster import brokers, metadata_log
 from broker.cluster import isr as cluster_isr
 from broker.cluster.partition_change import Election, PartitionChange
+from broker.groups.committing import Committing
+from broker.groups.offsets import Offsets
+from broker.groups.runner import ShardRunner
 from broker.handlers import reading
 from broker.log.producers import Producers
 from broker.replica import isr
@@ -189,3 +192,37 @@ def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """One replica is enough for acks=all."""
     patch.setattr(LeaderPartition, "is_under_min_isr", property(lambda self: False))
     patch.setattr(LeaderPartition, "effective_min_isr", property(lambda self: 1))
+
+
+@mutation
+def commits_of_any_generation_count(patch: pytest.MonkeyPatch) -> None:
+    """Who has been a member of the group may commit for it."""
+    patch.setattr(Committing, "_check_commit", lambda self, group, request, generation_id: None)
+
+
+@mutation
+def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
+    """What an open transaction may change is told as it was before."""
+    patch.setattr(Offsets, "is_pending", lambda self, group_id, topic, partition: False)
+
+
+@mutation
+def groups_do_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator answers as soon as something is in its own log."""
+
+    def give(self: Any, replies: Any) -> None:
+        for reply in replies:
+            self._answer(reply)
+
+    patch.setattr(ShardRunner, "_give", give)
+
+
+@mutation
+def offsets_of_aborted_transactions_count(patch: pytest.MonkeyPatch) -> None:
+    """Every transaction's offsets are taken over."""
+    original = Offsets.replay_end_of_transaction
+    patch.setattr(
+        Offsets,
+        "replay_end_of_transaction",
+        lambda self, producer_id, *, committed: original(self, producer_id, committed=True),
+    )
