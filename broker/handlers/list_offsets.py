@@ -3,8 +3,8 @@
 - A timestamp: the first offset at or after it, with its own timestamp and leader epoch; nothing found is offset -1 and
   no error. Where the beginning of the log is in the lake alone, the lake is asked first.
 - -1 latest: the high watermark, or with read_committed the last stable offset; for others than consumers the log's end.
-- -2 earliest: the log start, lake included. -3 the record of the greatest timestamp, among those on local disk (Kafka
-  looks there alone, too). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
+- -2 earliest: the log start, lake included. -3 the first record of the greatest timestamp, wherever it is (Kafka looks
+  on local disk alone). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
   is not in the lake yet. -5 and -6 are -1 for a topic without a table.
 - What a consumer may not fetch is not found: offsets at or above its bound are -1.
 - OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) for the latest offset, and for a record that is not found below
@@ -163,7 +163,7 @@ class Lookup:
             case -2:
                 return _at(partition, log.log_start_offset)
             case -3:
-                return _beside_the_loop(log, log.max_timestamp_offset)
+                return self._look_for_latest(partition)
             case -4:
                 return _at(partition, log.local_log_start_offset)
             case -5 | -6:
@@ -194,6 +194,23 @@ class Lookup:
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
             return self._ask_time(tier, partition, timestamp)
         return self._look_for_time(tier, partition, timestamp)
+
+    async def _look_for_latest(self, partition: HostedPartition) -> TimestampOffset:
+        """The record of the greatest timestamp of both tiers; of several the first."""
+        log, tier = partition.log, self._tier
+        while True:
+            # All below is in the lake before it is asked, as in `_ask_time`.
+            start_offset = log.local_log_start_offset
+            cold: TimestampOffset = NOT_FOUND
+            if tier is not None and start_offset > log.log_start_offset:
+                lake = tier.max_timestamp(partition.topic, partition.topic_id, partition.index)
+                found = await self._in_time(tier, lake)
+                if found is not None and found[1] >= log.log_start_offset:
+                    cold = TimestampOffset(*found)
+            local = await _beside_the_loop(log, log.max_timestamp_offset)
+            if start_offset == log.local_log_start_offset:
+                # What is in both is the same record.
+                return cold if cold.timestamp_ms >= local.timestamp_ms else local
 
     async def _look_for_time(
         self, tier: TierManager | None, partition: HostedPartition, timestamp: int

@@ -39,6 +39,7 @@ BATCH_BYTES_MAX = 1024 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
 TRIES_MAX = 3
+_FOREVER = 1 << 62
 TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
 
 
@@ -282,9 +283,44 @@ class ColdReader:
                 best = found
         return best
 
+    def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        """The first record of the greatest timestamp: (timestamp_ms, offset, leader_epoch)."""
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, topic_id, partition)
+            if snapshot is None or end < 0:
+                return None
+            start = snapshot.log_start(partition) or 0
+            files = [each for each in snapshot.index.files(partition) if each.max_offset >= start]
+        best: tuple[int, int, int] | None = None
+        # Those that may hold the greatest come first: as a rule one file is read, of a year of them.
+        for entry in sorted(files, key=lambda each: -_latest_ms(each)):
+            if best is not None and _latest_ms(entry) < best[0]:
+                break
+            times, offsets, epochs = self._times(entry, start, end)
+            greatest = pc.max(times).as_py()
+            if greatest is None:
+                continue
+            index = pc.index(times, greatest).as_py()
+            found = (int(greatest), offsets[index].as_py(), epochs[index].as_py())
+            if best is None or (found[0], -found[1]) > (best[0], -best[1]):
+                best = found
+        return best
+
     def _first_at(
         self, entry: FileEntry, timestamp_ms: int, start: int, end: int
     ) -> tuple[int, int, int] | None:
+        times, offsets, epochs = self._times(entry, start, end)
+        index = pc.index(pc.greater_equal(times, timestamp_ms), True).as_py()
+        if index < 0:
+            return None
+        return int(times[index].as_py()), offsets[index].as_py(), epochs[index].as_py()
+
+    def _times(
+        self, entry: FileEntry, start: int, end: int
+    ) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+        """Milliseconds, offsets and leader epochs of a file's rows of [start, end]."""
         try:
             table, _ = self._reader.read(
                 entry.path, start_offset=start, end_offset=end, columns=TIME_COLUMNS
@@ -293,11 +329,7 @@ class ColdReader:
             raise StorageError(str(error)) from error
         moments = pc.cast(pc.cast(table.column("timestamp"), pa.int64()), pa.int64())
         moments = pc.coalesce(table.column("timestamp_ms"), pc.floor(pc.divide(moments, 1000)))
-        index = pc.index(pc.greater_equal(moments, timestamp_ms), True).as_py()
-        if index < 0:
-            return None
-        offset = table.column("offset")[index].as_py()
-        return (int(moments[index].as_py()), offset, table.column("leader_epoch")[index].as_py())
+        return moments, table.column("offset"), table.column("leader_epoch")
 
 
 class _Encoder:
@@ -334,6 +366,13 @@ class _Encoder:
         self.batches.append(piece.data)
         self._next = max(self._next, piece.last_offset + 1)
         self.next_offsets.append(self._next)
+
+
+def _latest_ms(entry: FileEntry) -> int:
+    """No record of the file is later, as far as its statistics can tell."""
+    if entry.max_timestamp_ms is None or entry.null_timestamps:
+        return _FOREVER
+    return entry.max_timestamp_ms
 
 
 def _cluster(

@@ -413,6 +413,11 @@ class DeltaStorage:
     ) -> tuple[int, int, int] | None:
         return self._cold.offset_for_timestamp(topic, topic_id, partition, timestamp_ms)
 
+    def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        return self._cold.max_timestamp(topic, topic_id, partition)
+
     def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
         return self._endings.at(topic, topic_id, partition, offset)
 

@@ -298,15 +298,20 @@ class TierManager:
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
     ) -> tuple[int, int, int] | None:
         """First tiered record at or after a time: (timestamp_ms, offset, leader_epoch), or None."""
-        header, _ = await self._ask_to_read(
-            {
-                "op": "offset_for_timestamp",
-                "topic": topic,
-                "topic_id": uuid_text(topic_id),
-                "partition": partition,
-                "timestamp_ms": timestamp_ms,
-            }
-        )
+        question = {"op": "offset_for_timestamp", "timestamp_ms": timestamp_ms}
+        return await self._ask_record(topic, topic_id, partition, question)
+
+    async def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        """First tiered record of the greatest timestamp: (timestamp_ms, offset, leader_epoch), or None."""
+        return await self._ask_record(topic, topic_id, partition, {"op": "max_timestamp"})
+
+    async def _ask_record(
+        self, topic: str, topic_id: bytes, partition: int, question: Header
+    ) -> tuple[int, int, int] | None:
+        place = {"topic": topic, "topic_id": uuid_text(topic_id), "partition": partition}
+        header, _ = await self._ask_to_read({**question, **place})
         found = header["found"]
         return (found[0], found[1], found[2]) if found else None
 

@@ -93,6 +93,7 @@ class Service:
         return {
             "read": self._read,
             "offset_for_timestamp": self._offset_for_timestamp,
+            "max_timestamp": self._max_timestamp,
             "state": self._state,
             "ending": self._ending,
             "give_up": self._give_up,
@@ -268,6 +269,11 @@ class Service:
             request["partition"],
             request["timestamp_ms"],
         )
+        return {"found": list(found) if found else None}, ()
+
+    def _max_timestamp(self, request: Header) -> Answer:
+        topic_id = uuid_from_text(request["topic_id"])
+        found = self._storage.max_timestamp(request["topic"], topic_id, request["partition"])
         return {"found": list(found) if found else None}, ()
 
     def _ending(self, request: Header) -> Answer:

@@ -178,6 +178,11 @@ class RemoteStorageManager(Protocol):
     ) -> tuple[int, int, int] | None:
         """The first record at or after a time: (timestamp_ms, offset, leader_epoch). Any thread."""
 
+    def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        """The first record of the greatest timestamp, in the same form; None where there is no record. Any thread."""
+
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         """Remove every record of a topic that is still called so; nothing happens to another's."""
 

@@ -200,6 +200,16 @@ def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
     assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0) == (BASE_MS, 0, 3)
 
 
+def test_the_latest_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
+    storage = lake.open()[1]
+    assert storage.max_timestamp(TOPIC, TOPIC_ID, 0) is None
+    for start in (0, 30, 60):
+        lake.copy(copy_request([copy_range(make(start, 30), start, start + 29)]))
+        found = lake.open()[1].max_timestamp(TOPIC, TOPIC_ID, 0)
+        assert found == (BASE_MS + start + 29, start + 29, 3)
+    assert lake.open()[1].max_timestamp(TOPIC, b"another topic id"[:16], 0) is None
+
+
 def test_segments_are_found_by_epoch_and_offset(
     lake: Lake, make: Callable[[int, int], Path]
 ) -> None:

@@ -236,6 +236,17 @@ class FolderStorage:
                     return (record.timestamp, record.offset, epoch)
         return None
 
+    def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        latest: tuple[int, int, int] | None = None
+        for _, _, batch in self._batches(topic_id, partition):
+            epoch = next(iterate_headers(batch))[1].leader_epoch
+            for record in read_records(batch):
+                if latest is None or record.timestamp > latest[0]:
+                    latest = (record.timestamp, record.offset, epoch)
+        return latest
+
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         (self.root / "deleted").mkdir(exist_ok=True)
         (self.root / "deleted" / topic_id.hex()).touch()

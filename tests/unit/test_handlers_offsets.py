@@ -164,6 +164,11 @@ class FakeTier:
             self.when_asked()
         return found
 
+    async def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> tuple[int, int, int] | None:
+        return await self.offset_for_timestamp(topic, topic_id, partition, -3)
+
 
 async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
     """Offsets 0 and 1 are in the lake alone, 2 is on disk."""
@@ -219,6 +224,25 @@ async def test_times_are_looked_for_in_the_lake_first(
         assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         tier.end = None
         assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@in_loop
+async def test_the_latest_record_is_looked_for_in_both_tiers(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        tier = FakeTier(found=(NOW_MS + 99, 1, 0))
+        await with_lake(broker, monkeypatch, tier)
+        assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
+        # Of the same time the first, and of a later one the record in the lake.
+        for later_ms in (100, 5_000):
+            tier.found = (NOW_MS + later_ms, 1, 0)
+            assert await offset(broker, -3) == (0, NOW_MS + later_ms, 1, 0)
+        tier.found = None
+        assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
+        tier.error = ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await offset(broker, -3))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         monkeypatch.setattr(broker.node, "tier", None)
 
 
