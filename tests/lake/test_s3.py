@@ -19,10 +19,9 @@ from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store, UnsupportedStore, open_store, probe
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
-from tests.lake.conftest import port
 from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
-from tests.s3_server import BUCKET, S3Server, running_s3
+from tests.s3_server import BUCKET, S3Server
 
 COUNT = 20_000
 MORE = 1_000
@@ -86,22 +85,6 @@ def test_of_racing_writers_one_wins(store: Store) -> None:
     assert store.list("") == ()
 
 
-def test_objects_survive_the_death_of_the_server(tmp_path: Path) -> None:
-    number = port()
-    with running_s3(tmp_path, number) as mortal, pytest.MonkeyPatch.context() as patch:
-        for name, value in mortal.environment.items():
-            patch.setenv(name, value)
-        store = open_store(f"s3://{BUCKET}/x")
-        assert store.put_if_absent("1.json", b"one")
-        mortal.kill()
-        with pytest.raises(OSError, match=r"s3://lake/x/2\.json: "):
-            store.put_if_absent("2.json", b"two")
-        mortal.start()
-        assert not store.put_if_absent("1.json", b"other")
-        assert store.read("1.json") == b"one"
-        assert store.put_if_absent("2.json", b"two")
-
-
 def test_wrong_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     store = open_store(f"s3://{BUCKET}/y")
@@ -157,6 +140,29 @@ def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay
     with faulty_way(server.endpoint, first(0, Fault())) as opened:
         monkeypatch.setenv("AWS_ENDPOINT_URL", opened.endpoint)
         yield opened
+
+
+def test_a_store_that_is_away_is_an_error_and_never_an_answer(
+    way: FaultyWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for patience in ("DECISION_PATIENCE_SECONDS", "READ_PATIENCE_SECONDS"):
+        monkeypatch.setattr(store_s3, patience, 0.3)
+    store = open_store(f"s3://{BUCKET}/away")
+    assert store.put_if_absent("1.json", b"one")
+    way.judge = lambda method, path: Fault(is_lost=True)
+    for ask in (
+        lambda: store.put_if_absent("2.json", b"two"),
+        lambda: store.read("2.json"),
+        lambda: store.read_range("2.json", 0, 1),
+        lambda: store.size("2.json"),
+        lambda: store.list(""),
+    ):
+        with pytest.raises(OSError, match=r"s3://lake/away.*: no answer: see AWS_ENDPOINT_URL"):
+            ask()
+    way.judge = first(0, Fault())
+    assert not store.put_if_absent("1.json", b"other")
+    assert store.read("1.json") == b"one"
+    assert store.put_if_absent("2.json", b"two")
 
 
 @pytest.mark.parametrize("fault", [Fault(throttled=True), Fault(is_lost=True)])
