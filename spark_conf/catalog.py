@@ -1,0 +1,234 @@
+"""Shell: a catalog in which topics are tables by their names: ``SELECT … FROM kafka.orders``.
+
+Rules of this file:
+- Topics are those that the brokers have at that moment: one that is made later is there, one that was deleted is not,
+  and nothing has to be told. Each reference is a scan of its own, with a plan of its own.
+- It is Java, compiled in the driver by the compiler that Spark itself carries, as the optimizer's rule of
+  `kafka_ds.source` is: nothing to download. It asks this process for the names of topics, through py4j. A session's
+  catalogs are the session's own: `newSession()` wants `topic_catalog` again.
+- Tables are read: topics are made, changed and deleted by Kafka's own tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "kafka"
+CLASS_NAME: Final = "kafka_ds.TopicCatalog"
+SERVERS = "kafka.bootstrap.servers"
+
+JAVA: Final = r"""
+package kafka_ds;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+public class TopicCatalog implements TableCatalog {
+  private static final String FORMAT = "kafka_ds";
+  private final String name;
+  private final Map options;
+  private final Function topics;
+
+  /* `topics` gives the names of all topics, one a line. */
+  public TopicCatalog(String name, Map options, Function topics) {
+    this.name = name;
+    this.options = new HashMap(options);
+    this.topics = topics;
+  }
+
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+  }
+
+  public String name() {
+    return name;
+  }
+
+  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+    if (namespace.length > 0) {
+      throw new NoSuchNamespaceException(namespace);
+    }
+    String[] names = names();
+    Identifier[] found = new Identifier[names.length];
+    for (int i = 0; i < names.length; i++) {
+      found[i] = Identifier.of(namespace, names[i]);
+    }
+    return found;
+  }
+
+  private String[] names() {
+    String lines = (String) topics.apply("");
+    return lines.isEmpty() ? new String[0] : lines.split("\n");
+  }
+
+  public boolean tableExists(Identifier wanted) {
+    return wanted.namespace().length == 0
+        && java.util.Arrays.asList(names()).contains(wanted.name());
+  }
+
+  public Table loadTable(Identifier wanted) {
+    if (!tableExists(wanted)) {
+      // Not NoSuchTableException: after that Spark looks for a format of the catalog's name, and says that it has none.
+      throw new IllegalArgumentException("catalog " + name + ": there is no topic " + wanted);
+    }
+    Map given = new HashMap(options);
+    given.put("subscribe", wanted.name());
+    StructType schema = source().inferSchema(new CaseInsensitiveStringMap(given));
+    return new TopicTable(name + "." + wanted.name(), schema, given);
+  }
+
+  private static PythonDataSourceV2 source() {
+    PythonDataSourceV2 made = new PythonDataSourceV2();
+    made.setShortName(FORMAT);
+    return made;
+  }
+
+  public Table alterTable(Identifier wanted, TableChange[] changes) {
+    throw readOnly();
+  }
+
+  public boolean dropTable(Identifier wanted) {
+    throw readOnly();
+  }
+
+  public void renameTable(Identifier before, Identifier after) {
+    throw readOnly();
+  }
+
+  private UnsupportedOperationException readOnly() {
+    return new UnsupportedOperationException(
+        "catalog " + name + ": topics are made, changed and deleted by Kafka's own tools");
+  }
+
+  /* A topic: a fresh source for each scan, as one keeps the options that it was first asked with. */
+  public static class TopicTable implements SupportsRead {
+    private final String name;
+    private final StructType schema;
+    private final Map options;
+
+    public TopicTable(String name, StructType schema, Map options) {
+      this.name = name;
+      this.schema = schema;
+      this.options = options;
+    }
+
+    public String name() {
+      return name;
+    }
+
+    public StructType schema() {
+      return schema;
+    }
+
+    public Set capabilities() {
+      return table(options).capabilities();
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap more) {
+      Map all = new HashMap(options);
+      all.putAll(more.asCaseSensitiveMap());
+      return ((SupportsRead) table(all)).newScanBuilder(new CaseInsensitiveStringMap(all));
+    }
+
+    private Table table(Map given) {
+      return source().getTable(schema, new Transform[0], given);
+    }
+  }
+}
+"""
+
+
+class _Topics:
+    """What the catalog asks of this process."""
+
+    def __init__(self, brokers: str) -> None:
+        self._settings = parse_settings({SERVERS: brokers})
+
+    def apply(self, _: str) -> str:
+        """The names of the topics that clients made, one a line."""
+        with Cluster(self._settings) as cluster:
+            topics = cluster.topics(None)
+        return "\n".join(sorted(name for name, topic in topics.items() if not topic.internal))
+
+    class Java:
+        implements = ("java.util.function.Function",)
+
+
+def topic_catalog(
+    spark: SparkSession,
+    brokers: str,
+    *,
+    name: str = NAME,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Give the session a catalog of that name, in which the topics of these brokers are tables.
+
+    ``options`` are options of the source for all of them (``lake``, ``isolation``, ``includeHeaders``, …); a query adds
+    its own by ``SELECT … FROM kafka.orders WITH (…)``. The format ``kafka_ds`` must be registered.
+
+    Raises:
+        ClientOptionError: the brokers' address is none.
+        RuntimeError: a session of Spark Connect, which has no catalogs of its own to give.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    jvm = getattr(spark, "_jvm", None)
+    if session is None or jvm is None:
+        raise RuntimeError("a session of Spark Connect cannot be given a catalog")
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    topics = _Topics(brokers)
+    gateway = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)
+    given = jvm.java.util.HashMap()
+    for key, value in {**(options or {}), SERVERS: brokers}.items():
+        given.put(key, value)
+    classes = gateway.new_array(jvm.java.lang.Class, 3)
+    for at, each in enumerate(("lang.String", "util.Map", "util.function.Function")):
+        classes[at] = jvm.java.lang.Class.forName(f"java.{each}")
+    # Only a call hands an object of this process over: an array's place does not take one.
+    arguments = jvm.java.util.ArrayList()
+    for argument in (name, given, topics):
+        arguments.add(argument)
+    made = _compiled(spark).getConstructor(classes).newInstance(arguments.toArray())
+    _catalogs_of(session).put(name, made)
+
+
+def _compiled(spark: Any) -> Any:
+    """The catalog's class, compiled in the driver."""
+    jvm = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    # Static methods of interfaces are called: those of a Java that Spark is far beyond.
+    compiler.setSourceVersion(8)
+    compiler.setTargetVersion(8)
+    compiler.cook(JAVA)
+    return compiler.getClassLoader().loadClass(CLASS_NAME)
+
+
+def _catalogs_of(session: Any) -> Any:
+    """The session's catalogs by name; Spark itself makes them of classes' names alone."""
+    manager = session.sessionState().catalogManager()
+    for field in manager.getClass().getDeclaredFields():
+        if field.getName().endswith("catalogs"):
+            field.setAccessible(True)
+            return field.get(manager)
+    raise RuntimeError("this Spark keeps its catalogs elsewhere")

@@ -1,0 +1,65 @@
+"""Topics as tables of a catalog, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_conf.catalog import topic_catalog
+from tests.processes import BrokerProcess
+from tests.spark.topics import Topic
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def kafka(spark: SparkSession, broker: BrokerProcess) -> Iterator[SparkSession]:
+    topic_catalog(spark, broker.bootstrap)
+    yield spark
+    spark.sql("USE spark_catalog.default")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> None:
+    # It is made after the catalog: nobody has to be told.
+    topic.create(partitions=1).produce(20, partitions=1)
+    name = f"kafka.`{topic.name}`"
+    assert topic.name in [row[1] for row in rows(kafka, "SHOW TABLES IN kafka")]
+    assert rows(kafka, f"SELECT offset FROM {name} WHERE offset >= 18 ORDER BY offset") == [
+        (18,),
+        (19,),
+    ]
+    # Another filter is another plan, in one query as well.
+    assert rows(
+        kafka,
+        f"SELECT (SELECT count(*) FROM {name} WHERE offset < 3), (SELECT count(*) FROM {name})",
+    ) == [(3, 20)]
+    options = f"WITH ('endingOffsets' = '{{\"{topic.name}\":{{\"0\":7}}}}')"
+    assert rows(kafka, f"SELECT count(*) FROM {name} {options}") == [(7,)]
+    kafka.sql("USE kafka")
+    assert rows(kafka, f"SELECT max(offset) FROM `{topic.name}`") == [(19,)]
+    with pytest.raises(PySparkException, match="no topic .*nothing"):
+        kafka.sql("SELECT * FROM kafka.nothing").collect()
+    with pytest.raises(PySparkException, match="Kafka's own tools"):
+        kafka.sql(f"DROP TABLE {name}")
+    assert kafka.catalog.tableExists(name)
+
+
+def test_a_table_of_the_catalog_is_a_stream(
+    kafka: SparkSession, topic: Topic, tmp_path: Any
+) -> None:
+    topic.create(partitions=1).produce(20, partitions=1)
+    stream = kafka.readStream.option("startingOffsets", "earliest").table(f"kafka.`{topic.name}`")
+    sink = stream.select("offset").writeStream.format("parquet").trigger(availableNow=True)
+    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start(
+        str(tmp_path / "out")
+    )
+    query.awaitTermination()
+    assert kafka.read.parquet(str(tmp_path / "out")).count() == 20
