@@ -232,16 +232,24 @@ def from_json(data: Mapping[str, Any]) -> Event:
 
 def _plain_fields(value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
-    for field in fields(value):
-        item = getattr(value, field.name)
+    cls: type = type(value)
+    for name in _names(cls):
+        item = getattr(value, name)
         if isinstance(item, PartitionRegistration):
             plain |= _plain_fields(item)
         else:
-            plain[field.name] = _plain(item)
+            plain[name] = _plain(item)
     return plain
 
 
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
 def _plain(value: Any) -> Any:
+    if type(value) is int:
+        return value  # Most are.
     match value:
         case bytes():
             return uuid_text(value)
@@ -283,11 +291,11 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return from_json
     if hint in (Endpoint, PartitionRegistration, SupportedFeature):
         return lambda data: _read_fields(hint, data)
-    return lambda value: _checked(value, hint)
-
-
-def _checked(value: Any, hint: Any) -> Any:
     allowed = get_args(hint) or (hint,)
-    if type(value) not in allowed:
-        raise ValueError(f"{value!r} is no {hint}")
-    return value
+
+    def checked(value: Any) -> Any:
+        if type(value) not in allowed:
+            raise ValueError(f"{value!r} is no {hint}")
+        return value
+
+    return checked

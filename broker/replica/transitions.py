@@ -127,6 +127,8 @@ class Transitions:
         return self._replicas.find(event.topic, event.partition) is None
 
     def _tell_fetchers(self, changes: FetcherChanges) -> None:
+        if changes.remove:
+            self._keep_metrics()
         fetchers = self._host.fetchers
         if fetchers is not None and not self._host.is_stopped and (changes.remove or changes.add):
             fetchers.update(remove=changes.remove, add=changes.add.values())
@@ -338,7 +340,6 @@ class Transitions:
 
     def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
         del self._replicas.followed[followed.key]
-        self._keep_metrics()
         changes.add.pop(followed.key, None)
         changes.remove.append(followed)
         followed.lose()
