@@ -171,9 +171,17 @@ class FutureLogs:
         return future
 
     def _seed(self, log: Log, home: LogDirectory) -> Log:
-        disk = self._disk
         name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.FUTURE_FOLDER)
-        folder, base_offset = home.file(name), log.first_base_offset
+        try:
+            return self._write_seed(log, home.file(name))
+        except OSError:
+            # A refused move: the next start must not take what there is for one to go on with. These are a few bytes.
+            with suppress(OSError):
+                home.remove_tree(name)
+            raise
+
+    def _write_seed(self, log: Log, folder: str) -> Log:
+        disk, base_offset = self._disk, log.first_base_offset
         disk.make_directory(folder)
         metadata = f"{folder}/{names.PARTITION_METADATA}"
         replace(disk, metadata, encode_partition_metadata(log.topic_id), durable=False)

@@ -151,6 +151,25 @@ def check_logs(world: World, partitions: list[Partition]) -> None:
             )
 
 
+def check_homes(world: World, partitions: list[Partition]) -> None:
+    """Each replica lies in one log directory, and the cluster knows in which."""
+    image = world.truth.image()
+    for partition in partitions:
+        registration = image.partition(*partition)
+        assert registration is not None
+        folder = f"/{partition[0]}-{partition[1]}/"
+        known = dict(zip(registration.replicas, registration.directories, strict=True))
+        for node_id in registration.replicas:
+            host = world.hosts[node_id - 1]
+            homes = {path.partition(folder)[0] for path in host.disk.paths() if folder in path}
+            assert len(homes) == 1, f"{partition} of {host.name} is in {homes}"
+            assert host.node is not None
+            ids = host.node.log_manager.directory_ids
+            assert known[node_id] == ids[homes.pop()], (
+                f"{partition} of {host.name}: the cluster takes it for elsewhere"
+            )
+
+
 def _bytes_of(host: Host, partition: Partition) -> bytes:
     folder = f"/{partition[0]}-{partition[1]}/"
     names = [path for path in host.disk.paths() if folder in path and path.endswith(".log")]

@@ -9,11 +9,14 @@ from typing import Any
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
 from kafka_ds.wire.messages.replicas import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirTopic,
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
@@ -117,3 +120,37 @@ class Operator(Client):
         )
         answer = await self.ask_any(request, 2)
         return f"{topic}-{index} {ErrorCode(answer.error_code).name}"
+
+
+class Mover(Client):
+    """Moves replicas from one log directory of their broker to another, and changes its mind at times (KIP-113)."""
+
+    def __init__(
+        self,
+        *args: Any,
+        partitions: list[Partition],
+        directories: list[str],
+        log: Callable[[str], None],
+    ) -> None:
+        super().__init__(*args)
+        self._partitions = partitions
+        self._directories = directories
+        self._log = log
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Ask brokers to have some of their replicas elsewhere."""
+        while not is_over():
+            await asyncio.sleep(self.random.random() * 0.5)
+            path = self.random.choice(self._directories)
+            topic, index = self.random.choice(self._partitions)
+            place = AlterReplicaLogDirTopic(name=topic, partitions=[index])
+            request = AlterReplicaLogDirsRequest(
+                dirs=[AlterReplicaLogDir(path=path, topics=[place])]
+            )
+            address = self.random.choice(self._bootstrap)
+            try:
+                answer = await self.ask(await self.connection(address), request, 2)
+            except TROUBLE:
+                continue
+            code = ErrorCode(answer.results[0].partitions[0].error_code)
+            self._log(f"{topic}-{index} of {address[0]} to {path}: {code.name}")

@@ -9,20 +9,22 @@ from typing import Any
 
 from kafka_ds.wire.errors import ErrorCode
 from tests.sim.chance import drawn_from
-from tests.sim.checkers import Watch, check_committed, check_history, check_logs
+from tests.sim.checkers import Watch, check_committed, check_history, check_homes, check_logs
 from tests.sim.clients import History, Partition, Producer, TransactionalProducer
 from tests.sim.faults import MIN_ISR, Plan
 from tests.sim.ledger import Ledger, check_transformed
 from tests.sim.loop import Process
 from tests.sim.members import Member, Transformer, reader_of
 from tests.sim.network import CLIENT, SimNetwork
-from tests.sim.operator import Operator
+from tests.sim.operator import Mover, Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.sequences import Sequences
 from tests.sim.world import World
 
 TOPIC = "orders"
 RESULTS = "results"
+# What the folder of a copy on its way to another directory ends with.
+FUTURE = "-future/"
 LOOK_SECONDS = 0.05
 # How long clients do nothing between two pieces of work, at most. A transaction costs ten times what a batch does, in
 # messages between brokers: fewer of them make room for more seeds.
@@ -46,6 +48,8 @@ class Shape:
     transactional: int = 2
     seconds: float = 60.0
     log_dirs: int = 1
+    # Replicas move between log directories.
+    has_mover: bool = False
     # Topics that come and go, replicas that move.
     has_operator: bool = False
     # Readers beside those of leaders: they go to the nearest replica, and keep fetch sessions.
@@ -133,6 +137,8 @@ class Scenario:
         if self.shape.has_operator:
             operator, process = self._operator()
             working.append(self._spawn(operator.work(lambda: self._is_over), process))
+        if self.shape.has_mover:
+            working.append(self._mover())
         members = self._members()
         faults = loop.create_task(self.faults.run(self.shape.seconds))
         while not faults.done():
@@ -170,6 +176,19 @@ class Scenario:
             log=self.world.log,
         )
         return operator, process
+
+    def _mover(self) -> asyncio.Task[None]:
+        process, network = self._client()
+        world = self.world
+        mover = Mover(
+            network,
+            world.bootstrap,
+            world.random,
+            partitions=self.partitions,
+            directories=world.hosts[0].log_dirs,
+            log=world.log,
+        )
+        return self._spawn(mover.work(lambda: self._is_over), process)
 
     async def _create_topic(self, name: str) -> None:
         operator, process = self._operator()
@@ -289,7 +308,13 @@ class Scenario:
         assert any(committed.values()), "nothing was written: the run shows nothing"
         if members:
             await self._check_members(members, committed)
+        if self.shape.has_mover:
+            await self.world.until(self._have_moves_ended, "moves end", QUIET_SECONDS_MAX)
+            check_homes(self.world, self.partitions)
         check_logs(self.world, [*self.partitions, *self._results])
+
+    def _have_moves_ended(self) -> bool:
+        return not any(FUTURE in path for host in self.world.hosts for path in host.disk.paths())
 
     async def _check_members(
         self, members: list[asyncio.Task[None]], committed: dict[Partition, list[tuple[int, bytes]]]

@@ -36,6 +36,16 @@ ALONE = (
 )
 MACHINES = ("kill", "power", "power", "pause", "isolate", "cut", "slow_way", "crash_and_back")
 GROUPS = ("kill", "stop", "pause", "isolate", "cut", "slow_for_clients", "power", "crash_and_back")
+MOVES = (
+    "kill",
+    "power",
+    "stop",
+    "log_dir_fails",
+    "log_dir_fails",
+    "disk_full",
+    "slow_disk",
+    "isolate",
+)
 COORDINATORS = ("kill", "stop", "pause", "isolate", "cut", "slow_way")
 LAKE = ("lake_away", "lake_fails", "lake_loses_answers", "kill", "pause", "cut_one_way")
 
@@ -104,6 +114,18 @@ def groups(seed: int) -> Scenario:
     return Scenario(seed, shape, plan, settings)
 
 
+def moves(seed: int) -> Scenario:
+    """Replicas that move between the log directories of their brokers, of which some fail."""
+    chance = Random(f"moves {seed}")
+    settings = {
+        **BRISK,
+        "replica.alter.log.dirs.io.max.bytes.per.second": chance.choice(("2000", "20000")),
+    }
+    shape = Shape(transactional=0, seconds=10, log_dirs=2, has_mover=True)
+    plan = Plan(kinds=MOVES, every_seconds=0.8, scale=BRISK_SCALE)
+    return Scenario(seed, shape, plan, settings)
+
+
 def coordinators(seed: int) -> Scenario:
     """Transactions whose coordinators go, with Kafka's own time-outs."""
     shape = Shape(plain=0, idempotent=1, transactional=2, seconds=30)
@@ -143,6 +165,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         laggards,
         repeats,
         groups,
+        moves,
         coordinators,
         zombies,
         transactions,

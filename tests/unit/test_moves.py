@@ -194,6 +194,17 @@ async def test_a_full_disk_is_waited_for() -> None:
 
 
 @in_loop
+async def test_a_copy_that_cannot_be_begun_leaves_nothing_behind() -> None:
+    """Else the next start would take it for one to go on with, though the move was refused."""
+    bench = MovingBench()
+    bench.append(3)
+    bench.disk.capacity_bytes = 0
+    with pytest.raises(KafkaError, match="does not take"):
+        bench.moves.alter("t", 0, "/b")
+    assert bench.folders() == {"/a/t-0"}
+
+
+@in_loop
 async def test_what_the_log_cuts_off_its_copy_cuts_off() -> None:
     bench = MovingBench()
     bench.append(20)
