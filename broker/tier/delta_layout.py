@@ -10,7 +10,6 @@ One thread beside the one that copies.
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -55,7 +54,8 @@ class LaidOut:
     expired_rows: int = 0
     lost: int = 0
     """Tasks that came to nothing, since somebody else was first."""
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How many tasks, by why; no Counter, of which `asdict` makes what cannot be sent (Python 3.11)."""
     is_done: bool = True
     """Whether nothing is left to be done."""
     milliseconds: int = 0
@@ -241,7 +241,8 @@ class LayoutKeeper:
         done.bytes_after += sum(each.size for each in relaid.files)
         done.rows += relaid.rows
         done.expired_rows += relaid.expired_rows
-        done.reasons[task.reason.value] += 1
+        reason = task.reason.value
+        done.reasons[reason] = done.reasons.get(reason, 0) + 1
 
     def _intent(
         self,

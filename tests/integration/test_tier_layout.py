@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake.schema import Field, PrimitiveType
 
+from broker.tier.channel import frame
 from broker.tier.crash_points import LAYOUT_POINTS
 from broker.tier.delta_layout import OPERATION, LaidOut
 from broker.tier.delta_storage import DeltaStorage
@@ -102,7 +104,9 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
     done = lay_out(storage_of(lake))
     assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
-    assert (done.is_done, done.lost, dict(done.reasons)) == (True, 0, {"small": 1})
+    assert (done.is_done, done.lost, done.reasons) == (True, 0, {"small": 1})
+    # As the worker answers it: what cannot be sent would end its thread.
+    assert json.loads(b"".join(map(bytes, frame(asdict(done))))[8:]) == asdict(done)
     assert table(lake).to_pyarrow_table().sort_by("offset") == before
     assert lake.records() == records(0, END)
     assert storage_of(lake).state(TOPIC, TOPIC_ID, 0) == state
