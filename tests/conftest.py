@@ -1,12 +1,14 @@
-"""What every kind of test may ask for: free ports, Kafka's jars."""
+"""What every kind of test may ask for: free ports, Kafka's jars, an S3 server."""
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_conf import jars
+from tests.s3_server import S3Server, running_s3
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +25,27 @@ def kafka_clients_jar() -> Path:
     return Path(named) if named else next(jars.fetch("kafka-clients").glob("kafka-clients-*.jar"))
 
 
-@pytest.fixture
-def free_port() -> int:
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def free_port() -> int:
+    return _free_port()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One real S3 server for all tests of this process, started for the first one that asks for it."""
+    with running_s3(tmp_path_factory.mktemp("s3"), _free_port()) as running:
+        yield running
+
+
+@pytest.fixture
+def s3_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client of AWS's reads: where the server is, and a name that it knows."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)

@@ -25,6 +25,11 @@ LOGGING = """<configuration>
 """
 
 
+def address_for(folder: Path) -> str:
+    """A prefix of the bucket for a test whose own temporary folder this is: the bucket is everybody's."""
+    return f"s3://{BUCKET}/{folder.name}"
+
+
 def quiet(folder: Path) -> str:
     """The option of Java by which S3Proxy logs what is wrong, and no more; its file is put into `folder`."""
     file = folder / "logback.xml"

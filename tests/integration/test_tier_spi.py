@@ -1,6 +1,6 @@
-"""The copier over each remote storage: the Delta tables and files in a folder pass the same tests."""
+"""The copier over each remote storage: the Delta tables, in a folder and on S3, and plain files pass the same tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,12 @@ from tests.integration.tier_segments import (
     records,
     segment,
 )
+from tests.s3_server import address_for
 
 # Between these the folder has no step.
 DELTA_POINTS = ("after_parquet", "after_residue")
 CRASHES = [
-    *(("delta", point) for point in COPY_POINTS),
+    *((kind, point) for kind in ("delta", "s3") for point in COPY_POINTS),
     *(("folder", point) for point in COPY_POINTS if point not in DELTA_POINTS),
 ]
 
@@ -53,7 +54,8 @@ class Lake:
     def __init__(self, kind: str, root: Path) -> None:
         self.kind = kind
         self.root = root
-        self.settings = TierSettings(lake_uri=str(root / "lake"), node_id=1)
+        uri = address_for(root) if kind == "s3" else str(root / "lake")
+        self.settings = TierSettings(lake_uri=uri, node_id=1)
 
     def open(
         self, crash_at: str = ""
@@ -91,9 +93,11 @@ class Lake:
                 return found
 
 
-@pytest.fixture(params=["folder", "delta"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
-    yield Lake(request.param, tmp_path)
+@pytest.fixture(params=["folder", "delta", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "s3":
+        request.getfixturevalue("s3_environment")
+    return Lake(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What retention takes out of the lake, over each storage; killed between any two steps, and with others at work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DAY_MS = 86_400_000
 FOLDER_POINTS = ("after_delete_started", "after_delete_finished")
 CRASHES = [
-    *(("delta", point) for point in SWEEP_POINTS),
+    *((kind, point) for kind in ("delta", "s3") for point in SWEEP_POINTS),
     *(("folder", point) for point in FOLDER_POINTS),
 ]
 
 
-@pytest.fixture(params=["folder", "delta"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
-    yield Lake(request.param, tmp_path)
+@pytest.fixture(params=["folder", "delta", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "s3":
+        request.getfixturevalue("s3_environment")
+    return Lake(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
 from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
-from tests.s3_server import BUCKET, S3Server
+from tests.s3_server import BUCKET, S3Server, address_for
 
 COUNT = 20_000
 MORE = 1_000
 PATIENCE_S = 100
 
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = pytest.mark.usefixtures("s3_environment")
 
 
 def test_an_object_is_made_once(store: Store) -> None:
@@ -135,9 +135,9 @@ def test_a_broker_says_what_is_wrong_with_its_store(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
+def way(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
     """A way to the server on which nothing happens yet; whoever opens a store now takes it."""
-    with faulty_way(server.endpoint, first(0, Fault())) as opened:
+    with faulty_way(s3_server.endpoint, first(0, Fault())) as opened:
         monkeypatch.setenv("AWS_ENDPOINT_URL", opened.endpoint)
         yield opened
 
@@ -237,10 +237,10 @@ HARSH = bad_weather(8, delay_ms=100, throttled=0.1, lost=0.04)
     [pytest.param(MILD, id="mild"), pytest.param(HARSH, id="harsh", marks=pytest.mark.slow)],
 )
 def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
-    server: S3Server, way: FaultyWay, tmp_path: Path, weather: Judge
+    way: FaultyWay, tmp_path: Path, weather: Judge
 ) -> None:
     """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it."""
-    uri = f"s3://{BUCKET}/{tmp_path.name}"
+    uri = address_for(tmp_path)
     settings = {
         "lake.uri": uri,
         "remote.log.storage.system.enable": "true",

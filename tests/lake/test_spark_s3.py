@@ -26,8 +26,8 @@ SUMMARY = "to_json(struct(count(*), count(DISTINCT offset), min(offset), max(off
 
 
 def test_spark_reads_a_topics_table_over_s3a_and_the_topic_by_our_source(
-    server: S3Server,
-    environment: None,
+    s3_server: S3Server,
+    s3_environment: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,7 +42,9 @@ def test_spark_reads_a_topics_table_over_s3a_and_the_topic_by_our_source(
     }
     values = [b"%d" % number * 30 for number in range(COUNT)]
     with (
-        faulty_way(server.endpoint, bad_weather(3, delay_ms=5, throttled=0.04, lost=0.02)) as way,
+        faulty_way(
+            s3_server.endpoint, bad_weather(3, delay_ms=5, throttled=0.04, lost=0.02)
+        ) as way,
         running_broker(tmp_path, settings) as broker,
     ):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
