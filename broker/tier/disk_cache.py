@@ -99,6 +99,7 @@ class DiskCache:
         self._entries: dict[str, _Entry] = {}
         self._work: queue.Queue[Callable[[], None]] = queue.Queue()
         self._writes = 0
+        self._expire_at_ms = 0
         self._thread: threading.Thread | None = None
         self.counts = CacheCounts()
 
@@ -190,11 +191,10 @@ class DiskCache:
 
     def _run(self) -> None:
         while True:
-            try:
-                work = self._work.get(timeout=EXPIRE_EVERY_SECONDS)
-            except queue.Empty:
-                work = self._expire
-            self._do(work)
+            with suppress(queue.Empty):
+                self._do(self._work.get(timeout=EXPIRE_EVERY_SECONDS))
+            if self._clock.monotonic_ms() >= self._expire_at_ms:
+                self._do(self._expire)
 
     def work(self) -> None:
         """Do all that waits to be done, and look for what has expired."""
@@ -211,8 +211,10 @@ class DiskCache:
             self._switch_off(error)
 
     def _expire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._expire_at_ms = now_ms + int(EXPIRE_EVERY_SECONDS * 1000)
         with self._lock:
-            self._mark(self._admission.expired(self._clock.monotonic_ms()))
+            self._mark(self._admission.expired(now_ms))
 
     def _find_all(self) -> None:
         """Take in what is there from before; the oldest first."""

@@ -2,9 +2,13 @@
 
 import errno
 import logging
+import threading
+from pathlib import Path
+from random import Random
 
 import pytest
 
+from broker.system import SystemClock, SystemDisk
 from broker.tier.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
 from broker.tier.piece_files import BadPieceFile, PieceKey, decode_piece, encode_piece, file_name
 from broker.tier.piece_files import parse_file_name as parse
@@ -249,3 +253,37 @@ def test_pieces_that_come_faster_than_the_disk_takes_them_are_let_go() -> None:
         desk.cache.offer(key(), piece(100 * at))
     desk.cache.work()
     assert len(desk.files()) == WRITES_MAX
+
+
+def test_many_readers_at_once_get_what_is_theirs(tmp_path: Path) -> None:
+    """With its thread at work, little room, and topics that go."""
+    cache = DiskCache(SystemDisk(), SystemClock(), str(tmp_path), bytes_max=100_000, ttl_ms=-1)
+    cache.start()
+    keys = [key(partition) for partition in range(3)]
+    pieces = {at: piece(at, batches=2, size=5_000, span=5) for at in range(0, 300, 10)}
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(400):
+            of, at = random.choice(keys), min(290, int(random.expovariate(1 / 40)) // 10 * 10)
+            found = cache.find(of, at)
+            if found is None:
+                cache.offer(of, pieces[at])
+            elif found != (pieces[at], 0):
+                wrong.append(at)
+            if random.random() < 0.005:
+                cache.forget(of.topic_id)
+
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    done = threading.Event()
+    cache._work.put(done.set)
+    assert done.wait(60)
+    assert wrong == []
+    assert not cache.counts.is_off
+    on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert on_disk <= cache.counts.size_bytes <= 100_000
