@@ -150,9 +150,11 @@ class TierManager:
         yield from self._fetch_quota.samples(now_ms)
 
     def lags(self) -> dict[str, tuple[int, int]]:
-        """Bytes and number of the closed segments that are not in the lake yet, by topic."""
+        """Bytes and number of the closed segments that are not in the lake yet, by topic; of topics that are copied."""
         lags: dict[str, tuple[int, int]] = {}
         for led in tuple(self._copies.led.values()):
+            if not led.log.config.copies_to_lake:
+                continue
             views = led.log.closed_segments(led.state.copied_offset + 1)
             size_bytes, count = lags.get(led.log.topic, (0, 0))
             size_bytes += sum(view.size_bytes for view in views)

@@ -10,6 +10,7 @@ from broker.log.config import LogConfig
 from broker.log.values import SegmentView
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import CrashPoints
+from broker.tier.manager import TierManager
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Led
 from broker.tier.policy import Phase
@@ -154,6 +155,16 @@ def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None
     desk.loop.look_at(led.key)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == 3
+
+
+def test_what_is_copied_no_more_does_not_lag() -> None:
+    manager = TierManager(TierSettings(), ManualClock())
+    for at in range(2):
+        led = led_partition("t", at, 3, 1_000)
+        manager._copies.led[led.key] = led
+    assert manager.lags() == {"t": (6_000, 6)}
+    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    assert manager.lags() == {"t": (3_000, 3)}
 
 
 @pytest.mark.parametrize(("changes", "count"), [({}, 3), ({"remote_copy_lag_ms": 1_500}, 1)])
