@@ -45,6 +45,7 @@ from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
 from broker.handlers.preparing import PREPARING_THREADS_MAX, BatchPreparer
+from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.log.metrics import log_samples
@@ -69,7 +70,6 @@ from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store import StoreNotExclusive, UnsupportedStore, open_store, probe
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text
 
@@ -117,7 +117,7 @@ class Node:
         `ask_cleaner` stands for the process that compacts logs; `halt` ends this one at once, where going on does harm.
         """
         self.config = config
-        self._open_lake = open_lake or _open_exclusive
+        self._open_lake = open_lake or open_exclusive
         self._lake_clock = lake_clock
         self._ask_cleaner = ask_cleaner
         self.clock = clock
@@ -193,7 +193,7 @@ class Node:
             await self.server.serve()
 
     def _open_metadata(self) -> MetadataLog:
-        self._store = self._open_store()
+        self._store = store_of(self.config.lake_uri, self._open_lake)
         log = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
         metadata_log = MetadataLog(self._store, log=log)
         self.metadata = metadata_log.load()
@@ -201,7 +201,17 @@ class Node:
             # Brokers that begin a cluster together agree on its id before their disks bear one.
             metadata_log.found(uuid_text(new_uuid()))
             self.metadata = metadata_log.load()
+        elif self._serves_clients:
+            self._warn_of_empty_disks()
         return metadata_log
+
+    def _warn_of_empty_disks(self) -> None:
+        """Groups begin anew on them, and the lake is told so soon: the last moment to think of a restore."""
+        if self.config.node_id in self.metadata.brokers and self._has_empty_disks():
+            log.warning(
+                "log.dirs are empty, though this broker was in the cluster before: if no other broker has what was "
+                "in them, stop it now and run `python -m broker restore`, or groups are lost"
+            )
 
     def _has_empty_disks(self) -> bool:
         disk = self.disk
@@ -209,17 +219,6 @@ class Node:
             return not any(disk.exists(d) and disk.list_names(d) for d in self.config.log_dirs)
         except OSError:
             return False  # Opening the logs will say what is wrong.
-
-    def _open_store(self) -> Store:
-        uri = self.config.lake_uri
-        try:
-            return self._open_lake(uri)
-        except UnsupportedStore as error:
-            raise ConfigError(str(error)) from None
-        except StoreNotExclusive as error:
-            raise ConfigError(f"lake.uri={uri}: {error}") from None
-        except OSError as error:
-            raise ConfigError(f"lake.uri={uri}: {_reason(error)}") from None
 
     async def _open_logs(self) -> LogManager:
         config, loop = self.config, asyncio.get_running_loop()
@@ -244,7 +243,7 @@ class Node:
             await loop.run_in_executor(self._executor, manager.load)
         except OSError as error:
             dirs = ",".join(config.log_dirs)
-            raise ConfigError(f"log.dirs={dirs}: {_reason(error)}") from error
+            raise ConfigError(f"log.dirs={dirs}: {reason(error)}") from error
         return manager
 
     def _check_lake(self) -> None:
@@ -481,18 +480,3 @@ class Node:
         unasked = self.replica_manager.has_lost
         self.log_manager.close(NO_BROKER_EPOCH if unasked else self.member.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _open_exclusive(uri: str) -> Store:
-    """The store behind `lake.uri`, once it has shown that of several writers one wins."""
-    store = open_store(uri)
-    probe(store)
-    return store
-
-
-def _reason(error: OSError) -> str:
-    """What is wrong, in the words of the system and with the file, or in our own."""
-    if error.strerror is None:
-        return str(error)
-    words = error.strerror.lower()
-    return f"{error.filename}: {words}" if error.filename else words

@@ -27,6 +27,7 @@ from broker.groups.placement import TOPIC
 from broker.groups.records import encode_record
 from broker.groups.restored import RestoredGroups, restored_groups
 from broker.groups.values import CoordinatorRecord
+from broker.lake_store import reason, store_of
 from broker.log.values import AppendOrigin
 from broker.node import Node
 from broker.replica.hosted import HostedPartition
@@ -61,13 +62,13 @@ def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -
     for folder in config.log_dirs:
         if disk.exists(folder) and disk.list_names(folder):
             raise ConfigError(f"log.dirs: {folder} is not empty: restore wants empty disks")
+    store = store_of(config.lake_uri, open_lake)
     try:
-        store = open_lake(config.lake_uri)
         # Looked for before it is read: reading makes the table where there is none.
         there = DeltaLog(store, CLUSTER_METADATA).exists()
         cluster_id = MetadataLog(store).load().cluster_id if there else None
     except OSError as error:
-        raise ConfigError(f"lake.uri={config.lake_uri}: {error}") from None
+        raise ConfigError(f"lake.uri={config.lake_uri}: {reason(error)}") from None
     if cluster_id is None:
         raise ConfigError(f"lake.uri={config.lake_uri} holds no cluster: nothing to restore")
 

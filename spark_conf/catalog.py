@@ -196,8 +196,9 @@ def topic_catalog(
     from pyspark.java_gateway import ensure_callback_server_started
 
     topics = _Topics(brokers)
-    gateway = spark.sparkContext._gateway
-    ensure_callback_server_started(gateway)
+    gateway: Any = spark.sparkContext._gateway
+    started: Any = ensure_callback_server_started
+    started(gateway)
     given = jvm.java.util.HashMap()
     for key, value in {**(options or {}), SERVERS: brokers}.items():
         given.put(key, value)

@@ -1,0 +1,39 @@
+"""Shell: the store behind `lake.uri`, or one line that says why there is none.
+
+Rules of this file: what is wrong is said as a mistake in the setting; nothing is written but what shows that of several
+writers one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.settings import ConfigError
+from kafka_ds.lake.store import Store, StoreNotExclusive, UnsupportedStore, open_store, probe
+
+
+def open_exclusive(uri: str) -> Store:
+    """The store, once it has shown that of several writers one wins."""
+    store = open_store(uri)
+    probe(store)
+    return store
+
+
+def store_of(uri: str, open_lake: Callable[[str], Store]) -> Store:
+    """The store that `open_lake` opens. Raises ConfigError where it cannot."""
+    try:
+        return open_lake(uri)
+    except UnsupportedStore as error:
+        raise ConfigError(str(error)) from None
+    except StoreNotExclusive as error:
+        raise ConfigError(f"lake.uri={uri}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"lake.uri={uri}: {reason(error)}") from None
+
+
+def reason(error: OSError) -> str:
+    """What is wrong, in the words of the system and with the file, or in our own."""
+    if error.strerror is None:
+        return str(error)
+    words = error.strerror.lower()
+    return f"{error.filename}: {words}" if error.filename else words
