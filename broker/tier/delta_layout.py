@@ -10,7 +10,7 @@ One thread beside the one that copies.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.system import new_uuid
@@ -65,7 +65,7 @@ class LaidOut:
 class _State:
     """What is known of a partition's files as of one version."""
 
-    files: tuple[FileEntry, ...]
+    files: Sequence[FileEntry]
     log_start: int
     columns: tuple[str, ...]
 
@@ -134,7 +134,7 @@ class LayoutKeeper:
             if snapshot is None or snapshot.topic_id != topic_id:
                 return None
             return _State(
-                files=tuple(snapshot.index.files(partition)),
+                files=snapshot.index.files(partition),
                 log_start=snapshot.log_start(partition) or 0,
                 columns=tuple(fields_of(snapshot.metadata)),
             )

@@ -104,13 +104,6 @@ class Service:
         """Operations on the tables that may take their time: nobody waits for them."""
         return {"lay_out": self._lay_out}
 
-    def at_leisure(self) -> None:
-        """What nobody waits for; done by the thread that maintains."""
-        try:
-            self._orphans.take_out()
-        except (CommitError, Conflict, *STORE_ERRORS) as error:
-            log.warning("orphans are left for a day: %s", error)
-
     def _lay_out(self, request: Header) -> Answer:
         place = Place.of(request)
         given_up = self._copier.is_given_up
@@ -141,7 +134,7 @@ class Service:
         return self._complaints_told - before
 
     def afterwards(self) -> None:
-        """What keeps the tables fast; done when nothing else waits to be written."""
+        """What keeps the tables fast, after something was written; by the thread that maintains: nobody waits."""
         while self._touched:
             topic = self._touched.pop()
             try:
@@ -153,6 +146,10 @@ class Service:
         if self._offsets_noted:
             self._offsets_noted = False
             self._offsets_upkeep.look_after(OFFSETS)
+        try:
+            self._orphans.take_out()
+        except (CommitError, Conflict, *STORE_ERRORS) as error:
+            log.warning("orphans are left for a day: %s", error)
 
     def _check_store(self) -> None:
         """Refuse a store that lets two writers win, before it is first written to."""

@@ -46,7 +46,6 @@ class Worker:
         reading: dict[str, Operation],
         maintaining: dict[str, Operation] | None = None,
         afterwards: Callable[[], None],
-        at_leisure: Callable[[], None] = lambda: None,
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
     ) -> None:
@@ -63,7 +62,6 @@ class Worker:
             **dict.fromkeys(maintaining, self._maintenance),
         }
         self._afterwards = afterwards
-        self._at_leisure = at_leisure
         self._reader_threads = reader_threads
         self._reader_niceness = reader_niceness
         self._trimmer = Trimmer()
@@ -92,23 +90,20 @@ class Worker:
             while True:
                 request = source.get()
                 if request is None:
-                    self._look_after(self._at_leisure)
+                    self._look_after()
                 else:
                     self._serve(request)
-                if source is self._writes and source.empty():
-                    self._look_after(self._afterwards)
-                    if self._maintenance.empty():
-                        self._maintenance.put(None)
+                if source is self._writes and source.empty() and self._maintenance.empty():
+                    self._maintenance.put(None)
                 with self._trimming:
                     self._trimmer.look()
 
         threading.Thread(target=work, daemon=True).start()
 
-    @staticmethod
-    def _look_after(work: Callable[[], None]) -> None:
+    def _look_after(self) -> None:
         """Upkeep, whose failure is nobody's answer: it is tried again after the next write."""
         try:
-            work()
+            self._afterwards()
         except Exception:
             log.exception("upkeep of the tables failed")
 
@@ -151,7 +146,6 @@ def main(arguments: Sequence[str]) -> None:
         reading=service.reading(),
         maintaining=service.maintaining(),
         afterwards=service.afterwards,
-        at_leisure=service.at_leisure,
         reader_threads=settings.remote_log_reader_threads,
     )
     serve(worker)

@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from kafka_ds.lake.index import UNKNOWN, FileEntry
-from kafka_ds.lake.names import resolve_path
-from kafka_ds.lake.stats import entry_of_add, partition_of
+from kafka_ds.lake.columns import FileColumns
+from kafka_ds.lake.entry import FileEntry
+from kafka_ds.lake.stats import PARTITION, entry_of_add, partition_of
 from kafka_ds.lake.store import Store
 
 _ADD_COLUMNS = (
@@ -48,7 +49,7 @@ class CheckpointState:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     txns: Mapping[str, int] = field(default_factory=dict)
-    files: Sequence[FileEntry] = ()
+    files: FileColumns = field(default_factory=lambda: FileColumns.of_entries("", ()))
 
 
 def read_checkpoint(
@@ -58,7 +59,7 @@ def read_checkpoint(
     protocol: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
     txns: dict[str, int] = {}
-    files: list[FileEntry] = []
+    files: list[FileColumns | list[FileEntry]] = []
     for path in paths:
         part = pq.ParquetFile(pa.BufferReader(store.read(path)))
         names = part.schema_arrow.names
@@ -71,12 +72,23 @@ def read_checkpoint(
         for row in _present(rows, "txn"):
             txns[row["appId"]] = row["version"]
         if "add" in names:
-            files.extend(_files(table, part))
+            files.append(_files(table, part))
     if not protocol or not metadata:
         raise ValueError(f"{paths[0]} holds no protocol or no metadata")
     return CheckpointState(
-        version=version, protocol=protocol, metadata=metadata, txns=txns, files=files
+        version=version,
+        protocol=protocol,
+        metadata=metadata,
+        txns=txns,
+        files=_one(table, [each for each in files if len(each)]),
     )
+
+
+def _one(table: str, parts: Sequence[FileColumns | list[FileEntry]]) -> FileColumns:
+    """The files of all parts: columns as they are where one part has them all."""
+    if len(parts) == 1 and isinstance(parts[0], FileColumns):
+        return parts[0]
+    return FileColumns.of_entries(table, (entry for part in parts for entry in part))
 
 
 def is_torn(store: Store, table: str, version: int, paths: Sequence[str]) -> bool:
@@ -106,7 +118,7 @@ def _present(rows: pa.Table, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _files(table: str, part: pq.ParquetFile) -> list[FileEntry]:
+def _files(table: str, part: pq.ParquetFile) -> FileColumns | list[FileEntry]:
     adds = part.read(columns=list(_ADD_COLUMNS), use_threads=False).column("add").drop_null()
     if len(adds) == 0:
         return []
@@ -118,38 +130,33 @@ def _files(table: str, part: pq.ParquetFile) -> list[FileEntry]:
     statistics = _parse_statistics(columns["stats"]) if plain and "stats" in columns else None
     if statistics is None:
         return [entry_of_add(table, _with_values(row)) for row in adds.to_pylist()]
-    values = columns["partitionValues"].to_pylist()
-    return [
-        FileEntry(
-            path=resolve_path(table, path),
-            action_path=path,
-            partition=partition_of(dict(pairs or ())),
-            size=size,
-            rows=UNKNOWN if rows is None else rows,
-            min_offset=UNKNOWN if low is None else low,
-            max_offset=UNKNOWN if high is None else high,
-            min_timestamp_ms=earliest,
-            max_timestamp_ms=latest,
-            null_timestamps=UNKNOWN if nulls is None else nulls,
-            modified_ms=modified,
-        )
-        for path, pairs, size, modified, rows, low, high, earliest, latest, nulls in zip(
-            columns["path"].to_pylist(),
-            values,
-            columns["size"].to_pylist(),
-            columns["modificationTime"].to_pylist(),
-            *statistics,
-            strict=True,
-        )
-    ]
+    return FileColumns.of(
+        table,
+        paths=columns["path"],
+        partitions=_partitions(columns["partitionValues"]),
+        sizes=columns["size"],
+        modified=columns["modificationTime"],
+        **statistics,
+    )
+
+
+def _partitions(values: pa.ChunkedArray) -> pa.Array:
+    """The partition of each file, -1 in a table that has none: most files have one value, of one key."""
+    whole = pa.concat_arrays(values.chunks)
+    keys, items = whole.keys, whole.items
+    if len(keys) == len(whole) and pc.all(pc.equal(keys, PARTITION)).as_py():
+        counts = np.diff(whole.offsets.to_numpy())
+        if bool((counts == 1).all()):
+            return items.cast(pa.int64())
+    return pa.array([partition_of(dict(pairs or ())) for pairs in whole.to_pylist()], pa.int64())
 
 
 def _with_values(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "partitionValues": dict(row.get("partitionValues") or ())}
 
 
-def _parse_statistics(texts: pa.ChunkedArray) -> list[list[int | None]] | None:
-    """The columns of the statistics that an entry holds, in its order; None where a text is bad."""
+def _parse_statistics(texts: pa.ChunkedArray) -> dict[str, pa.Array] | None:
+    """The columns of the statistics, by the names that files have for them; None where a text is bad."""
     lines = [text.replace("\n", " ") if text else "{}" for text in texts.to_pylist()]
     try:
         parsed = pj.read_json(
@@ -161,19 +168,17 @@ def _parse_statistics(texts: pa.ChunkedArray) -> list[list[int | None]] | None:
         ).combine_chunks()
         low = parsed.column("minValues").combine_chunks()
         high = parsed.column("maxValues").combine_chunks()
-        found = [
-            parsed.column("numRecords"),
-            _child(low, "offset"),
-            _child(high, "offset"),
-            _milliseconds(_child(low, "timestamp")),
-            _milliseconds(_child(high, "timestamp")),
-            _child(parsed.column("nullCount").combine_chunks(), "timestamp"),
-        ]
+        found = {
+            "rows": parsed.column("numRecords"),
+            "starts": _child(low, "offset"),
+            "ends": _child(high, "offset"),
+            "earliest": _milliseconds(_child(low, "timestamp")),
+            "latest": _milliseconds(_child(high, "timestamp")),
+            "null_timestamps": _child(parsed.column("nullCount").combine_chunks(), "timestamp"),
+        }
     except pa.ArrowException:
         return None
-    if parsed.num_rows != len(texts):
-        return None
-    return [each.to_pylist() for each in found]
+    return found if parsed.num_rows == len(texts) else None
 
 
 def _child(bounds: pa.Array, name: str) -> pa.Array:

@@ -98,8 +98,7 @@ def write_checkpoint(log: DeltaLog) -> int:
 def _holds(log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot) -> bool:
     found = read_checkpoint(log.store, log.table, version, paths)
     return (
-        {each.path: each.size for each in found.files}
-        == {each.path: each.size for each in expected.files.values()}
+        found.files.sizes() == expected.files.sizes()
         and dict(found.txns) == expected.txns
         and found.metadata["schemaString"] == expected.metadata["schemaString"]
         and found.metadata["configuration"] == expected.metadata["configuration"]

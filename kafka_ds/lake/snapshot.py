@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, commit_info, ours_of
 from kafka_ds.lake.checkpoint import CheckpointState, read_checkpoint
+from kafka_ds.lake.columns import FileMap
 from kafka_ds.lake.index import FileEntry, FileIndex, ForeignCommit, account
 from kafka_ds.lake.log import DeltaLog, LogClock, LogListing
 from kafka_ds.lake.names import (
@@ -59,7 +60,7 @@ class TableSnapshot:
         self.protocol: Mapping[str, Any] = {}
         self.metadata: Mapping[str, Any] = {}
         self.txns: dict[str, int] = {}
-        self.files: dict[str, FileEntry] = {}
+        self.files = FileMap()
         """By path, relative to the lake or absolute: engines encode the same path differently."""
         self._seen_ms = 0
 
@@ -133,7 +134,7 @@ class TableSnapshot:
     def _take(self, state: CheckpointState) -> None:
         self.protocol, self.metadata = state.protocol, state.metadata
         self.txns = dict(state.txns)
-        self.files = {each.path: each for each in state.files}
+        self.files = FileMap(state.files)
 
     def _follow(self, version: int | None) -> None:
         if version is not None and version <= self.version:
@@ -261,10 +262,14 @@ class TopicSnapshot(TableSnapshot):
         super()._take(state)
         self.foreign_commits = [e for e in self.foreign_commits if e.version <= state.version]
         self._take_marks(self.txns)
-        self._complete(self.files.values())
-        self.index = FileIndex(
-            each for each in self.files.values() if each.path not in self.quarantined
-        )
+        columns = state.files
+        lacking = columns.incomplete()
+        quarantined = [columns.place(path) for path in self.quarantined]
+        out = {*lacking, *(each for each in quarantined if each is not None)}
+        self.index = FileIndex.of_columns(columns, without=out)
+        for entry in self._completed([columns[at] for at in lacking]):
+            if entry.path not in self.quarantined:
+                self.index.add(entry)
 
     def _applied(
         self,
@@ -273,7 +278,7 @@ class TopicSnapshot(TableSnapshot):
         removed: Sequence[FileEntry],
         added: Mapping[str, FileEntry],
     ) -> None:
-        self._complete(added.values())
+        self._completed(added.values())
         self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
         if ours_of(actions) is None and (removed or added):
             operation = str(commit_info(actions).get("operation", ""))
@@ -301,7 +306,11 @@ class TopicSnapshot(TableSnapshot):
             if path is not None:
                 self.quarantined.add(resolve_path(self.log.table, path))
 
-    def _complete(self, entries: Iterable[FileEntry]) -> None:
-        """Ask the footers of those files that the log has no statistics for."""
-        for entry in [each for each in entries if not each.is_complete]:
-            self.files[entry.path] = self.reader.facts(entry)
+    def _completed(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+        """Ask the footers of those files that the log has no statistics for; as they are then."""
+        found = []
+        for entry in entries:
+            if not entry.is_complete:
+                entry = self.files[entry.path] = self.reader.facts(entry)
+            found.append(entry)
+        return found

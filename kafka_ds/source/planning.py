@@ -9,7 +9,7 @@ range by range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,15 @@ class LakeView:
     start: int
     end: int
     files: tuple[LakeFile, ...] = ()
+    find: Callable[[int, int], Iterable[LakeFile]] | None = None
+    """Gives the files that may hold offsets of [start, end): instead of `files`, of which there may be very many."""
+
+    def within(self, wanted: Intervals) -> list[LakeFile]:
+        """The files that may hold wanted offsets, each once."""
+        if self.find is None:
+            return [f for f in self.files if wanted.overlaps(f.first_offset, f.last_offset + 1)]
+        met = {file.path: file for start, end in wanted for file in self.find(start, end)}
+        return list(met.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +194,7 @@ def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[Lost
     hot = hot.intersect(at_leader).clip(view.floor, view.end).intersect(view.epochs)
     files: tuple[LakeFile, ...] = ()
     if lake is not None and cold:
-        files = tuple(
-            file
-            for file in lake.files
-            if cold.overlaps(file.first_offset, file.last_offset + 1)
-            and file.may_hold_times(predicate.timestamp)
-        )
+        files = tuple(f for f in lake.within(cold) if f.may_hold_times(predicate.timestamp))
         # Offsets that no file holds need no visit: they are compacted, erased, aborted or pruned away.
         held = Intervals.of(*((file.first_offset, file.last_offset + 1) for file in files))
         cold = cold.intersect(held)

@@ -8,7 +8,7 @@ the folder; snapshots are kept and followed, since a stream plans every second.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
@@ -18,7 +18,7 @@ from kafka_ds.source.planning import LakeFile, LakeView
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.index import FileEntry
+    from kafka_ds.lake.index import FileEntry, PartitionFiles
     from kafka_ds.lake.snapshot import TopicSnapshot
 
 NOBODY = Leader(node_id=-1, epoch=-1)
@@ -81,9 +81,13 @@ class LakeTables:
                     version=snapshot.version,
                     start=snapshot.log_start(partition) or 0,
                     end=last + 1,
-                    files=tuple(map(self._file, snapshot.index.files(partition))),
+                    find=self._finder(snapshot.index.files(partition)),
                 )
         return found
+
+    def _finder(self, files: PartitionFiles) -> Callable[[int, int], list[LakeFile]]:
+        """Makes those of the files that a plan asks for: there may be tens of thousands."""
+        return lambda start, end: [self._file(each) for each in files.find(start, end - 1)]
 
     def _file(self, entry: FileEntry) -> LakeFile:
         assert self._store is not None

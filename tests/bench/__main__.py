@@ -18,6 +18,7 @@ from tests.bench import (
     replicated_parts,
     report,
     spark_parts,
+    table_parts,
     tier_parts,
 )
 
@@ -41,6 +42,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "hot-while-tiering": partial(
             tier_parts.hot_latency_while_tiering, folder / "hot", out, runs
         ),
+        "tables": partial(table_parts.tables, folder / "tables", out, runs),
         "spark": partial(spark_parts.batch, folder / "spark", out, runs),
     }
 

@@ -85,7 +85,7 @@ def test_partitions_are_apart():
     index = FileIndex([file(1, 0, 9), file(2, 0, 9, partition=7), file(3, 0, 0, rows=0)])
     assert index.partitions() == [0, 7]
     assert len(index.files(7)) == 1
-    assert index.find(3, 0, 9) == [] and index.files(3) == () and index.find_next(3, 0) == []
+    assert index.find(3, 0, 9) == [] and not index.files(3) and index.find_next(3, 0) == []
     assert list(index.find_timestamp(3, 0)) == []
     index.remove(file(2, 0, 9, partition=7))
     assert index.partitions() == [0]

@@ -1,0 +1,132 @@
+"""Tables of many files: a start, a plan and a commit on 50,000 files beside the same on 500."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.system import SystemClock
+from broker.tier.child import Worker
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.actions import txn_action
+from kafka_ds.lake.attempt import PlainChange
+from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.names import AppIdKind, app_id
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.topics import TopicTable
+from kafka_ds.wire.types import uuid_text
+from tests.bench.report import Figure, Report
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.lake.test_scale import PARTITIONS, ROWS, adds
+
+FEW, MANY = 500, 50_000
+COMMITS = 20
+
+
+def _fill(folder: Path, count: int) -> LocalStore:
+    """A table of so many files, with a checkpoint: nobody looks into the files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    store = LocalStore(str(folder))
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    end = count // PARTITIONS * ROWS - 1
+    ends = [
+        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end, 1)
+        for each in range(PARTITIONS)
+    ]
+    change = PlainChange("COPY", actions=[*adds(count), *ends])
+    table.log.commit(table.log.begin(change), read_version=table.snapshot.version)
+    write_checkpoint(table.log)
+    return store
+
+
+def _seconds(work: Callable[[], None], times: int = 1) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) / times
+
+
+def _load(store: LocalStore) -> None:
+    settings = TierSettings(lake_uri=store.root)
+    DeltaStorage(store, settings, CrashPoints()).state("orders", TOPIC_ID, 0)
+
+
+PLAN = """
+from kafka_ds.source.intervals import Intervals
+from kafka_ds.source.tables import LakeTables
+view = LakeTables({root!r}).views("orders", bytes.fromhex({topic_id!r}))[3]
+assert len(view.within(Intervals.of(({middle}, {middle} + 10)))) == 1
+"""
+
+
+def _plan(store: LocalStore, count: int) -> None:
+    """The files of a few offsets, as a query with a filter asks for them; in a process of its own, as Spark does."""
+    middle = count // PARTITIONS * ROWS // 2
+    code = PLAN.format(root=store.root, topic_id=TOPIC_ID.hex(), middle=middle)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _commits(table: TopicTable, count: int) -> Callable[[], None]:
+    start = table.read().tiered_end(0)
+    assert start is not None
+    parts = [
+        copy_of(table, 0, start + 1 + 10 * n, start + 10 + 10 * n, attempt=f"{count}-{start}-{n}")
+        for n in range(COMMITS)
+    ]
+
+    def go() -> None:
+        for part in parts:
+            commit(table, part)
+
+    return go
+
+
+def _start(store: LocalStore) -> None:
+    """A worker process, from its start to its first answer."""
+    settings = TierSettings(lake_uri=store.root)
+    question = {"op": "state", "partitions": [["orders", uuid_text(TOPIC_ID), 0]]}
+
+    async def ask() -> None:
+        worker = Worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
+        answer, _ = await worker.ask(question)
+        assert answer["partitions"][0]["tiered_end"] > 0
+        await worker.stop()
+
+    asyncio.run(ask())
+
+
+def tables(folder: Path, report: Report, runs: int) -> None:
+    """Ratios of many to few; wanted: at most 2."""
+    stores = {count: _fill(folder / str(count), count) for count in (FEW, MANY)}
+    opened = {count: TopicTable(store, "orders") for count, store in stores.items()}
+    parts: dict[str, Callable[[int], float]] = {
+        "a worker's start to its first answer": lambda n: _seconds(lambda: _start(stores[n])),
+        "reading the table alone": lambda n: _seconds(lambda: _load(stores[n])),
+        "a plan of a few offsets in its process": lambda n: _seconds(lambda: _plan(stores[n], n)),
+        "a commit": lambda n: _seconds(_commits(opened[n], n), COMMITS),
+    }
+    for name, measure in parts.items():
+        many, few = [], []
+        for _ in range(runs + 1):
+            few.append(measure(FEW) * 1000)
+            many.append(measure(MANY) * 1000)
+        # The first does not count: the files may not be in memory.
+        wanted = None if "alone" in name else 2.0
+        report.add(
+            Figure(
+                name=f"{name}, {MANY} files / {FEW}",
+                unit="ms",
+                ours=many[1:],
+                theirs=few[1:],
+                at_most=wanted,
+            )
+        )
+    shutil.rmtree(folder, ignore_errors=True)
