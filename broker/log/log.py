@@ -17,11 +17,12 @@ from typing import Self
 from broker.log import ending, lookup, names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
+from broker.log.cutting import Before, known_before, producers_at
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import write_whole
 from broker.log.own_batches import Place, accept, record_own
-from broker.log.recovery import LoadedLog, load, load_producers, remove_snapshots
+from broker.log.recovery import LoadedLog, load, remove_snapshots
 from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
 from broker.log.segment import Segment
@@ -415,8 +416,9 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Cut off what diverges from the leader's log (then: manager.checkpoint_recovery_points)."""
         if offset < self.log_end_offset:
+            before = known_before(self.producers, self.active, offset)
             self.segments.truncate_to(offset, self.config, self._clock.now_ms())
-            self._restart_at_end()
+            self._restart_at_end(before)
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
             self._epochs_changed()  # One that led and wrote nothing.
 
@@ -432,7 +434,7 @@ class Log:
             self.leader_epochs.assign(epoch, start_offset)
         self.epochs_file.write_now()  # No batch will tell of them.
 
-    def _restart_at_end(self) -> None:
+    def _restart_at_end(self, before: Before | None = None) -> None:
         self._epochs_changed()
         self.active = self.segments.active
         self.log_end_offset = end = self.active.next_offset
@@ -444,8 +446,8 @@ class Log:
         self.leader_epochs.truncate_from_end(end)
         # A snapshot of what is cut off must not be taken for one of what is written there later.
         remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
-        self.producers = load_producers(
-            self._disk, self.directory, self.segments.all, end_offset=end, scanned_from=None
+        self.producers = producers_at(
+            self._disk, self.directory, self.segments.all, end, self.producers, before
         )
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.log.values import AbortedTransaction, AppendOrigin
@@ -107,6 +107,10 @@ class Producer:
             self.last_timestamp_ms,
             self.transaction_start,
         )
+
+
+# What is left of producers' batches, by producer id.
+Before = Mapping[int, Sequence[ProducerBatch]]
 
 
 class Producers:
@@ -250,6 +254,37 @@ class Producers:
             min(self._settling, default=high_watermark), next(iter(self._ongoing), high_watermark)
         )
         return min(high_watermark, max(unstable, log_start_offset))
+
+    # -- taking back ----------------------------------------------------------------------------
+
+    def before(self, offset: int, gone: Iterable[BatchHeader]) -> Before | None:
+        """What is left of those who wrote the last batches of the log, if these, from `offset` on, are cut off.
+
+        None where that is not remembered: a transaction began or ended there, or nothing is left of a producer.
+        """
+        left: dict[int, list[ProducerBatch]] = {}
+        for header in gone:
+            if header.is_transactional or header.is_control:
+                return None
+            if header.producer_id < 0 or header.producer_id in left:
+                continue
+            producer = self._producers.get(header.producer_id)
+            # What a marker has told, of epochs and times, is in no batch.
+            if producer is None or producer.coordinator_epoch >= 0:
+                return None
+            kept = [batch for batch in producer.batches if batch.last_offset < offset]
+            if not kept:
+                return None
+            left[header.producer_id] = kept
+        return left
+
+    def take_back(self, before: Before) -> None:
+        """The batches behind these are not in the log any more."""
+        for producer_id, batches in before.items():
+            producer = self._producers[producer_id]
+            producer.batches.clear()
+            producer.batches.extend(batches)
+            producer.last_timestamp_ms = batches[-1].timestamp_ms
 
     # -- forgetting -----------------------------------------------------------------------------
 
