@@ -157,17 +157,22 @@ def check_homes(world: World, partitions: list[Partition]) -> None:
     for partition in partitions:
         registration = image.partition(*partition)
         assert registration is not None
-        folder = f"/{partition[0]}-{partition[1]}/"
         known = dict(zip(registration.replicas, registration.directories, strict=True))
         for node_id in registration.replicas:
             host = world.hosts[node_id - 1]
-            homes = {path.partition(folder)[0] for path in host.disk.paths() if folder in path}
-            assert len(homes) == 1, f"{partition} of {host.name} is in {homes}"
+            found = homes(host, partition)
+            assert len(found) == 1, f"{partition} of {host.name} is in {found}"
             assert host.node is not None
             ids = host.node.log_manager.directory_ids
-            assert known[node_id] == ids[homes.pop()], (
+            assert known[node_id] == ids[found.pop()], (
                 f"{partition} of {host.name}: the cluster takes it for elsewhere"
             )
+
+
+def homes(host: Host, partition: Partition) -> set[str]:
+    """The log directories in which this host has a log of the partition."""
+    folder = f"/{partition[0]}-{partition[1]}/"
+    return {path.partition(folder)[0] for path in host.disk.paths() if folder in path}
 
 
 def _bytes_of(host: Host, partition: Partition) -> bytes:

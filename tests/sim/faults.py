@@ -102,10 +102,11 @@ class Faults:
 
     async def _renew(self, host: Host) -> None:
         """A log directory that was taken for broken is not looked at again before the broker's next start."""
-        manager = getattr(host.node, "log_manager", None)
-        if manager is None or not any(manager.failures.values()):
+        if not _has_failed_log_dirs(host):
             return
-        while host.node is not None and host.node.log_manager is manager:
+        node = host.node
+        while host.node is node:
+            self._remember()
             if (line := self._stop(host)) is not None:
                 self._world.log(line)
                 return
@@ -250,7 +251,7 @@ class Faults:
             self._doomed.discard(host.node_id)
             if host.process is not None and host.process.is_paused:
                 host.process.resume()
-            self._stop(host)
+            self._world.loop.create_task(self._renew(host))
 
         self._later(self._random.random() * 10, undo)
         return f"{folder} of {host.name} fails"
@@ -261,11 +262,13 @@ class Faults:
             return None
         if not hasattr(node, "controller"):
             return None
-        if not host.has_started:
-            # It may be registered and not yet serve: then the cluster takes its end for a crash.
+        is_clean = host.has_started and not _has_failed_log_dirs(host)
+        if not is_clean:
+            # It may be registered and not yet serve, or cannot say that everything is on its disks: then the cluster
+            # takes its end for a crash.
             if not self._may_go_down(host, forgets=False):
                 return None
-            self.crashed.add(host.node_id)
+            self._doomed.add(host.node_id)
         process = host.process
 
         async def stop() -> None:
@@ -278,6 +281,9 @@ class Faults:
                         host.kill()
                         self._crashed(host)
                     await asyncio.sleep(1)
+            if not is_clean:
+                self._doomed.discard(host.node_id)
+                self.crashed.add(host.node_id)
             self._restart_later(host)
 
         self._world.loop.create_task(stop())
@@ -395,3 +401,8 @@ class Faults:
 
         self._later(self._random.random() * 10, undo)
         return f"{host.name} loses answers of the lake"
+
+
+def _has_failed_log_dirs(host: Host) -> bool:
+    manager = getattr(host.node, "log_manager", None)
+    return manager is not None and any(manager.failures.values())
