@@ -70,14 +70,14 @@ class ObjectStore:
         """
         if not bucket:
             raise UnsupportedStore("lake.uri names no bucket: s3://<bucket>/<prefix>")
-        endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
-        if (complaint := check_endpoint(endpoint)) is not None:
+        self._endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
+        if (complaint := check_endpoint(self._endpoint)) is not None:
             raise UnsupportedStore(complaint)
         self._root = f"s3://{bucket}/{prefix}".rstrip("/")
         self._alternatives = tuple(
             f"{s}://{bucket}/{prefix}".rstrip("/") + "/" for s in OBJECT_SCHEMES
         )
-        self._plain = endpoint.startswith("http://")
+        self._plain = self._endpoint.startswith("http://")
         self._place = (bucket, prefix)
 
     # Each is made when it is first used: a client takes 15 ms, and a reader needs one of them.
@@ -99,6 +99,7 @@ class ObjectStore:
         return S3Store(
             bucket,
             prefix=prefix or None,
+            config={"endpoint": self._endpoint} if self._endpoint else None,
             client_options={
                 "allow_http": self._plain,
                 "timeout": timeout,
