@@ -229,7 +229,8 @@ def _read_cold(
         except FileNotFoundError:
             raise PlanGone(
                 f"{file_slice.path} is gone, which version {piece.version} of the table holds: it was "
-                "vacuumed or retention removed it since the query was planned; run the query again"
+                "vacuumed or retention removed it since the query was planned; run the query again, or "
+                "as of a later version"
             ) from None
         with file:
             yield from _read_file(file, file_slice, wanted, times)
@@ -247,15 +248,35 @@ def _read_file(
     there = [
         n for n in file.schema_arrow.names if (n in wanted or n == "offset") and n not in spared
     ]
+    types = _types_of_others(file.schema_arrow, there or ["offset"])
     for batch in file.iter_batches(
         batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
         row_groups=groups.numbers,
         columns=there or ["offset"],
         use_threads=False,
     ):
+        if types is not None:
+            batch = batch.cast(types)
         if not groups.whole:
             batch = _kept(batch, batch.column("offset"), file_slice.offsets)
         yield batch
+
+
+def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
+    """The columns in types that can be filtered, where another engine's are none such; else None.
+
+    A file that delta-rs wrote says that its binary columns are views, for which Arrow lacks half of its functions.
+    """
+    if not any("_view" in str(written.field(name).type) for name in names):
+        return None
+    import pyarrow as pa
+
+    from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+
+    known = set(TOPIC_FILE_SCHEMA.names)
+    return pa.schema(
+        (TOPIC_FILE_SCHEMA if name in known else written).field(name) for name in names
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

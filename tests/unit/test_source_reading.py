@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -245,6 +246,16 @@ def test_files_of_other_engines_are_read(lake: Lake) -> None:
     assert sorted(row["offset"] for row in found) == list(range(40, 60))
     assert {row["timestampType"] for row in found} == {None}
     assert all(row["timestamp"].timestamp() * 1000 == T0_MS + row["offset"] for row in found)
+
+
+def test_what_delta_rs_left_of_a_file_is_filtered(lake: Lake) -> None:
+    headers = (("a", b"1"),)
+    lake.add(0, [record_batch([Row(offset=n, key=b"k", headers=headers) for n in range(100)])])
+    DeltaTable(Path(lake.uri) / "topics" / lake.topic).delete('"offset" = 7')
+    names = default_columns(include_headers=True)
+    found = rows(lake, "offset < 9", names)
+    assert offsets(found) == [(0, n) for n in range(9) if n != 7]
+    assert found[0]["headers"] == [{"key": "a", "value": b"1"}]
 
 
 def test_a_pinned_plan_reads_the_same_or_says_why_not(lake: Lake) -> None:
