@@ -2,8 +2,9 @@
 
 Rules of this file: the table is append-only events; each commit of ours also carries, in its commitInfo, the attempts
 of this broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's last
-commit and no row at all, however long the history is. A commit whose fate is unknown is settled with the same
-bytes before the next one.
+commit and no row at all, however long the history is. Deletions that are begun and not finished are carried along in
+the same way, those of other brokers with the version up to which they are known: whoever leads after one that died goes
+on with them. A commit whose fate is unknown is settled with the same bytes before the next one.
 """
 
 import threading
@@ -29,6 +30,8 @@ from kafka_ds.lake.states import (
 from kafka_ds.lake.store import Store, open_store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
+# How old what is known of other brokers' deletions may be.
+FOLLOW_MS = 1_000
 Segments = dict[bytes, RemoteLogSegment]
 DELETIONS = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
@@ -61,6 +64,10 @@ class DeltaMetadata:
         self._open: Segments | None = None
         self._deleting: set[tuple[str, int]] = set()
         """Partitions, by topic id, where a deletion was begun by this broker and not finished."""
+        self._elsewhere: dict[int, set[tuple[str, int]]] = {}
+        """The same of other brokers, as of the version `_seen`."""
+        self._seen = -1
+        self._looked_ms = 0
         self._unsettled: tuple[Attempt, Segments] | None = None
         self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
         self._lock = threading.Lock()
@@ -105,7 +112,37 @@ class DeltaMetadata:
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
         self._known()
-        return (uuid_text(topic_id), partition) in self._deleting
+        key = (uuid_text(topic_id), partition)
+        if key in self._deleting:
+            return True
+        self._look_elsewhere(FOLLOW_MS)
+        if not any(key in each for each in self._elsewhere.values()):
+            return False
+        # It may have come to its end by another's hand: what that broker said of it was true once.
+        there = self.list_segments(topic_id, partition)
+        return any(each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED for each in there)
+
+    def _there_after(self, version: int) -> int:
+        """That version, or a later one where those behind it were cleaned up."""
+        if self._events.log.read_version(version + 1) is not None:
+            return version
+        later = self._events.log.listing(start=version + 1).commits
+        return later[0] - 1 if later else version
+
+    def _look_elsewhere(self, older_than_ms: int = 0) -> None:
+        """Follow what other brokers say that they have begun to delete."""
+        now_ms = self._clock.boot_ms()
+        if self._looked_ms and now_ms - self._looked_ms < older_than_ms:
+            return
+        self._looked_ms = now_ms
+        while (actions := self._events.log.read_version(self._seen + 1)) is not None:
+            self._seen += 1
+            self._note_elsewhere(ours_of(actions) or {})
+
+    def _note_elsewhere(self, ours: Mapping[str, Any]) -> None:
+        broker_id = ours.get("brokerId")
+        if isinstance(broker_id, int) and broker_id != self._settings.node_id:
+            self._elsewhere[broker_id] = {(each[0], each[1]) for each in ours.get("deleting", ())}
 
     def _known(self) -> Segments:
         """The attempts of this broker that are STARTED."""
@@ -123,6 +160,7 @@ class DeltaMetadata:
         except (CommitError, OSError) as error:
             raise StorageError(f"{self._events.log.table} cannot be opened: {error}") from error
         version = self._events.log.latest_version()
+        self._elsewhere = {}
         while version >= 0:
             actions = self._events.log.read_version(version)
             if actions is None:
@@ -130,9 +168,15 @@ class DeltaMetadata:
             ours = ours_of(actions) or {}
             if ours.get("brokerId") == self._settings.node_id:
                 self._deleting = {(each[0], each[1]) for each in ours.get("deleting", ())}
+                self._elsewhere = {
+                    int(number): {(each[0], each[1]) for each in deleting}
+                    for number, deleting in ours.get("elsewhere", {}).items()
+                }
+                self._seen = self._there_after(min(ours.get("seenTo", version), version))
                 found = [_segment(each) for each in ours.get("started", ())]
                 return {each.segment_id: each for each in found}
             version -= 1
+        self._seen = version
         return {}
 
     def _append(self, segments: Sequence[RemoteLogSegment], left: Segments) -> None:
@@ -145,9 +189,14 @@ class DeltaMetadata:
                 deleting.add(key)
             elif each.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
                 deleting.discard(key)
+        self._look_elsewhere()
         info = {
             "brokerId": self._settings.node_id,
             "deleting": sorted(deleting),
+            "elsewhere": {
+                str(each): sorted(keys) for each, keys in self._elsewhere.items() if keys
+            },
+            "seenTo": self._seen,
             "started": [_described(each) for each in left.values()],
         }
         try:
@@ -182,6 +231,12 @@ class DeltaMetadata:
 
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
         return self._followed(topic_id, partition).list()
+
+    def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
+        self._followed(topic_id, 0)
+        with self._lock:
+            mine = [each for (owner, _), each in self._segments.items() if owner == topic_id]
+            return [segment for each in mine for segment in each.list()]
 
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int

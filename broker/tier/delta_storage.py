@@ -75,6 +75,7 @@ class DeltaStorage:
         clock: LogClock | None = None,
         cache: DiskCache | None = None,
         checkpointed: Callable[[str], None] = lambda folder: None,
+        was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -82,7 +83,11 @@ class DeltaStorage:
         self._clock = clock or SystemLogClock()
         reader = FileReader(store, footers_max=FOOTERS_MAX)
         self._tables = TopicTables(
-            store, reader, self._clock, log_retention_ms=settings.lake_log_retention_ms
+            store,
+            reader,
+            self._clock,
+            log_retention_ms=settings.lake_log_retention_ms,
+            was_deleted=was_deleted,
         )
         self._cold = ColdReader(
             store,

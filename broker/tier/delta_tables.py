@@ -7,11 +7,12 @@ several threads use it, how often it is followed, and which of its complaints ma
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.attempt import CommitError, Conflict, FateUnknown
+from kafka_ds.lake.intent import TopicIdChanged
 from kafka_ds.lake.log import ForeignTable, LogClock
 from kafka_ds.lake.names import AppIdKind, app_id
 from kafka_ds.lake.parquet import FileReader
@@ -28,7 +29,8 @@ FOLLOW_SECONDS = 1.0
 class SharedTable:
     """One topic's table, for several threads."""
 
-    def __init__(self, table: TopicTable) -> None:
+    def __init__(self, table: TopicTable, was_deleted: Callable[[bytes], bool]) -> None:
+        self._was_deleted = was_deleted
         self.lock = threading.RLock()
         self.table = table
         self.folder = self.table.folder
@@ -78,12 +80,27 @@ class SharedTable:
             if self.table.snapshot.topic_id == topic_id:
                 return
             try:
-                self.table.open(topic_id)
+                self._open(topic_id)
             except FateUnknown as error:
                 raise FateUnknownError(str(error)) from error
             except (ForeignTable, Conflict, CommitError) as error:
                 # A table whose last topic is not deleted yet, too: its deletion is on its way.
                 raise StorageError(str(error)) from error
+
+    def _open(self, topic_id: bytes) -> None:
+        """Take up the table, also where a topic that was deleted as its table was made has left it with its id.
+
+        That a topic is deleted the cluster's events say, and nobody else: whoever asks may be the one that slept.
+        """
+        try:
+            self.table.open(topic_id)
+        except TopicIdChanged:
+            former = self.table.snapshot.topic_id
+            if former in (None, topic_id) or not self._was_deleted(former):
+                raise
+            log.warning("%s: left by a topic that was deleted: taken over", self.folder)
+            self.table.retire(former)
+            self.table.open(topic_id)
 
     def retire(self, topic_id: bytes) -> bool:
         """Take out all rows of a deleted topic; False where there are none of it (any more)."""
@@ -102,8 +119,16 @@ class TopicTables:
     """The tables of all topics that were asked for."""
 
     def __init__(
-        self, store: Store, reader: FileReader, clock: LogClock, *, log_retention_ms: int
+        self,
+        store: Store,
+        reader: FileReader,
+        clock: LogClock,
+        *,
+        log_retention_ms: int,
+        was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
     ) -> None:
+        """`was_deleted` knows whether a topic of that id is deleted for good."""
+        self._was_deleted = was_deleted
         self._log_retention_ms = log_retention_ms
         self._store = store
         self._reader = reader
@@ -128,7 +153,7 @@ class TopicTables:
                     reader=self._reader,
                     log_retention_ms=self._log_retention_ms,
                 )
-                table = self._tables[topic] = SharedTable(made)
+                table = self._tables[topic] = SharedTable(made, self._was_deleted)
             return table
 
 

@@ -104,6 +104,20 @@ class Materialiser:
         if self._snapshot.version >= 0:
             self._upkeep.look_after(CLUSTER_METADATA, keep_from=self._snapshot_event_version)
 
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether the rows say that a topic was deleted. Reads them all: for what happens once in a blue moon."""
+        wanted = uuid_text(topic_id)
+        snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
+        snapshot.read()
+        for path in snapshot.files:
+            source = pa.BufferReader(self._store.read(path))
+            rows = pq.read_table(
+                source, columns=["type", "topic_id"], use_threads=False
+            ).to_pylist()
+            if {"type": TOPIC_DELETED_TYPE, "topic_id": wanted} in rows:
+                return True
+        return False
+
     def _follow(self) -> None:
         if self._snapshot.version < 0:
             self._snapshot.read()

@@ -50,11 +50,16 @@ class Service:
         self._orphans = Orphans(self._store, self._clock)
         due = self._orphans.are_due_in
         self._storage = DeltaStorage(
-            self._store, settings, crash_points, cache=self._cache, checkpointed=due
+            self._store,
+            settings,
+            crash_points,
+            cache=self._cache,
+            checkpointed=due,
+            was_deleted=lambda topic_id: self._materialiser.was_deleted(topic_id),
         )
         self._metadata = DeltaMetadata(self._store, settings, crash_points, checkpointed=due)
         self._materialiser = Materialiser(
-            self._store, settings, crash_points, self._storage.delete_topic, checkpointed=due
+            self._store, settings, crash_points, self._delete_rows, checkpointed=due
         )
         self._copier = Copier(
             self._storage,
@@ -158,8 +163,11 @@ class Service:
             self._checked = True
 
     def _delete_topic(self, request: Header) -> Answer:
-        self._storage.delete_topic(request["topic"], uuid_from_text(request["topic_id"]))
+        self._delete_rows(request["topic"], uuid_from_text(request["topic_id"]))
         return {}, ()
+
+    def _delete_rows(self, topic: str, topic_id: bytes) -> None:
+        self._sweeper.delete_topic(topic, topic_id)
 
     def _move_log_start(self, request: Header) -> Answer:
         self._check_store()

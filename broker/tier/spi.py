@@ -214,6 +214,9 @@ class RemoteLogMetadataManager(Protocol):
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
         """All segments of a partition but the deleted, by start offset."""
 
+    def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
+        """All segments of all partitions of a topic but the deleted."""
+
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:

@@ -124,6 +124,26 @@ class Sweeper:
             milliseconds=round((time.monotonic() - began) * 1000),
         )
 
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        """Take out all that there is of a deleted topic; every segment of it is said to be deleted in the end.
+
+        Also attempts that never won. Raises StorageError, FateUnknownError; then it is to be asked again.
+        """
+        going = self._metadata.list_topic(topic_id)
+        self._begin_deletion([each for each in going if each.state is FINISHED])
+        self._crash_points.at("after_topic_delete_started")
+        self._storage.delete_topic(topic, topic_id)
+        self._crash_points.at("after_topic_deleted")
+        # Our own attempts, whose files go with this: none of them will win any more.
+        self._copier.recover()
+        self._begin_deletion([each for each in going if each.state is STARTED])
+        if going:
+            self._metadata.update([replace(each, state=DELETED) for each in going])
+
+    def _begin_deletion(self, segments: Sequence[RemoteLogSegment]) -> None:
+        if segments:
+            self._metadata.update([replace(each, state=DELETING) for each in segments])
+
     def sweep(self, place: Place) -> Swept:
         """Take out what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
         # An attempt of ours whose end is not known yet may be among what goes.
@@ -134,9 +154,7 @@ class Sweeper:
         front = self._storage.front(place.topic, place.topic_id, place.partition)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
         going = [each for each in segments if _may_go(each, front.horizon)]
-        fresh = [each for each in going if each.state is FINISHED]
-        if fresh:
-            self._metadata.update([replace(each, state=DELETING) for each in fresh])
+        self._begin_deletion([each for each in going if each.state is FINISHED])
         self._crash_points.at("after_delete_started")
         files = self._storage.remove_below(
             place.topic,

@@ -221,6 +221,26 @@ def test_a_recreated_topic_goes_on_in_the_same_table(broker: BrokerProcess) -> N
         "TopicDeleted",
         "TopicCreated",
     ]
+    former = mine_of(events)
+    wait_until(
+        "the end of all segments", lambda: states_of(broker, former) == {DELETED}, every_s=0.2
+    )
+
+
+DELETED = "DELETE_SEGMENT_FINISHED"
+
+
+def mine_of(events: pl.DataFrame) -> str:
+    """The id of the topic that was deleted."""
+    deleted = events.filter((pl.col("topic") == "again") & (pl.col("type") == "TopicDeleted"))
+    return str(deleted["topic_id"][0])
+
+
+def states_of(broker: BrokerProcess, topic_id: str) -> set[str]:
+    """The last states of a topic's segments."""
+    events = pl.read_delta(str(broker.lake / "__remote_log_metadata")).sort("version", "sequence")
+    mine = events.filter(pl.col("topic_id") == topic_id)
+    return set(mine.group_by("segment_id", maintain_order=True).last()["state"])
 
 
 def test_each_event_of_the_cluster_is_a_row_once(broker: BrokerProcess) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.tier.copier import Copier
 from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED
 from broker.tier.settings import TierSettings
@@ -196,3 +197,31 @@ def test_attempts_of_a_deleted_topic_come_to_an_end(
         later.copier.recover()
     assert later.metadata.unfinished() == []
     assert not set(left) & set(store.objects)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
+    store: MemoryStore, source: Callable[..., Any], is_known: bool
+) -> None:
+    """Its deletion found no table; only where the cluster says so another topic takes the table over."""
+    former, asked = Worker(store), list[bytes]()
+    former.copy(source(0, 9))
+
+    def was_deleted(topic_id: bytes) -> bool:
+        asked.append(topic_id)
+        return is_known
+
+    storage = DeltaStorage(store, TierSettings(), CrashPoints(), was_deleted=was_deleted)
+    metadata = DeltaMetadata(store, TierSettings(), CrashPoints())
+    copier = Copier(
+        storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=lambda: bytes([7] * 16)
+    )
+    (outcome,) = copier.copy(copy_request([source(0, 4)], topic_id=OTHER_ID)).partitions
+    assert asked[0] == TOPIC_ID
+    assert (outcome.outcome == FINISHED) is is_known
+    assert storage.state(TOPIC, OTHER_ID, 0).tiered_end == (4 if is_known else -1)
+    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == (-1 if is_known else 9)
+    if is_known:
+        # The one that is gone takes nothing back, as little as with a table that was deleted in time.
+        assert former.copy(source(10, 19))[0].outcome != FINISHED
+        assert storage.state(TOPIC, OTHER_ID, 0).tiered_end == 4

@@ -7,10 +7,11 @@ from typing import Any
 import deltalake
 import pytest
 
-from broker.tier.crash_points import SWEEP_POINTS
+from broker.tier.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.expiration import Retention
+from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, StorageError
 from broker.tier.sweeper import Place, Survey, Sweeper
 from kafka_ds.lake.actions import ours_of
@@ -290,3 +291,62 @@ def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
     assert len(list(residue.iterdir())) == 1
     ending = delta.open()[1].ending(TOPIC, TOPIC_ID, 0, 29)
     assert (ending.end_offset, ending.producer_snapshot) == (29, b"snapshot")
+
+
+@pytest.mark.parametrize("point", ["", *TOPIC_POINTS])
+def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
+    lake: Lake, fill: Callable[[Lake, int], None], point: str
+) -> None:
+    """Also one whose deletion was begun before, and an attempt that never won; whoever goes on."""
+    fill(lake, 3)
+    begin_at(lake, 10)
+    with pytest.raises(Crash):
+        sweeper(lake, "after_delete_started").sweep(place())
+    path = segment(lake.root / "30.log", 30, 10)
+    with pytest.raises(Crash):
+        lake.open("before_commit")[0].copy(copy_request([copy_range(path, 30, 39)]))
+    assert {each.name for each in states(lake).values()} == {
+        "DELETE_SEGMENT_STARTED",
+        "COPY_SEGMENT_FINISHED",
+        "COPY_SEGMENT_STARTED",
+    }
+    if point:
+        with pytest.raises(Crash):
+            sweeper(lake, point).delete_topic(TOPIC, TOPIC_ID)
+    sweeper(lake).delete_topic(TOPIC, TOPIC_ID)
+    assert states(lake) == {}
+    assert lake.open()[2].unfinished() == []
+    sweeper(lake).delete_topic(TOPIC, TOPIC_ID)
+    if lake.kind == "delta":
+        assert offsets_in_table(lake) == []
+        events = deltalake.DeltaTable(lake.root / "lake" / "__remote_log_metadata")
+        rows = events.to_pyarrow_table(columns=["segment_id", "state"]).to_pylist()
+        deleted = {e["segment_id"] for e in rows if e["state"] == "DELETE_SEGMENT_FINISHED"}
+        assert len(deleted) == len({each["segment_id"] for each in rows}) == 4
+        left = list((lake.root / "lake" / "topics" / TOPIC / "partition=0").glob("*30-*"))
+        assert left == [], "files of an attempt that cannot win any more"
+
+
+@pytest.mark.parametrize("point", SWEEP_POINTS[:-1])
+def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
+    delta: Lake, fill: Callable[[Lake, int], None], point: str
+) -> None:
+    """Another broker, which was at work before and after; nothing else is due of that partition."""
+    fill(delta, 3)
+    successor = Lake("delta", delta.root)
+    successor.settings = TierSettings(lake_uri=delta.settings.lake_uri, node_id=2)
+    copier, storage, metadata = successor.open()
+    copier.copy(copy_request([copy_range(segment(delta.root / "a", 30, 10), 30, 39)]))
+    begin_at(delta, 10)
+    with pytest.raises(Crash):
+        sweeper(delta, point).sweep(place())
+    copier.copy(copy_request([copy_range(segment(delta.root / "b", 40, 10), 40, 49)]))
+    assert metadata.is_deleting(TOPIC_ID, 0)
+    # Its worker is started anew meanwhile: what it knew of others its own last commit tells.
+    for lake in (successor, delta):
+        assert lake.open()[2].is_deleting(TOPIC_ID, 0)
+    found = look(successor, log_start_offset=10)
+    assert found.below == 1
+    assert sweeper(successor).sweep(place()).segments == 1
+    assert set(states(successor).values()) == {FINISHED}
+    assert not successor.open()[2].is_deleting(TOPIC_ID, 0)

@@ -314,6 +314,10 @@ class FolderMetadata:
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
         return self._cache(topic_id, partition).list()
 
+    def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
+        numbers = {e.partition for e in self._events("event") if e.topic_id == topic_id}
+        return [each for number in numbers for each in self.list_segments(topic_id, number)]
+
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:

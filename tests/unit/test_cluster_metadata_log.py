@@ -361,4 +361,11 @@ async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     # The commit that brought the rows is none of the controller's business.
     (result,) = await broker.create("b")
     assert result.error == 0
+    former = broker.image.topics["b"].topic_id
+    (result,) = await broker.driver.delete_topics([("b", bytes(16))])
+    assert result.error == 0
+    assert not worker.was_deleted(former), "not before it is a row: then its rows are gone"
+    worker.materialise(broker.image.version)
+    assert worker.was_deleted(former)
+    assert not worker.was_deleted(broker.image.topics["a"].topic_id)
     await broker.driver.stop()
