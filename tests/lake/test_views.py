@@ -8,24 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import duckdb_extension_delta
 import pytest
 
 from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS
 from spark_conf.system_views import DUCKDB, SPARK, duckdb_views, main, questions, statements
+from tests.duck import connect
 from tests.lake import known_cluster
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def connect() -> duckdb.DuckDBPyConnection:
-    """A connection with the extension for Delta, out of its package: nothing is fetched."""
-    folder = Path(duckdb_extension_delta.__file__).parent / "extensions"
-    (extension,) = folder.rglob("delta.duckdb_extension")
-    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    connection.execute(f"LOAD '{extension}'")
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
 
 
 @pytest.fixture(scope="module")
