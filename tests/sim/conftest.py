@@ -24,10 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 
 
+# As many objects come and go as in a broker, for as long as one run lasts: looking for cycles often is a tenth of it.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def swept() -> Iterator[None]:
     """Nor shall they come up in the tests of others."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*GC_THRESHOLDS)
     yield
+    gc.set_threshold(*thresholds)
     gc.collect()
 
 

@@ -52,8 +52,8 @@ LAKE = ("lake_away", "lake_fails", "lake_loses_answers", "kill", "pause", "cut_o
 
 def one_broker(seed: int) -> Scenario:
     """A cluster of one: crashes and a lake that comes and goes."""
-    shape = Shape(brokers=1, replication_factor=1, min_insync_replicas=1, seconds=20)
-    return Scenario(seed, shape, Plan(kinds=ALONE, every_seconds=2.0))
+    shape = Shape(brokers=1, replication_factor=1, min_insync_replicas=1, seconds=15)
+    return Scenario(seed, shape, Plan(kinds=ALONE, every_seconds=1.5))
 
 
 def cluster(seed: int) -> Scenario:
@@ -64,12 +64,12 @@ def cluster(seed: int) -> Scenario:
         brokers=chance.choice((3, 3, 3, 4, 5)),
         partitions=chance.choice((1, 2, 2, 3)),
         transactional=chance.choice((0, 0, 1, 2)),
-        seconds=10,
+        seconds=7,
         log_dirs=chance.choice((1, 1, 2)),
         has_operator=chance.random() < 0.3,
         near_readers=chance.choice((0, 0, 1)),
     )
-    plan = Plan(kinds=kinds, every_seconds=chance.uniform(0.4, 1.5), scale=BRISK_SCALE)
+    plan = Plan(kinds=kinds, every_seconds=chance.uniform(0.3, 1.0), scale=BRISK_SCALE)
     return Scenario(seed, shape, plan, BRISK)
 
 
@@ -81,8 +81,8 @@ def machines(seed: int) -> Scenario:
 
 def lake(seed: int) -> Scenario:
     """Three brokers whose lake is not to be relied on."""
-    shape = Shape(transactional=0, seconds=10, has_operator=True)
-    return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
+    shape = Shape(transactional=0, seconds=8, has_operator=True)
+    return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.55, scale=BRISK_SCALE), BRISK)
 
 
 # A follower that is behind is filled up one batch after the other.
@@ -109,8 +109,8 @@ def groups(seed: int) -> Scenario:
         "group.min.session.timeout.ms": "1000",
         "group.initial.rebalance.delay.ms": "100",
     }
-    shape = Shape(plain=0, idempotent=1, transactional=0, seconds=10, members=2, transformers=2)
-    plan = Plan(kinds=GROUPS, every_seconds=1.0, scale=BRISK_SCALE)
+    shape = Shape(plain=0, idempotent=1, transactional=0, seconds=8, members=2, transformers=2)
+    plan = Plan(kinds=GROUPS, every_seconds=0.8, scale=BRISK_SCALE)
     return Scenario(seed, shape, plan, settings)
 
 
@@ -121,8 +121,8 @@ def moves(seed: int) -> Scenario:
         **BRISK,
         "replica.alter.log.dirs.io.max.bytes.per.second": chance.choice(("2000", "20000")),
     }
-    shape = Shape(transactional=0, seconds=10, log_dirs=2, has_mover=True)
-    plan = Plan(kinds=MOVES, every_seconds=0.8, scale=BRISK_SCALE)
+    shape = Shape(transactional=0, seconds=8, log_dirs=2, has_mover=True)
+    plan = Plan(kinds=MOVES, every_seconds=0.65, scale=BRISK_SCALE)
     return Scenario(seed, shape, plan, settings)
 
 

@@ -13,13 +13,15 @@ from tests.sim.shapes import run
 
 # What CI runs of each family. A seed that fails says by which command it runs again.
 SEEDS = {
-    "one_broker": examples(6),
-    "machines": examples(110),
-    "cluster": examples(45),
-    "laggards": examples(40),
-    "repeats": examples(30),
-    "lake": examples(30),
-    "coordinators": examples(3),
+    "one_broker": examples(36),
+    "machines": examples(120),
+    "cluster": examples(16),
+    "laggards": examples(20),
+    "repeats": examples(14),
+    "lake": examples(66),
+    "groups": examples(14),
+    "moves": examples(13),
+    "coordinators": examples(1),
     "large": examples(0),
 }
 
