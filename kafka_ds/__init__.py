@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafka_ds.source.datasource import KafkaDataSource, register
+    from kafka_ds.source.scan import scan
 
-__all__ = ["KafkaDataSource", "register"]
+__all__ = ["KafkaDataSource", "register", "scan"]
+_MODULES = {"scan": "kafka_ds.source.scan"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("kafka_ds.source.datasource"), name)
+        return getattr(import_module(_MODULES.get(name, "kafka_ds.source.datasource")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from kafka_ds.source.limits import OptionError, names
 from kafka_ds.source.options import Options
+from kafka_ds.source.pinned import pin
 from kafka_ds.source.planning import plan_scan
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.pushdown import pushed
 from kafka_ds.source.reading import ReadConfig, read_task, report_loss
-from kafka_ds.source.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,24 +49,9 @@ class KafkaBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
         options = self._options
-        survey = Survey(options)
-        try:
-            topics = survey.topics()
-            survey.open_tables(topics)
-            bounds = survey.bounds(topics, survey.partitions(topics))
-            starts = survey.resolve(options.starting, bounds, starting=True)
-            ends = survey.resolve(options.ending, bounds, starting=False)
-            behind = {tp for tp, start in starts.items() if start > ends[tp]}
-            if behind and options.tiers == "both":
-                raise OptionError(
-                    f"option '{options.starting.option}' lies behind the end in {names(behind)}"
-                )
-            ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
-            views = survey.views(ranges, bounds, self._predicate)
-        finally:
-            survey.close()
+        pinned = pin(options, self._predicate)
         plan = plan_scan(
-            views,
+            pinned.views,
             self._predicate,
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,

@@ -6,6 +6,7 @@ selects columns and must agree with their types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
-_HEADERS = ArrayType(
+HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
 _TYPES: dict[str, DataType] = {
@@ -43,7 +44,7 @@ _TYPES: dict[str, DataType] = {
     "int": IntegerType(),
     "bigint": LongType(),
     "timestamp": TimestampType(),
-    "array<struct<key:string,value:binary>>": _HEADERS,
+    "array<struct<key:string,value:binary>>": HEADERS,
 }
 # Columns that hold nulls, whatever a user's schema says.
 _NULLABLE = ("key", "value", "timestamp", "headers")
@@ -69,7 +70,7 @@ class KafkaDataSource(DataSource):
 
         What to read: ``columns`` (those of Spark's Kafka source), ``includeHeaders`` (false), ``where`` (all rows),
         ``tiers`` (both; or remote, local), ``lake`` (the brokers' ``lake.uri``), ``isolation`` (read_committed; or
-        read_uncommitted).
+        read_uncommitted), ``asOfVersion`` or ``asOfTimestamp`` (in batches: the table alone, as it was).
 
         How much at once, in offsets: ``minPartitions``, ``maxRecordsPerPartition``, and in streams
         ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m).
@@ -128,7 +129,7 @@ class KafkaDataSource(DataSource):
         """The columns that the options ask for."""
         options = self._parsed(stream=None)
         names = options.columns or default_columns(include_headers=options.include_headers)
-        return StructType([StructField(name, _TYPES[COLUMNS[name.lower()].ddl]) for name in names])
+        return schema_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
@@ -154,6 +155,11 @@ class PushingKafkaDataSource(KafkaDataSource):
         from kafka_ds.source.batch import PushingKafkaBatchReader
 
         return PushingKafkaBatchReader(self._parsed(stream=False), declared(schema))
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """These columns as Spark has them."""
+    return StructType([StructField(name, _TYPES[COLUMNS[name.lower()].ddl]) for name in names])
 
 
 def declared(schema: StructType) -> pa.Schema:

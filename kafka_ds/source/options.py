@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final, Literal, TypeVar
 
 from kafka_ds.client.settings import (
@@ -33,10 +34,11 @@ from kafka_ds.source.limits import (
     parse_limit,
 )
 from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.pushdown import microseconds
 from kafka_ds.source.schema import ColumnError, parse_columns
 from kafka_ds.source.where import WhereError, parse_where
 
-__all__ = ["OPTIONS", "OptionError", "Options", "Subscription", "parse_options"]
+__all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]
 
 # Every option as it is spelt, with what it does: errors and the documentation are made from this table.
 OPTIONS: Final = {
@@ -63,6 +65,8 @@ OPTIONS: Final = {
     "fetchOffset.retryIntervalMs": "the pause between such tries",
     "lake": "the folder or `s3://` address of the tables; asked of the broker (lake.uri) when not given",
     "tiers": "remote (the table alone), local (the brokers' logs alone) or both",
+    "asOfVersion": "a version of the topic's table: what it held then, without the brokers' logs; batch only",
+    "asOfTimestamp": "the same by time, in milliseconds or as '2013-01-01T00:00:00Z': the newest version of then",
     "columns": "the columns to read, separated by commas; leader_epoch is one",
     "where": "a predicate on partition, offset, timestamp, leader_epoch and topic, pushed down in streams too",
     "isolation": "read_committed or read_uncommitted",
@@ -94,6 +98,15 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsOf:
+    """Which version of a topic's table: its number, or the newest that there was at a time."""
+
+    option: str
+    version: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a query asks for."""
 
@@ -114,6 +127,7 @@ class Options:
     fetch_offset_retry_interval_ms: int = 1_000
     lake: str | None = None
     tiers: Tiers = "both"
+    as_of: AsOf | None = None
     columns: tuple[str, ...] | None = None
     where: Predicate = field(default_factory=Predicate)
     # Options that were given but say nothing in this kind of query; a reader warns of them.
@@ -151,7 +165,10 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
         include_headers=_boolean(options, "includeHeaders", default=False),
         poll_timeout_ms=_whole(options, "kafkaConsumer.pollTimeoutMs", 1) or 120_000,
         lake=options.get("lake", "").strip() or None,
-        tiers=_one_of(options, "tiers", ("remote", "local", "both"), "both"),
+        tiers=_one_of(
+            options, "tiers", ("remote", "local", "both"), "remote" if _as_of(options) else "both"
+        ),
+        as_of=_as_of(options),
         columns=_columns(options),
         where=_where(options),
         ignored=tuple(n for n in _STREAM_ONLY if stream is False and n.lower() in options),
@@ -162,6 +179,10 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
 def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
     retries = _whole(options, "fetchOffset.numRetries", 0)
     interval = _whole(options, "fetchOffset.retryIntervalMs", 0)
+    if parsed.as_of is not None and parsed.tiers != "remote":
+        raise OptionError(
+            f"option '{parsed.as_of.option}' is of the table alone: 'tiers' can only be remote"
+        )
     least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(
@@ -196,6 +217,11 @@ def _refuse_in_streams(options: Mapping[str, str]) -> None:
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in options:
             raise OptionError(f"option '{name}' is not valid in a stream: it has no end")
+    for name in ("asOfVersion", "asOfTimestamp"):
+        if name.lower() in options:
+            raise OptionError(
+                f"option '{name}' is not valid in a stream: it reads on, and not back"
+            )
 
 
 def _client(options: Mapping[str, str]) -> ClientSettings:
@@ -273,6 +299,27 @@ def _where(options: Mapping[str, str]) -> Predicate:
         return parse_where(options["where"])
     except WhereError as problem:
         raise OptionError(str(problem)) from None
+
+
+def _as_of(options: Mapping[str, str]) -> AsOf | None:
+    version = _whole(options, "asOfVersion", 0)
+    if "asoftimestamp" not in options:
+        return None if version is None else AsOf(option="asOfVersion", version=version)
+    if version is not None:
+        raise OptionError("options 'asOfVersion' and 'asOfTimestamp' exclude each other")
+    text = options["asoftimestamp"].strip()
+    if re.fullmatch(r"\d{1,18}", text):
+        return AsOf(option="asOfTimestamp", timestamp_ms=int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise OptionError(
+            f"option 'asOfTimestamp' is {text!r}; it is a number of milliseconds, or a time with its zone "
+            "such as 2013-01-01T00:00:00Z"
+        )
+    return AsOf(option="asOfTimestamp", timestamp_ms=microseconds(moment) // 1_000)
 
 
 def _one_of(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Milliseconds beyond these have no microseconds in 64 bits.
-_MILLISECONDS_MAX: Final = (2**63 - 1) // 1_000
+MILLISECONDS_MAX: Final = (2**63 - 1) // 1_000
 
 
 class ColumnError(ValueError):
@@ -156,7 +156,7 @@ def timestamps(rows: pa.RecordBatch) -> pa.Array:
     if not found.null_count or "timestamp_ms" not in rows.schema.names:
         return found
     raw = rows.column("timestamp_ms")
-    fits = pc.and_(pc.greater_equal(raw, -_MILLISECONDS_MAX), pc.less_equal(raw, _MILLISECONDS_MAX))
+    fits = pc.and_(pc.greater_equal(raw, -MILLISECONDS_MAX), pc.less_equal(raw, MILLISECONDS_MAX))
     spelt = pc.multiply(pc.if_else(fits, raw, pa.scalar(None, pa.int64())), 1_000)
     return pc.coalesce(found, spelt.cast(wanted))
 

@@ -31,6 +31,7 @@ from kafka_ds.source.limits import (
 from kafka_ds.source.options import Options
 from kafka_ds.source.planning import LakeView, PartitionView
 from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.scanning import TableVersion
 from kafka_ds.source.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
 
@@ -144,9 +145,18 @@ class Survey:
         # What was aborted is not in the table: uncommitted reads go through the brokers.
         committed = self.options.client.read_committed
         if self.options.tiers != "local" and committed and self.tables().present:
+            as_of = self.options.as_of
+            if as_of is not None and as_of.version is not None and len(topics) > 1:
+                raise OptionError(
+                    f"option '{as_of.option}' is a version of one table; topics are {sorted(topics)}"
+                )
             self._lakes = {
                 name: self.tables().views(name, topic.topic_id) for name, topic in topics.items()
             }
+
+    def table_versions(self) -> dict[str, TableVersion]:
+        """The versions that `open_tables` pinned, by topic."""
+        return {name: self.tables().version(name) for name, views in self._lakes.items() if views}
 
     def _bounds_of_tables(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
@@ -359,7 +369,7 @@ class Survey:
 
     def _find_tables(self) -> LakeTables:
         if self.options.lake is not None:
-            tables = LakeTables(self.options.lake)
+            tables = LakeTables(self.options.lake, self.options.as_of)
             if not tables.present:
                 raise OptionError(f"option 'lake': there is no folder {self.options.lake}")
             return tables
@@ -368,14 +378,15 @@ class Survey:
         except (UnsupportedByBroker, KafkaError) as problem:
             LOGGER.warning("the brokers do not say whether there is a lake: %s", problem)
             uri = None
-        tables = LakeTables(uri)
+        tables = LakeTables(uri, self.options.as_of)
         if uri is not None and not tables.present:
             LOGGER.warning(
                 "the brokers' lake %s cannot be seen from here: all is read through them", uri
             )
         if self.options.tiers == "remote" and not tables.present:
             raise OptionError(
-                "option 'tiers' is remote, but no lake is known; name its folder with option 'lake'"
+                "option 'tiers' is remote (as with asOfVersion), but no lake is known; "
+                "name its folder with option 'lake'"
             )
         return tables
 

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
 from kafka_ds.lake.store import Store, UnsupportedStore, open_store
 from kafka_ds.source.limits import OptionError
+from kafka_ds.source.options import AsOf
 from kafka_ds.source.planning import LakeFile, LakeView
+from kafka_ds.source.scanning import TableVersion
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from kafka_ds.lake.index import FileEntry, PartitionFiles
     from kafka_ds.lake.snapshot import TopicSnapshot
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(milliseconds: int) -> str:
+    """A time in UTC as messages spell it."""
+    return (EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+
 
 NOBODY = Leader(node_id=-1, epoch=-1)
 
@@ -27,8 +38,9 @@ NOBODY = Leader(node_id=-1, epoch=-1)
 class LakeTables:
     """The tables below a lake's address; none at all without one."""
 
-    def __init__(self, uri: str | None) -> None:
+    def __init__(self, uri: str | None, as_of: AsOf | None = None) -> None:
         self._uri = uri
+        self._as_of = as_of
         self._store: Store | None = None
         self._snapshots: dict[str, TopicSnapshot] = {}
         if uri is not None:
@@ -72,6 +84,11 @@ class LakeTables:
         if snapshot is None or snapshot.topic_id is None:
             return {}
         if topic_id not in (NO_UUID, snapshot.topic_id):
+            if self._as_of is not None:
+                raise OptionError(
+                    f"option '{self._as_of.option}': the table of {topic} was another topic's then, which was "
+                    "deleted since; option 'lake' reads it without the brokers"
+                )
             return {}
         found: dict[int, LakeView] = {}
         for partition in snapshot.partitions():
@@ -84,6 +101,31 @@ class LakeTables:
                     find=self._finder(snapshot.index.files(partition)),
                 )
         return found
+
+    def version(self, topic: str) -> TableVersion:
+        """The version that `views` gave last, which is not looked for again."""
+        from kafka_ds.lake.names import topic_table
+
+        assert self._store is not None
+        snapshot = self._snapshots[topic]
+        # A file that the log gives no partition is in none that is read.
+        quarantined = [snapshot.files[p] for p in snapshot.quarantined if p in snapshot.files]
+        held: dict[int, tuple[int, int]] = {}
+        undated = False
+        for partition in snapshot.index.partitions():
+            for each in snapshot.index.files(partition):
+                start, end = held.get(partition, (each.min_offset, 0))
+                held[partition] = min(start, each.min_offset), max(end, each.max_offset + 1)
+                undated = undated or each.null_timestamps != 0
+        return TableVersion(
+            uri=self._store.local_path(topic_table(topic)) or self._store.uri(topic_table(topic)),
+            version=snapshot.version,
+            held=held,
+            quarantined=tuple(
+                sorted((e.partition, e.path.rpartition("/")[2]) for e in quarantined)
+            ),
+            undated=undated,
+        )
 
     def _finder(self, files: PartitionFiles) -> Callable[[int, int], list[LakeFile]]:
         """Makes those of the files that a plan asks for: there may be tens of thousands."""
@@ -107,18 +149,22 @@ class LakeTables:
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
         from kafka_ds.lake.actions import CorruptLog
         from kafka_ds.lake.parquet import UnreadableFile
-        from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
+        from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
         from kafka_ds.lake.stats import UnsupportedFile
 
         assert self._store is not None
         known = self._snapshots.get(topic)
         try:
             if known is None:
-                known = self._snapshots[topic] = TopicSnapshot.load(self._store, topic)
-            else:
+                version = self._wanted_version(topic)
+                known = self._snapshots[topic] = TopicSnapshot.load(self._store, topic, version)
+            elif self._as_of is None:
                 known.refresh()
         except NoSuchTable:
             return None
+        except NoSuchVersion as problem:
+            assert self._as_of is not None
+            raise OptionError(f"option '{self._as_of.option}': {problem}") from None
         except (CorruptLog, UnsupportedFile, UnreadableFile) as problem:
             self._snapshots.pop(topic, None)
             raise OptionError(f"option 'lake' ({self._uri}): {problem}") from None
@@ -128,6 +174,34 @@ class LakeTables:
         if known.kind is None:
             raise self._foreign(topic)
         return known
+
+    def _wanted_version(self, topic: str) -> int | None:
+        """The version that was asked for, None for the newest.
+
+        Raises:
+            OptionError: it is not there, or cannot be made out of the log any more.
+        """
+        if self._as_of is None:
+            return None
+        from kafka_ds.lake.history import history
+        from kafka_ds.lake.log import DeltaLog
+        from kafka_ds.lake.names import topic_table
+
+        assert self._store is not None
+        versions = history(DeltaLog(self._store, topic_table(topic)))
+        if not versions:
+            return None
+        wanted = self._as_of.version
+        if self._as_of.timestamp_ms is not None:
+            at_ms = self._as_of.timestamp_ms
+            wanted = max((v for v, then_ms in versions.items() if then_ms <= at_ms), default=-1)
+        if wanted in versions:
+            return wanted
+        first, last = min(versions), max(versions)
+        raise OptionError(
+            f"option '{self._as_of.option}': the log of {self._store.uri(topic_table(topic))} reaches from version "
+            f"{first} of {moment(versions[first])} to {last} of {moment(versions[last])}"
+        )
 
     def _foreign(self, topic: str) -> OptionError:
         from kafka_ds.lake.names import topic_table

@@ -1,0 +1,100 @@
+"""Shell: what a batch reads, pinned: options in, one view a partition out, all as of one moment.
+
+Rules of this file: the order of the questions is `survey`'s. Brokers that are away are no error where the option `lake`
+says where the tables are: what they hold is read, and a warning says up to where. What was asked for by times, or
+beyond what the tables hold, is only the brokers' to say.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
+from kafka_ds.source.limits import AtOffsets, Everywhere, OptionError, TopicPartition, names
+from kafka_ds.source.options import Options
+from kafka_ds.source.planning import PartitionView
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.scanning import TableVersion
+from kafka_ds.source.survey import Survey
+
+LOGGER = logging.getLogger("kafka_ds.source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Views of all partitions that the predicate selects, and the versions of their topics' tables."""
+
+    views: tuple[PartitionView, ...]
+    tables: dict[str, TableVersion]
+    ends: dict[TopicPartition, int]
+    """Where each partition ends for the tiers that are read."""
+
+
+def pin(options: Options, predicate: Predicate, *, with_tables: bool = False) -> Pinned:
+    """Look at topics, tables and offsets once; `with_tables`, for Spark to read them, too.
+
+    Raises:
+        OptionError: an option, topic or partition that is wrong.
+        ClientError: brokers that are away, where the tables cannot stand in for them.
+    """
+    try:
+        return _pin(options, predicate, with_tables=with_tables)
+    except (BrokerUnreachable, BrokerTimeout) as problem:
+        if not _can_do_without(options):
+            raise
+        away = problem
+    try:
+        alone = replace(options, tiers="remote")
+        found = _pin(alone, predicate, with_tables=with_tables, stands_in=True)
+    except OptionError as problem:
+        raise OptionError(f"{problem}; the brokers are away: {away}") from away
+    LOGGER.warning("the brokers are away, so the lake alone is read, %s: %s", _upto(found), away)
+    return found
+
+
+def _pin(
+    options: Options, predicate: Predicate, *, with_tables: bool, stands_in: bool = False
+) -> Pinned:
+    survey = Survey(options)
+    try:
+        topics = survey.topics()
+        survey.open_tables(topics)
+        bounds = survey.bounds(topics, survey.partitions(topics))
+        starts = survey.resolve(options.starting, bounds, starting=True)
+        ends = survey.resolve(options.ending, bounds, starting=False)
+        behind = {tp for tp, start in starts.items() if start > ends[tp]}
+        if behind and options.tiers == "both":
+            raise OptionError(
+                f"option '{options.starting.option}' lies behind the end in {names(behind)}"
+            )
+        # An end that was given, too: rows would be missing that were asked for by name.
+        beyond = {tp for tp, end in ends.items() if end > bounds[tp].end}
+        if beyond and stands_in:
+            raise OptionError(
+                f"option '{options.ending.option}' lies beyond what the lake holds of {names(beyond)}"
+            )
+        ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+        return Pinned(
+            views=tuple(survey.views(ranges, bounds, predicate)),
+            tables=survey.table_versions() if with_tables else {},
+            ends={tp: each.end for tp, each in bounds.items()},
+        )
+    finally:
+        survey.close()
+
+
+def _can_do_without(options: Options) -> bool:
+    """Whether the tables alone can answer what is asked."""
+    limits = (options.starting, options.ending)
+    return (
+        options.lake is not None
+        and options.tiers == "both"
+        and options.client.read_committed
+        and all(isinstance(limit, Everywhere | AtOffsets) for limit in limits)
+    )
+
+
+def _upto(found: Pinned) -> str:
+    ends = (f"{name}-{n} up to offset {end}" for (name, n), end in sorted(found.ends.items()))
+    return ", ".join(ends) or "which holds none of these topics"

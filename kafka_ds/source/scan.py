@@ -1,0 +1,190 @@
+"""Shell: `kafka_ds.scan()`: topics as a DataFrame whose cold part Spark reads by itself.
+
+Rules of this file: the frame is pinned when it is made: a version of each table, an end offset of each partition; what
+tiering, OPTIMIZE and retention do later changes nothing of it. The hot part goes through the source with both tiers,
+between pinned offsets: what has been copied since is then read from the table. Rows and types are the source's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+
+from kafka_ds.source.limits import OptionError, TopicPartition
+from kafka_ds.source.options import Options, parse_options
+from kafka_ds.source.pinned import pin
+from kafka_ds.source.planning import PartitionView
+from kafka_ds.source.scanning import (
+    UNDATED,
+    TableVersion,
+    as_offsets,
+    column,
+    conditions,
+    hot_reads,
+    times,
+)
+from kafka_ds.source.schema import default_columns, parse_headers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What the pinned ranges say instead.
+_PINNED: Final = (
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "endingoffsets",
+    "startingoffsetsbytimestamp",
+    "endingoffsetsbytimestamp",
+    "startingtimestamp",
+    "endingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+)
+
+
+def scan(spark: SparkSession, topic: str | None = None, **options: object) -> DataFrame:
+    """Topics as ``format("kafka_ds")`` reads them, row for row, the lake's part by Spark's own Delta scan.
+
+    That part is pruned by columns and filters, read by Spark's vectorised reader and compiled with the rest of the
+    query; Python is run for headers alone whose keys are not UTF-8. What is not in the lake yet comes through the
+    source.
+
+    Parameters
+    ----------
+    spark
+        A session with Delta's jars, in which ``kafka_ds.register`` was called.
+    topic
+        The topic, or several separated by commas: short for the option ``subscribe``.
+    options : object
+        The source's options for batches (see `KafkaDataSource`).
+
+    Returns
+    -------
+    DataFrame
+        The source's columns. It is of the moment of this call, unlike the source's, which looks anew for each query.
+
+    Raises
+    ------
+    OptionError
+        An option, topic or partition that is wrong, or a session without Delta; the message names it.
+
+    Examples
+    --------
+    >>> import kafka_ds
+    >>> flights = kafka_ds.scan(spark, "flights", **{"kafka.bootstrap.servers": "127.0.0.1:9092"})
+    >>> flights.where("partition = 0").count()
+    5
+    """
+    given = {name: _text(value) for name, value in options.items() if value is not None}
+    if topic is not None:
+        given["subscribe"] = topic
+    parsed = parse_options(given, stream=False)
+    # What brokers know of times narrows what is fetched, which the source asks for itself.
+    where = replace(parsed.where, timestamp=None, leader_epoch=None)
+    pinned = pin(parsed, where, with_tables=True)
+    frames = [
+        frame
+        for name, table in sorted(pinned.tables.items())
+        for frame in _cold(spark, parsed, name, [v for v in pinned.views if v.topic == name], table)
+    ]
+    frames += [_hot(spark, given, ranges) for ranges in hot_reads(pinned.views, parsed.where)]
+    if not frames:
+        return spark.createDataFrame([], _schema(parsed))
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _text(value: object) -> str:
+    """As ``DataFrameReader.options`` has it, and JSON for what is written as JSON."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _columns(options: Options) -> tuple[str, ...]:
+    return options.columns or default_columns(include_headers=options.include_headers)
+
+
+def _schema(options: Options) -> Any:
+    from kafka_ds.source.datasource import schema_of
+
+    return schema_of(_columns(options))
+
+
+def _cold(
+    spark: SparkSession,
+    options: Options,
+    topic: str,
+    views: Sequence[PartitionView],
+    table: TableVersion,
+) -> list[DataFrame]:
+    """What the pinned version of a topic's table brings."""
+    kept = conditions(views, table, options.where)
+    if kept is None:
+        return []
+    try:
+        rows = spark.read.format("delta").option("versionAsOf", table.version).load(table.uri)
+    except PySparkException as problem:
+        if problem.getCondition() != "DATA_SOURCE_NOT_FOUND":
+            raise
+        raise OptionError(
+            "kafka_ds.scan() needs Delta's jars in the session, as spark_conf.session has them"
+        ) from None
+    for condition in kept:
+        rows = rows.where(condition)
+
+    # Apart from one another, so that filters on the timestamps of most reach the files' statistics, and Python is
+    # run for few: rows without a date, and rows of whose headers a key is not UTF-8.
+    parts = [(rows, "timestamp")]
+    if table.undated:
+        parts = [
+            (rows.where("timestamp IS NOT NULL"), "timestamp"),
+            (rows.where("timestamp IS NULL"), UNDATED),
+        ]
+    names = _columns(options)
+    found: list[DataFrame] = []
+    for part, timestamp in parts:
+        for condition in times(options.where, timestamp):
+            part = part.where(condition)
+        split = [part]
+        if "headers" in names:
+            raw = part.where("headers_raw IS NOT NULL")
+            split = [
+                part.where("headers_raw IS NULL"),
+                raw.withColumn("headers", _parsed_headers()(raw["headers_raw"])),
+            ]
+        found += [
+            each.selectExpr(*(column(name, topic, timestamp=timestamp) for name in names))
+            for each in split
+        ]
+    return found
+
+
+def _parsed_headers() -> Any:
+    from pyspark.sql.functions import udf
+
+    from kafka_ds.source.datasource import HEADERS
+
+    return udf(parse_headers, HEADERS, useArrow=False)
+
+
+def _hot(
+    spark: SparkSession, given: Mapping[str, str], ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> DataFrame:
+    assigned: dict[str, list[int]] = {}
+    for topic, partition in sorted(ranges):
+        assigned.setdefault(topic, []).append(partition)
+    options = {name: value for name, value in given.items() if name.lower() not in _PINNED}
+    starts = as_offsets({tp: start for tp, (start, _) in ranges.items()})
+    ends = as_offsets({tp: end for tp, (_, end) in ranges.items()})
+    options |= {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    return spark.read.format("kafka_ds").options(**options).load()

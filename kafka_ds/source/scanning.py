@@ -1,0 +1,165 @@
+"""Pure: how a scan is shared out: which rows are Spark's own to read from a table, and which come by the source.
+
+Rules of this file: the seam is the plan's (`planning`): what the pinned version of a table holds is cold, the rest is
+hot, and each wanted offset is in one of the two. A condition is said only where files hold rows that it keeps out:
+without one Spark need not read offsets, nor compute anything, to count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
+from kafka_ds.source.limits import TopicPartition
+from kafka_ds.source.planning import PartitionView
+from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.schema import MILLISECONDS_MAX
+
+# A time of rows whose own is no date, as `schema.timestamps` has it.
+UNDATED: Final = (
+    f"CASE WHEN timestamp_ms BETWEEN -{MILLISECONDS_MAX} AND {MILLISECONDS_MAX} "
+    "THEN timestamp_millis(timestamp_ms) END"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """One version of a topic's table, as Spark is to read it.
+
+    ``held`` is from the least to one above the greatest offset by partition, of those that have records;
+    ``quarantined`` are the files (partition, name) whose rows are no records; ``undated`` says whether rows may have no
+    timestamp.
+    """
+
+    uri: str
+    version: int
+    held: Mapping[int, tuple[int, int]]
+    quarantined: tuple[tuple[int, str], ...] = ()
+    undated: bool = False
+
+
+def cold(view: PartitionView, predicate: Predicate) -> Intervals:
+    """The wanted offsets that the pinned version of the table holds."""
+    if view.lake is None:
+        return NONE
+    return _wanted(view, predicate).clip(view.lake.start, view.lake.end)
+
+
+def hot(view: PartitionView, predicate: Predicate) -> Intervals:
+    """The wanted offsets that it does not hold."""
+    wanted = _wanted(view, predicate)
+    lake = NONE if view.lake is None else Intervals.of((view.lake.start, view.lake.end))
+    return wanted.minus(lake)
+
+
+def _wanted(view: PartitionView, predicate: Predicate) -> Intervals:
+    if not predicate.selects_partition(view.topic, view.partition):
+        return NONE
+    return predicate.offsets().clip(view.start, view.end)
+
+
+def hot_reads(
+    views: Sequence[PartitionView], predicate: Predicate
+) -> list[Mapping[TopicPartition, tuple[int, int]]]:
+    """The hot ranges, laid out so that each read has one range a partition, as the source's options can say it."""
+    reads: list[dict[TopicPartition, tuple[int, int]]] = []
+    for view in views:
+        for number, span in enumerate(hot(view, predicate)):
+            if number == len(reads):
+                reads.append({})
+            reads[number][view.topic, view.partition] = span
+    return list(reads)
+
+
+def as_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As the options startingOffsets and endingOffsets spell them."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, partition), offset in sorted(offsets.items()):
+        found[topic][str(partition)] = offset
+    return dict(found)
+
+
+# -- the table's part, as SQL -------------------------------------------------------------------
+
+
+def conditions(
+    views: Sequence[PartitionView],
+    table: TableVersion,
+    predicate: Predicate,
+) -> list[str] | None:
+    """What has to hold of the rows of one topic's table, AND joined; None where none of them is wanted.
+
+    Those on times are `times`'.
+    """
+    ranges = {view.partition: cold(view, predicate) for view in views}
+    held = table.held
+    wanted = {n: span for n, span in ranges.items() if n in held and span.overlaps(*held[n])}
+    if not wanted:
+        return None
+    whole = sorted(n for n, span in wanted.items() if span.covers(*held[n]))
+    found: list[str] = []
+    if set(whole) != set(held):
+        parts = [_in("partition", whole)] if whole else []
+        parts += [
+            f"(partition = {n} AND {within('offset', wanted[n])})"
+            for n in sorted(set(wanted) - set(whole))
+        ]
+        found.append(" OR ".join(parts))
+    found += [
+        f"NOT (partition = {n} AND _metadata.file_name = {text(name)})"
+        for n, name in table.quarantined
+        if n in wanted
+    ]
+    if predicate.leader_epoch is not None:
+        found.append(within("leader_epoch", predicate.leader_epoch))
+    return found
+
+
+def times(predicate: Predicate, column: str) -> list[str]:
+    """What has to hold of a row's time."""
+    if predicate.timestamp is None:
+        return []
+    return [within(column, predicate.timestamp, "timestamp_micros({})")]
+
+
+def column(name: str, topic: str, *, timestamp: str) -> str:
+    """A column of the source out of those of the table; ``timestamp`` is what its time is made of."""
+    made = {"topic": text(topic), "timestamp": timestamp, "timestamptype": "timestamp_type"}
+    return f"{made.get(name.lower(), name)} AS `{name}`"
+
+
+def within(column: str, wanted: Intervals, literal: str = "{}") -> str:
+    """SQL for membership; a null is no member."""
+    if wanted == ALL:
+        return f"{column} IS NOT NULL"
+    spans = [_between(column, start, end, literal) for start, end in wanted]
+    return f"({' OR '.join(spans)})" if spans else "false"
+
+
+def _between(column: str, start: int, end: int, literal: str) -> str:
+    if end == start + 1:
+        return f"{column} = {_number(start, literal)}"
+    low = f"{column} >= {_number(start, literal)}" if start > LOWEST else ""
+    high = f"{column} < {_number(end, literal)}" if end < HIGHEST else ""
+    return f"({' AND '.join(filter(None, (low, high)))})"
+
+
+def _number(value: int, literal: str) -> str:
+    # The lowest number has no literal of its own: its sign is an operator.
+    return literal.format(f"{value}L" if value > LOWEST else f"({LOWEST + 1}L - 1L)")
+
+
+def _in(column: str, values: Iterable[int]) -> str:
+    return f"{column} IN ({', '.join(map(str, values))})"
+
+
+def text(value: str) -> str:
+    """A text as a literal of Spark's SQL, whatever its settings say of escapes."""
+    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')" if _is_odd(value) else f"'{value}'"
+
+
+def _is_odd(value: str) -> bool:
+    return "'" in value or "\\" in value
