@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import kafka_ds
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 RECORDS = 4_000_000
 PARTITIONS = 4
 TOPIC = "records"
+# By `kafka_ds.scan`.
+SCAN = "scan(): "
 # Everything is to lie in the lake but what is in the last, open segments.
 QUICKLY = {
     "lake.local.grace.ms": 500,
@@ -28,7 +31,10 @@ QUICKLY = {
 }
 
 
-def frame(spark: SparkSession, side: Side) -> DataFrame:
+def frame(spark: SparkSession, side: Side, *, scanned: bool = False) -> DataFrame:
+    """The topic of a side by its source; ``scanned``, ours by `kafka_ds.scan` and theirs all the same."""
+    if scanned and isinstance(side, OurSide):
+        return kafka_ds.scan(spark, TOPIC, **{"kafka.bootstrap.servers": side.bootstrap})
     reader = (
         spark.read.format("kafka_ds" if isinstance(side, OurSide) else "kafka")
         .option("kafka.bootstrap.servers", side.bootstrap)
@@ -56,9 +62,22 @@ def queries(at: object) -> dict[str, tuple[Callable[[DataFrame], DataFrame], flo
         columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
         return d.agg(f.sum(f.hash(*columns).cast("long")), f.count("*"))
 
+    def count(d: DataFrame) -> DataFrame:
+        return d.agg(f.count("*"))
+
+    def length(d: DataFrame) -> DataFrame:
+        return d.agg(f.sum(f.length("value")))
+
+    def by_minute(d: DataFrame) -> DataFrame:
+        minute = f.date_trunc("minute", "timestamp")
+        return d.groupBy("partition", minute).agg(f.count("*"), f.max("offset"))
+
     return {
-        "count": (lambda d: d.agg(f.count("*")), 2.0),
-        "sum(length(value))": (lambda d: d.agg(f.sum(f.length("value"))), 2.0),
+        "count": (count, 2.0),
+        SCAN + "count": (count, 10.0),
+        "sum(length(value))": (length, 2.0),
+        SCAN + "sum(length(value))": (length, 10.0),
+        SCAN + "rows and last offset by partition and minute": (by_minute, 10.0),
         "full projection": (full, 2.0),
         "filter on offset, 1 %": (narrow, 4.0),
         "filter on timestamp, 1 %": (late, 4.0),
@@ -125,13 +144,13 @@ def _compare(
             query, wanted = queries(at)[name]
             with machine.watching([*ours.pids(), *theirs.pids()]) as use:
                 began = time.perf_counter()
-                rows = query(frame(spark, side)).collect()
+                rows = query(frame(spark, side, scanned=name.startswith(SCAN))).collect()
                 wall = time.perf_counter() - began
             answers[side.name] = rows[0].asDict().get("count(1)", rows[0][0])
             if run:
                 times[side.name].append(wall)
                 foreign.append(use.foreign_cores)
-    if name == "count" and len(set(answers.values())) != 1:
+    if name.endswith("count") and len(set(answers.values())) != 1:
         raise RuntimeError(f"the sides counted differently: {answers}")
     report.add(
         Figure(
