@@ -7,6 +7,7 @@ import inspect
 
 from pyspark.sql import SparkSession
 
+import kafka_ds
 from kafka_ds.source.datasource import KafkaDataSource
 from spark_conf.session import defaults
 from spark_conf.system_views import system_views
@@ -23,12 +24,13 @@ def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 
 
-def test_the_example_of_the_source_runs(spark: SparkSession, broker: BrokerProcess) -> None:
+def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProcess) -> None:
     Topic(broker, "flights").create().produce(10)
-    text = (inspect.getdoc(KafkaDataSource) or "").replace("127.0.0.1:9092", broker.bootstrap)
-    example = doctest.DocTestParser().get_doctest(text, {"spark": spark}, "example", None, None)
-    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
-    assert example.examples
+    for documented in (KafkaDataSource, kafka_ds.scan):
+        text = (inspect.getdoc(documented) or "").replace("127.0.0.1:9092", broker.bootstrap)
+        example = doctest.DocTestParser().get_doctest(text, {"spark": spark}, "example", None, None)
+        assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+        assert example.examples
 
 
 def test_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
