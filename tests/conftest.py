@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_conf import jars
+from tests.model_runs import prepare
 from tests.s3_server import S3Server, running_s3
+
+prepare()
 
 
 @pytest.fixture(scope="session")
