@@ -6,7 +6,8 @@ Rules of this file:
 - Followed by reading the versions that came since: never by what a writer remembers of its own. After a pause so
   long that versions may have been cleaned up it is read anew: what lies in the gap may be a paused writer's.
 - Rows that others put into a topic's table are no records: files of such are in no index, whoever reads. A mark in the
-  table says so once their commit is behind a checkpoint.
+  table says so once their commit is behind a checkpoint, for all versions: another engine's checkpoint may be older
+  than the mark.
 - Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (the
   footer is asked then), several commits' worth of files at once.
 """
@@ -213,6 +214,10 @@ class TopicSnapshot(TableSnapshot):
     ) -> TopicSnapshot:
         """The table of a topic as of `version`, or of the newest."""
         snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
+        if version is not None:
+            newest = TableSnapshot(snapshot.log)
+            newest.read()
+            snapshot._take_marks(newest.txns)
         snapshot.read(version)
         return snapshot
 
@@ -279,14 +284,14 @@ class TopicSnapshot(TableSnapshot):
         added: Mapping[str, FileEntry],
     ) -> None:
         self._completed(added.values())
-        self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
+        marked = self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
         if ours_of(actions) is None and (removed or added):
             operation = str(commit_info(actions).get("operation", ""))
             gone = [each for each in removed if each.path not in self.quarantined]
             found = account(version, operation, gone, [self.files[path] for path in added])
             self.foreign_commits = [*self.foreign_commits, found][-FOREIGN_COMMITS_MAX:]
             self.quarantined.update(each.path for each in found.quarantined)
-        for entry in removed:
+        for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
             self.index.remove(entry)
         for path in added:
             if path not in self.quarantined:
@@ -300,11 +305,12 @@ class TopicSnapshot(TableSnapshot):
             if each.complaint and complaint_mark(each.version) not in self.txns
         ]
 
-    def _take_marks(self, app_ids: Iterable[str]) -> None:
-        for text in app_ids:
-            path = quarantined_path(text)
-            if path is not None:
-                self.quarantined.add(resolve_path(self.log.table, path))
+    def _take_marks(self, app_ids: Iterable[str]) -> set[str]:
+        """Files whose quarantine is news."""
+        marked = {path for text in app_ids if (path := quarantined_path(text)) is not None}
+        news = {resolve_path(self.log.table, path) for path in marked} - self.quarantined
+        self.quarantined |= news
+        return news
 
     def _completed(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
         """Ask the footers of those files that the log has no statistics for; as they are then."""

@@ -233,6 +233,19 @@ def test_rows_of_others_are_in_no_index_however_the_table_is_read(store, table, 
     assert ranges(table.read()) == [*expected, (20, 29)]
 
 
+def test_a_mark_holds_for_the_versions_before_it(store, table):
+    """Another engine's checkpoint hides whose a file is; the mark comes later."""
+    copies(table, 1)
+    inserted = write_rows(store, "topics/orders/new.parquet", [batch_of(range(900, 905))])
+    version = foreign_commit(store, inserted.add("topics/orders", 0, now_ms=1))
+    table.read()
+    write_checkpoint(DeltaLog(store, "topics/orders"))
+    assert table.mark_complaints() == 1
+    assert ranges(TopicSnapshot.load(store, "orders")) == [(0, 9)]
+    then = TopicSnapshot.load(store, "orders", version)
+    assert (then.version, ranges(then)) == (version, [(0, 9)])
+
+
 def test_a_file_that_is_added_once_more_is_no_insertion(store, table):
     copies(table, 2)
     (again, _) = table.snapshot.index.files(0)
