@@ -101,7 +101,8 @@ def conditions(
         return None
     whole = sorted(n for n, span in wanted.items() if span.covers(*held[n]))
     found: list[str] = []
-    if set(whole) != set(held):
+    # Others' files may lie in partitions that hold no record, NULL's (-1) among them.
+    if set(whole) != set(held) or any(n not in wanted for n, _ in table.quarantined):
         parts = [_in("partition", whole)] if whole else []
         parts += [
             f"(partition = {n} AND {within('offset', wanted[n])})"

@@ -63,10 +63,10 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     table = Path(lake.uri) / "topics" / "t"
     DeltaTable(table).delete('"offset" IN (7, 41)')
     schema = record_batch([Row(offset=0)]).schema.append(pa.field("partition", pa.int32()))
-    foreign = record_batch([Row(offset=20, value=b"foreign")]).to_pylist()
-    for each in foreign:
-        each["partition"] = 0
-    write_deltalake(table, pa.Table.from_pylist(foreign, schema), mode="append")
+    # Into a partition that has records, one that has none, and none at all: nobody's records, all three.
+    (foreign,) = record_batch([Row(offset=20, value=b"foreign")]).to_pylist()
+    inserted = [{**foreign, "partition": number} for number in (0, 7, None)]
+    write_deltalake(table, pa.Table.from_pylist(inserted, schema), mode="append")
     lake.move_log_start(0, 10)
     return lake
 

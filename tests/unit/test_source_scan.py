@@ -63,9 +63,17 @@ def test_a_whole_table_is_read_without_a_condition() -> None:
 
 def test_files_of_nobodys_records_are_named() -> None:
     seen = view(end=10, lake=lake_of(file(0, 9)))
-    table = TableVersion(uri="u", version=3, held={0: (0, 10)}, quarantined=((0, "a'b"), (7, "c")))
+    table = TableVersion(uri="u", version=3, held={0: (0, 10)}, quarantined=((0, "a'b"),))
     (said,) = conditions([seen], table, Predicate()) or []
     assert said == "NOT (partition = 0 AND _metadata.file_name = decode(unhex('612762'), 'UTF-8'))"
+
+
+@pytest.mark.parametrize("stranger", [7, -1], ids=["another", "null"])
+def test_files_of_nobodys_records_hide_in_no_partition(stranger: int) -> None:
+    """Partitions that have no record but others' files are kept out, though all records there are wanted."""
+    seen = view(end=10, lake=lake_of(file(0, 9)))
+    table = TableVersion(uri="u", version=3, held={0: (0, 10)}, quarantined=((stranger, "c"),))
+    assert conditions([seen], table, Predicate()) == ["partition IN (0)"]
 
 
 def test_membership_is_said_in_sql() -> None:
