@@ -8,15 +8,16 @@ beyond what the tables hold, is only the brokers' to say.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
-from kafka_ds.source.limits import AtOffsets, Everywhere, OptionError, TopicPartition, names
+from kafka_ds.source.limits import AtOffsets, Everywhere, Limit, OptionError, TopicPartition, names
 from kafka_ds.source.options import Options
 from kafka_ds.source.planning import PartitionView
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.scanning import TableVersion
-from kafka_ds.source.survey import Survey
+from kafka_ds.source.survey import Bounds, Survey
 
 LOGGER = logging.getLogger("kafka_ds.source")
 
@@ -63,16 +64,13 @@ def _pin(
         bounds = survey.bounds(topics, survey.partitions(topics))
         starts = survey.resolve(options.starting, bounds, starting=True)
         ends = survey.resolve(options.ending, bounds, starting=False)
+        if stands_in:
+            _refuse_beyond(options.starting, starts, bounds)
+            _refuse_beyond(options.ending, ends, bounds)
         behind = {tp for tp, start in starts.items() if start > ends[tp]}
-        if behind and options.tiers == "both":
+        if behind and (options.tiers == "both" or stands_in):
             raise OptionError(
                 f"option '{options.starting.option}' lies behind the end in {names(behind)}"
-            )
-        # An end that was given, too: rows would be missing that were asked for by name.
-        beyond = {tp for tp, end in ends.items() if end > bounds[tp].end}
-        if beyond and stands_in:
-            raise OptionError(
-                f"option '{options.ending.option}' lies beyond what the lake holds of {names(beyond)}"
             )
         ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
         return Pinned(
@@ -82,6 +80,17 @@ def _pin(
         )
     finally:
         survey.close()
+
+
+def _refuse_beyond(
+    limit: Limit, wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> None:
+    """Rows that were asked for by name would be missing, and nothing would say so."""
+    beyond = {tp for tp, offset in wanted.items() if offset > bounds[tp].end}
+    if beyond:
+        raise OptionError(
+            f"option '{limit.option}' lies beyond what the lake holds of {names(beyond)}"
+        )
 
 
 def _can_do_without(options: Options) -> bool:

@@ -200,6 +200,12 @@ def test_without_brokers_the_lake_is_read_with_a_warning(
         ({"isolation": "read_uncommitted"}, ClientError, "127.0.0.1:1"),
         ({"startingTimestamp": "5"}, ClientError, "127.0.0.1:1"),
         ({"endingOffsets": '{"t":{"0":31}}'}, OptionError, "'endingOffsets'.*t-0; the brokers are away.*127.0.0.1:1"),
+        ({"startingOffsets": '{"t":{"0":31}}'}, OptionError, "'startingOffsets'.*beyond what the lake holds of t-0;"),
+        (
+            {"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":8}}'},
+            OptionError,
+            "'startingOffsets' lies behind the end in t-0; the brokers are away",
+        ),
         ({"subscribe": "x"}, OptionError, "'subscribe'.*'x'.*the brokers are away"),
     ],
 )  # fmt: skip
