@@ -1,7 +1,8 @@
 """Shell: ListOffsets 1-11: which offset belongs to a time, or to one of the log's ends.
 
 - A timestamp: the first offset at or after it, with its own timestamp and leader epoch; nothing found is offset -1 and
-  no error. Where the beginning of the log is in the lake alone, the lake is asked first.
+  no error. Where the beginning of the log is in the lake alone, the lake is asked first, from the log start on: it may
+  not have heard yet that this has moved.
 - -1 latest: the high watermark, or with read_committed the last stable offset; for others than consumers the log's end.
 - -2 earliest: the log start, lake included. -3 the first record of the greatest timestamp, wherever it is (Kafka looks
   on local disk alone). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
@@ -200,14 +201,18 @@ class Lookup:
         log, tier = partition.log, self._tier
         while True:
             # All below is in the lake before it is asked, as in `_ask_time`.
-            start_offset = log.local_log_start_offset
+            start_offset, asked_from = log.local_log_start_offset, log.log_start_offset
             cold: TimestampOffset = NOT_FOUND
-            if tier is not None and start_offset > log.log_start_offset:
-                lake = tier.max_timestamp(partition.topic, partition.topic_id, partition.index)
+            if tier is not None and start_offset > asked_from:
+                lake = tier.max_timestamp(
+                    partition.topic, partition.topic_id, partition.index, start_offset=asked_from
+                )
                 found = await self._in_time(tier, lake)
-                if found is not None and found[1] >= log.log_start_offset:
+                if found is not None:
                     cold = TimestampOffset(*found)
             local = await _beside_the_loop(log, log.max_timestamp_offset)
+            if cold is not NOT_FOUND and cold.offset < log.log_start_offset:
+                continue  # The log start has moved past it: what is behind that was not looked at.
             if start_offset == log.local_log_start_offset:
                 # What is in both is the same record.
                 return cold if cold.timestamp_ms >= local.timestamp_ms else local
@@ -232,10 +237,16 @@ class Lookup:
             found = await self._in_time(
                 tier,
                 tier.offset_for_timestamp(
-                    partition.topic, partition.topic_id, partition.index, timestamp
+                    partition.topic,
+                    partition.topic_id,
+                    partition.index,
+                    timestamp,
+                    start_offset=log.log_start_offset,
                 ),
             )
-            if found is not None and found[1] >= log.log_start_offset:
+            if found is not None:
+                if found[1] < log.log_start_offset:
+                    continue  # It has moved meanwhile.
                 return TimestampOffset(*found)
             local = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
             if start_offset == log.local_log_start_offset:

@@ -265,17 +265,19 @@ class ColdReader:
     # -- by time ----------------------------------------------------------------------------
 
     def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """The first record at or after a time: (timestamp_ms, offset, leader_epoch)."""
+        """The first record at or after a time, not below `start_offset`: (timestamp_ms, offset, leader_epoch)."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             end = tiered_end(snapshot, topic_id, partition)
             if snapshot is None or end < 0:
                 return None
-            start = snapshot.log_start(partition) or 0
+            start = max(snapshot.log_start(partition) or 0, start_offset)
             files = list(snapshot.index.find_timestamp(partition, timestamp_ms))
         best: tuple[int, int, int] | None = None
         for entry in files:
+            if entry.max_offset < start:
+                continue
             if best is not None and entry.min_offset > best[1]:
                 break
             found = self._first_at(entry, timestamp_ms, start, end)
@@ -284,14 +286,14 @@ class ColdReader:
         return best
 
     def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """The first record of the greatest timestamp: (timestamp_ms, offset, leader_epoch)."""
+        """The first record of the greatest timestamp from `start_offset` on: (timestamp_ms, offset, leader_epoch)."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             end = tiered_end(snapshot, topic_id, partition)
             if snapshot is None or end < 0:
                 return None
-            start = snapshot.log_start(partition) or 0
+            start = max(snapshot.log_start(partition) or 0, start_offset)
             files = [each for each in snapshot.index.files(partition) if each.max_offset >= start]
         best: tuple[int, int, int] | None = None
         # Those that may hold the greatest come first: as a rule one file is read, of a year of them.

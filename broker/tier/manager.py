@@ -297,17 +297,22 @@ class TierManager:
         self._metrics.listings_expired += 1
 
     async def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """First tiered record at or after a time: (timestamp_ms, offset, leader_epoch), or None."""
-        question = {"op": "offset_for_timestamp", "timestamp_ms": timestamp_ms}
+        """First tiered record at or after a time and offset: (timestamp_ms, offset, leader_epoch), or None."""
+        question = {
+            "op": "offset_for_timestamp",
+            "timestamp_ms": timestamp_ms,
+            "start_offset": start_offset,
+        }
         return await self._ask_record(topic, topic_id, partition, question)
 
     async def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """First tiered record of the greatest timestamp: (timestamp_ms, offset, leader_epoch), or None."""
-        return await self._ask_record(topic, topic_id, partition, {"op": "max_timestamp"})
+        """First tiered record of the greatest timestamp, of those from an offset on, as above."""
+        question = {"op": "max_timestamp", "start_offset": start_offset}
+        return await self._ask_record(topic, topic_id, partition, question)
 
     async def _ask_record(
         self, topic: str, topic_id: bytes, partition: int, question: Header

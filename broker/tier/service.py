@@ -230,7 +230,7 @@ class Service:
         self._check_store()
         rows = list(rows_of(request["partitions"], request["shards"], self._clock.wall_ms()))
         try:
-            version = self._offsets.replace(self._node_id, rows, keep=request["keep"])
+            version = self._offsets.replace(self._node_id, rows)
         except (CommitError, Conflict, ForeignTable) as error:
             raise StorageError(f"{OFFSETS}: {error}") from error
         self._offsets_noted = True
@@ -273,12 +273,15 @@ class Service:
             uuid_from_text(request["topic_id"]),
             request["partition"],
             request["timestamp_ms"],
+            start_offset=request["start_offset"],
         )
         return {"found": list(found) if found else None}, ()
 
     def _max_timestamp(self, request: Header) -> Answer:
         topic_id = uuid_from_text(request["topic_id"])
-        found = self._storage.max_timestamp(request["topic"], topic_id, request["partition"])
+        found = self._storage.max_timestamp(
+            request["topic"], topic_id, request["partition"], start_offset=request["start_offset"]
+        )
         return {"found": list(found) if found else None}, ()
 
     def _ending(self, request: Header) -> Answer:

@@ -174,14 +174,17 @@ class RemoteStorageManager(Protocol):
         """
 
     def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """The first record at or after a time: (timestamp_ms, offset, leader_epoch). Any thread."""
+        """The first record at or after a time: (timestamp_ms, offset, leader_epoch). Any thread.
+
+        None below `start_offset` is looked at: the leader's log start, of which the lake may hear later.
+        """
 
     def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """The first record of the greatest timestamp, in the same form; None where there is no record. Any thread."""
+        """The first record of the greatest timestamp, in the same form and of the same ones. Any thread."""
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         """Remove every record of a topic that is still called so; nothing happens to another's."""

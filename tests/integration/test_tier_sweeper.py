@@ -156,7 +156,11 @@ def test_consumers_are_told_what_is_gone_and_never_see_it(
             sweeper(delta).sweep(place())
         with pytest.raises(OffsetOutOfRange):
             storage.read(TOPIC, TOPIC_ID, 0, 14, max_bytes=1, committed_only=True)
-        assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0) == (BASE_MS + 15, 15, 3)
+        assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=0) == (
+            BASE_MS + 15,
+            15,
+            3,
+        )
         assert delta.records(15) == records(15, 15)
     # A file that straddles the log start stays as it is: SQL sees its rows, consumers do not.
     assert offsets_in_table(delta) == list(range(10, 30))

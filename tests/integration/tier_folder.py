@@ -227,22 +227,24 @@ class FolderStorage:
         raise OffsetOutOfRange(f"{offset} is not in the folder")
 
     def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
         for _, _, batch in self._batches(topic_id, partition):
             for record in read_records(batch):
-                if record.timestamp >= timestamp_ms:
+                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
                     epoch = next(iterate_headers(batch))[1].leader_epoch
                     return (record.timestamp, record.offset, epoch)
         return None
 
     def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
         latest: tuple[int, int, int] | None = None
         for _, _, batch in self._batches(topic_id, partition):
             epoch = next(iterate_headers(batch))[1].leader_epoch
             for record in read_records(batch):
+                if record.offset < start_offset:
+                    continue
                 if latest is None or record.timestamp > latest[0]:
                     latest = (record.timestamp, record.offset, epoch)
         return latest

@@ -141,12 +141,16 @@ def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> Non
 
 def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lake) -> None:
     """Statistics are of what was written: the greatest of a file may be gone, or be of rows below the log start."""
-    found = lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0)
+    found = lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
     assert found is not None
     assert found[1:] == (COUNT - 1, 3)
     lake.table.delete(f'"offset" >= {COUNT - 10}')
     lake.start()
-    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0) == (found[0] - 10, COUNT - 11, 3)
+    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) == (
+        found[0] - 10,
+        COUNT - 11,
+        3,
+    )
     lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
     lake.start()
-    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0) is None
+    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None

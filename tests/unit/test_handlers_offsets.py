@@ -132,6 +132,7 @@ class FakeTier:
     found: tuple[int, int, int] | None = None
     error: ErrorCode | None = None
     asked: list[int] = field(default_factory=list)
+    asked_from: list[int] = field(default_factory=list)
     when_asked: Callable[[], None] | None = None
     never: bool = False
     expired: int = 0
@@ -152,9 +153,10 @@ class FakeTier:
         return 1
 
     async def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
         self.asked.append(timestamp_ms)
+        self.asked_from.append(start_offset)
         if self.never:
             await asyncio.Future[None]()
         if self.error is not None:
@@ -165,9 +167,11 @@ class FakeTier:
         return found
 
     async def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        return await self.offset_for_timestamp(topic, topic_id, partition, -3)
+        return await self.offset_for_timestamp(
+            topic, topic_id, partition, -3, start_offset=start_offset
+        )
 
 
 async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
@@ -243,6 +247,27 @@ async def test_the_latest_record_is_looked_for_in_both_tiers(
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         tier.error = ErrorCode.KAFKA_STORAGE_ERROR
         assert (await offset(broker, -3))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        monkeypatch.setattr(broker.node, "tier", None)
+
+
+@pytest.mark.parametrize("timestamp", [-3, NOW_MS])
+@in_loop
+async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    """Also of one that moves while it is asked: what it answers then is below, and there is more above."""
+    async with in_process(memory_path) as broker:
+        tier = FakeTier(found=(NOW_MS + 200, 0, 0))
+        await with_lake(broker, monkeypatch, tier)
+        log = broker.node.replica_manager.get("t", 0).log
+
+        def move() -> None:
+            log.advance_log_start_offset(1)
+            tier.found, tier.when_asked = (NOW_MS + 150, 1, 0), None
+
+        tier.when_asked = move
+        assert await offset(broker, timestamp) == (0, NOW_MS + 150, 1, 0)
+        assert tier.asked_from == [0, 1]
         monkeypatch.setattr(broker.node, "tier", None)
 
 
