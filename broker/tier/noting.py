@@ -3,7 +3,8 @@
 Rules of this file:
 - Every `lake.offsets.interval.ms`, and only where something has moved: a broker at rest writes nothing, and one at work
   one commit in that time. What was written since is lost with all disks (`python -m broker restore`).
-- A partition of `__consumer_offsets` whose log is being read is not known yet: what was noted of it before stays.
+- A partition of `__consumer_offsets` is noted together with its groups, of one leader epoch, or not at all: while its
+  log is being read, or where another broker leads it that has noted nothing yet, the table keeps what was noted before.
 - One look at partitions and groups is shared out over turns of the event loop: others wait for no more than a part.
 """
 
@@ -79,20 +80,20 @@ class OffsetNotes:
         """Note what has moved since the last time, if anything has."""
         partitions = await self._partitions()
         await self._encode_shards()
-        unknown = sorted(
-            each[2] for each in partitions if each[0] == TOPIC and each[2] not in self._shards
-        )
-        partitions = [each for each in partitions if each[0] != TOPIC or each[2] in self._shards]
-        places = [place for place, _ in self._shards.values()]
-        told = ([each[:_SIGNIFICANT] for each in partitions], places, unknown)
-        if told == self._told or not (partitions or unknown):
+        epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
+        partitions = [
+            each for each in partitions if each[0] != TOPIC or epochs.get(each[2]) == each[3]
+        ]
+        spoken = {each[2] for each in partitions if each[0] == TOPIC}
+        shards = [shard for index, shard in self._shards.items() if index in spoken]
+        told = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
+        if told == self._told or not partitions:
             return
         await self._ask(
             {
                 "op": "note_offsets",
                 "partitions": partitions,
-                "shards": [text for _, text in self._shards.values()],
-                "keep": unknown,
+                "shards": [text for _, text in shards],
             }
         )
         self._told = told

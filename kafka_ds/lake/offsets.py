@@ -4,6 +4,8 @@ Rules of this file:
 - A broker's rows are one file, in a Delta partition of its own: a note replaces all of them in one commit. So the table
   is the present and stays as small as that; the past is in its older versions, as long as those are kept.
 - What two brokers say of the same thing (leaders change) is decided by readers, by the leader epoch: `present`.
+- The groups of a coordinator are in the table at each version: a broker's note takes its own out only when it speaks of
+  that partition of `__consumer_offsets` again, or when one of a higher leader epoch has spoken.
 - A note is made anew where others were at the same rows meanwhile: nobody needs the older one.
 """
 
@@ -54,27 +56,51 @@ class OffsetsTable:
         self._store = store
         self.log = DeltaLog(store, OFFSETS, clock=clock)
         self._snapshot = TableSnapshot(self.log)
+        self._noted: frozenset[int] | None = None
+        """The coordinators in the last note from here."""
 
-    def replace(self, broker_id: int, rows: Sequence[Row], *, keep: Iterable[int] = ()) -> int:
+    def replace(self, broker_id: int, rows: Sequence[Row]) -> int:
         """Let these be the broker's rows; the version of the commit.
 
-        Of the partitions `keep` of `__consumer_offsets` the broker cannot say anything yet: what it noted before stays.
+        Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
+        it that has noted nothing yet) its rows of before stay, until one of a higher leader epoch has noted it.
 
         Raises ForeignTable, CommitError, Conflict, OSError.
         """
         self._open()
-        kept = set(keep)
         for _ in range(TRIES_MAX):
             self._snapshot.refresh()
             mine = self._files_of(broker_id)
-            before = self._rows_of(mine, broker_id) if kept else []
-            written = [*rows, *(row for row in before if _coordinator_of(row) in kept)]
+            written = [*rows, *self._kept(broker_id, mine, _coordinators_in(rows))]
             change = self._change(broker_id, written, mine)
             try:
-                return self.log.commit(self.log.begin(change), read_version=self._snapshot.version)
+                version = self.log.commit(
+                    self.log.begin(change), read_version=self._snapshot.version
+                )
             except Conflict:
                 continue
+            self._noted = _coordinators_in(written)
+            return version
         raise Conflict(f"{OFFSETS}: others write the rows of broker {broker_id} all the time")
+
+    def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
+        """What the broker noted of other coordinators, as long as nobody else speaks for them."""
+        # Mostly it is known that there are none. Another engine that writes our file anew does not change its rows.
+        if self._noted is not None and self._noted <= said:
+            return []
+        before = self._rows_of(mine, broker_id)
+        alone = {
+            row["partition"]: row
+            for row in before
+            if _is_coordinating(row) and row["partition"] not in said
+        }
+        others = (each for each in self._brokers() if each != broker_id) if alone else ()
+        for other in others:
+            for row in self._rows_of(self._files_of(other), other):
+                known = alone.get(row["partition"]) if _is_coordinating(row) else None
+                if known is not None and _supersedes(row, known):
+                    del alone[row["partition"]]
+        return [row for row in before if _coordinator_of(row) in alone]
 
     def read(self) -> list[Row]:
         """All rows of all brokers; none where there is no table."""
@@ -83,10 +109,9 @@ class OffsetsTable:
         except NoSuchTable:
             return []
         self._check()
-        brokers = sorted({_broker_of(each) for each in self._snapshot.files})
         return [
             row
-            for broker_id in brokers
+            for broker_id in self._brokers()
             for row in self._rows_of(self._files_of(broker_id), broker_id)
         ]
 
@@ -104,6 +129,9 @@ class OffsetsTable:
     def _check(self) -> None:
         if self._snapshot.kind != OFFSETS_KIND:
             raise ForeignTable(f"{self._store.uri(OFFSETS)} holds a table that is not ours")
+
+    def _brokers(self) -> list[int]:
+        return sorted({_broker_of(each) for each in self._snapshot.files})
 
     def _files_of(self, broker_id: int) -> list[str]:
         return [each for each in self._snapshot.files if _broker_of(each) == broker_id]
@@ -173,7 +201,7 @@ def present(rows: Iterable[Row]) -> list[Row]:
     coordinators = {
         (row["partition"], row["leader_epoch"], row[_BROKER])
         for row in newest.values()
-        if row["topic"] == COORDINATING_TOPIC
+        if _is_coordinating(row)
     }
     groups = [
         row
@@ -188,11 +216,27 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
     return (row["leader_epoch"], row["event_time"])
 
 
+def _is_coordinating(row: Row) -> bool:
+    """Whether a row says where a partition of `__consumer_offsets` is."""
+    return row["kind"] == PARTITION_KIND and bool(row["topic"] == COORDINATING_TOPIC)
+
+
+def _coordinators_in(rows: Iterable[Row]) -> frozenset[int]:
+    return frozenset(row["partition"] for row in rows if _is_coordinating(row))
+
+
+def _supersedes(row: Row, known: Row) -> bool:
+    """Whether another broker's row of the same partition is of a later leader, or of a topic that was made anew."""
+    if row["topic_id"] != known["topic_id"]:
+        return bool(row["event_time"] > known["event_time"])
+    return bool(row["leader_epoch"] > known["leader_epoch"])
+
+
 def _coordinator_of(row: Row) -> int | None:
     """The partition of `__consumer_offsets` that a row is of."""
     if row["kind"] == PARTITION_KIND:
-        return row["partition"] if row["topic"] == COORDINATING_TOPIC else None
-    partition: int = row["coordinator_partition"]
+        return row["partition"] if _is_coordinating(row) else None
+    partition: int | None = row["coordinator_partition"]
     return partition
 
 

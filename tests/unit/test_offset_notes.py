@@ -69,13 +69,58 @@ def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
         partition_row("orders", 0, 3, end=1),
     ]  # fmt: skip
     table.replace(1, rows)
-    table.replace(1, [partition_row("__consumer_offsets", 0, 4, end=1)], keep=[1])
+    table.replace(1, [partition_row("__consumer_offsets", 0, 4, end=1)])
     found = table.read()
     assert said(found) == [
         (1, "offset", "orders", "b", 0),
         (1, "partition", "__consumer_offsets", "", 0),
         (1, "partition", "__consumer_offsets", "", 1),
     ]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_groups_of_a_coordinator_that_moved_stay_until_the_next_has_noted_them(
+    restarted: bool,
+) -> None:
+    store = MemoryStore(FakeLogClock())
+    tables = [OffsetsTable(store, clock=store.clock) for _ in range(2)]
+
+    def note(broker: int, *rows: dict[str, Any]) -> list[tuple[int, int]]:
+        if restarted:
+            tables[broker] = OffsetsTable(store, clock=store.clock)
+        tables[broker].replace(broker, rows)
+        return [
+            (row["broker_id"], row["committed_offset"])
+            for row in present(OffsetsTable(store, clock=store.clock).read())
+            if row["kind"] == "offset"
+        ]
+
+    orders = partition_row("orders", 0, 0, end=1)
+    shard = [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)]
+    assert note(0, orders, *shard) == [(0, 10)]
+    assert note(1, orders) == [(0, 10)]
+    # It moves from 0 to 1, and 0 notes first: nobody else has noted the group.
+    assert note(0, orders) == [(0, 10)]
+    assert note(0, orders) == [(0, 10)]
+    shard = [partition_row("__consumer_offsets", 0, 4, end=1), offset_row("a", 0, 4, 12)]
+    assert note(1, orders, *shard) == [(1, 12)]
+    assert note(0, orders) == [(1, 12)]
+    assert {row["broker_id"] for row in tables[0].read() if row["kind"] == "offset"} == {1}
+    # And back, where 1 notes first: the group is gone there, 0 says so.
+    assert note(1, orders) == [(1, 12)]
+    assert note(0, orders, partition_row("__consumer_offsets", 0, 5, end=1)) == []
+    assert note(1, orders) == []
+    assert {row["topic"] for row in tables[1].read() if row["broker_id"] == 1} == {"orders"}
+
+
+def test_the_groups_of_a_topic_that_was_made_anew_elsewhere_do_not_come_back() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    table.replace(1, [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)])
+    anew = {**partition_row("__consumer_offsets", 0, 0, end=1, at=2), "topic_id": "another"}
+    table.replace(2, [anew])
+    table.replace(1, [partition_row("orders", 0, 0, end=1)])
+    assert [row["kind"] for row in present(table.read())] == ["partition", "partition"]
 
 
 def test_a_coordinator_of_before_has_no_say() -> None:
@@ -179,7 +224,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         assert runner is not None
         runner.lead.end()
         await notes.note()
-        assert asked[2]["keep"] == [index]
+        assert index not in [json.loads(each)[0] for each in asked[2]["shards"]]
         assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2]["partitions"]]
 
 
