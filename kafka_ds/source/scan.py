@@ -23,6 +23,7 @@ from kafka_ds.source.scanning import (
     UNDATED,
     TableVersion,
     as_offsets,
+    as_option,
     column,
     conditions,
     hot_reads,
@@ -81,7 +82,7 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
     >>> flights.where("partition = 0").count()
     5
     """
-    given = {name: _text(value) for name, value in options.items() if value is not None}
+    given = {name: as_option(name, value) for name, value in options.items() if value is not None}
     if topic is not None:
         given["subscribe"] = topic
     parsed = parse_options(given, stream=False)
@@ -97,13 +98,6 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
     if not frames:
         return spark.createDataFrame([], _schema(parsed))
     return reduce(lambda left, right: left.unionAll(right), frames)
-
-
-def _text(value: object) -> str:
-    """As ``DataFrameReader.options`` has it, and JSON for what is written as JSON."""
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _columns(options: Options) -> tuple[str, ...]:

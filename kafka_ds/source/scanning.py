@@ -7,6 +7,7 @@ without one Spark need not read offsets, nor compute anything, to count.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,15 @@ def as_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int
     for (topic, partition), offset in sorted(offsets.items()):
         found[topic][str(partition)] = offset
     return dict(found)
+
+
+def as_option(name: str, value: object) -> str:
+    """As ``DataFrameReader.options`` has it, and several as the option spells them: by commas, or as JSON."""
+    if name.lower() in ("columns", "subscribe") and isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # -- the table's part, as SQL -------------------------------------------------------------------

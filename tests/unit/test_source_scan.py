@@ -20,7 +20,15 @@ from kafka_ds.source.options import OptionError, Options, parse_options
 from kafka_ds.source.pinned import pin
 from kafka_ds.source.planning import LakeFile, LakeView, PartitionView
 from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.scanning import TableVersion, cold, conditions, hot, hot_reads, within
+from kafka_ds.source.scanning import (
+    TableVersion,
+    as_option,
+    cold,
+    conditions,
+    hot,
+    hot_reads,
+    within,
+)
 from tests.unit.source_lake import Lake, Row, record_batch
 from tests.unit.test_source_planning import file, view, views
 
@@ -86,6 +94,20 @@ def test_membership_is_said_in_sql() -> None:
     )
     lowest = within("timestamp", Intervals.points([LOWEST]), "timestamp_micros({})")
     assert lowest == "(timestamp = timestamp_micros((-9223372036854775807L - 1L)))"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "spelt"),
+    [
+        ("columns", ["key", "offset"], "key,offset"),
+        ("Subscribe", ("t", "u"), "t,u"),
+        ("assign", {"t": [0, 1]}, '{"t": [0, 1]}'),
+        ("includeHeaders", True, "true"),
+        ("minPartitions", 4, "4"),
+    ],
+)
+def test_values_are_spelt_as_options_are(name: str, value: object, spelt: str) -> None:
+    assert as_option(name, value) == spelt
 
 
 # -- as of then ---------------------------------------------------------------------------------
