@@ -6,6 +6,7 @@ Rules of this file:
 - It is Java, compiled in the driver by the compiler that Spark itself carries, as the optimizer's rule of
   `kafka_ds.source` is: nothing to download. It asks this process for the names of topics, through py4j. A session's
   catalogs are the session's own: `newSession()` wants `topic_catalog` again.
+- A topic of a version or time is the table's, as the options asOfVersion and asOfTimestamp have it.
 - Tables are read: topics are made, changed and deleted by Kafka's own tools.
 """
 
@@ -15,7 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.source.limits import OptionError
+from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,9 +31,10 @@ SERVERS = "kafka.bootstrap.servers"
 JAVA: Final = r"""
 package kafka_ds;
 
-import java.util.HashMap;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.function.Function;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -49,10 +54,10 @@ public class TopicCatalog implements TableCatalog {
   private final Map options;
   private final Function topics;
 
-  /* `topics` gives the names of all topics, one a line. */
+  /* `topics` gives a line that says why it has no answer, or is empty, and the names of all topics, one a line. */
   public TopicCatalog(String name, Map options, Function topics) {
     this.name = name;
-    this.options = new HashMap(options);
+    this.options = merged(options, new TreeMap());
     this.topics = topics;
   }
 
@@ -76,21 +81,50 @@ public class TopicCatalog implements TableCatalog {
   }
 
   private String[] names() {
-    String lines = (String) topics.apply("");
-    return lines.isEmpty() ? new String[0] : lines.split("\n");
+    String[] lines = ((String) topics.apply("")).split("\n", -1);
+    if (!lines[0].isEmpty()) {
+      throw new IllegalArgumentException("catalog " + name + ": " + lines[0]);
+    }
+    return (String[]) Arrays.copyOfRange(lines, 1, lines.length);
+  }
+
+  /* Options of both, by names as the source takes them: in whatever case. Where both have one it is the later's. */
+  private static Map merged(Map first, Map later) {
+    Map all = new TreeMap(String.CASE_INSENSITIVE_ORDER);
+    all.putAll(first);
+    all.putAll(later);
+    return all;
   }
 
   public boolean tableExists(Identifier wanted) {
     return wanted.namespace().length == 0
-        && java.util.Arrays.asList(names()).contains(wanted.name());
+        && Arrays.asList(names()).contains(wanted.name());
   }
 
   public Table loadTable(Identifier wanted) {
+    return loaded(wanted, new TreeMap());
+  }
+
+  /* VERSION AS OF. */
+  public Table loadTable(Identifier wanted, String version) {
+    Map then = new TreeMap();
+    then.put("asOfVersion", version);
+    return loaded(wanted, then);
+  }
+
+  /* TIMESTAMP AS OF, in microseconds. */
+  public Table loadTable(Identifier wanted, long timestamp) {
+    Map then = new TreeMap();
+    then.put("asOfTimestamp", String.valueOf(Math.floorDiv(timestamp, 1000L)));
+    return loaded(wanted, then);
+  }
+
+  private Table loaded(Identifier wanted, Map then) {
     if (!tableExists(wanted)) {
       // Not NoSuchTableException: after that Spark looks for a format of the catalog's name, and says that it has none.
       throw new IllegalArgumentException("catalog " + name + ": there is no topic " + wanted);
     }
-    Map given = new HashMap(options);
+    Map given = merged(options, then);
     given.put("subscribe", wanted.name());
     StructType schema = source().inferSchema(new CaseInsensitiveStringMap(given));
     return new TopicTable(name + "." + wanted.name(), schema, given);
@@ -144,9 +178,20 @@ public class TopicCatalog implements TableCatalog {
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap more) {
-      Map all = new HashMap(options);
-      all.putAll(more.asCaseSensitiveMap());
+      Map all = merged(options, refusing(more));
       return ((SupportsRead) table(all)).newScanBuilder(new CaseInsensitiveStringMap(all));
+    }
+
+    /* The topic is the table's name, and no option's. */
+    private Map refusing(CaseInsensitiveStringMap more) {
+      String[] others = {"subscribe", "subscribePattern", "assign"};
+      for (int i = 0; i < others.length; i++) {
+        if (more.containsKey(others[i])) {
+          throw new IllegalArgumentException(
+              "option '" + others[i] + "' is not valid for table " + name + ", which is that topic");
+        }
+      }
+      return more.asCaseSensitiveMap();
     }
 
     private Table table(Map given) {
@@ -160,14 +205,20 @@ public class TopicCatalog implements TableCatalog {
 class _Topics:
     """What the catalog asks of this process."""
 
-    def __init__(self, brokers: str) -> None:
-        self._settings = parse_settings({SERVERS: brokers})
+    def __init__(self, brokers: str, options: Mapping[str, str]) -> None:
+        self._brokers = brokers
+        self._settings = parse_settings(options)
 
     def apply(self, _: str) -> str:
-        """The names of the topics that clients made, one a line."""
-        with Cluster(self._settings) as cluster:
-            topics = cluster.topics(None)
-        return "\n".join(sorted(name for name, topic in topics.items() if not topic.internal))
+        """What is wrong, or an empty line, and the names of the topics that clients made, one a line."""
+        try:
+            with Cluster(self._settings) as cluster:
+                topics = cluster.topics(None)
+        except (ClientError, KafkaError) as problem:
+            # An exception would come out of Java with its traceback for a message.
+            return f"option '{SERVERS}' ({self._brokers}): {problem}".replace("\n", " ")
+        names = sorted(name for name, topic in topics.items() if not topic.internal)
+        return "\n".join(["", *names])
 
     class Java:
         implements = ("java.util.function.Function",)
@@ -186,7 +237,8 @@ def topic_catalog(
     its own by ``SELECT … FROM kafka.orders WITH (…)``. The format ``kafka_ds`` must be registered.
 
     Raises:
-        ClientOptionError: the brokers' address is none.
+        ClientOptionError: the brokers' address is none, or a ``kafka.*`` option is wrong.
+        OptionError: an option that names topics.
         RuntimeError: a session of Spark Connect, which has no catalogs of its own to give.
     """
     session = getattr(spark, "_jsparkSession", None)
@@ -195,12 +247,17 @@ def topic_catalog(
         raise RuntimeError("a session of Spark Connect cannot be given a catalog")
     from pyspark.java_gateway import ensure_callback_server_started
 
-    topics = _Topics(brokers)
+    everywhere = {n: v for n, v in (options or {}).items() if n.lower() != SERVERS}
+    everywhere[SERVERS] = brokers
+    named = [n for n in everywhere if n.lower() in ("subscribe", "subscribepattern", "assign")]
+    if named:
+        raise OptionError(f"option '{named[0]}' is not valid for a catalog, which has all topics")
+    topics = _Topics(brokers, everywhere)
     gateway: Any = spark.sparkContext._gateway
     started: Any = ensure_callback_server_started
     started(gateway)
     given = jvm.java.util.HashMap()
-    for key, value in {**(options or {}), SERVERS: brokers}.items():
+    for key, value in everywhere.items():
         given.put(key, value)
     classes = gateway.new_array(jvm.java.lang.Class, 3)
     for at, each in enumerate(("lang.String", "util.Map", "util.function.Function")):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
 from spark_conf.catalog import topic_catalog
@@ -43,6 +43,9 @@ def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> No
     ) == [(3, 20)]
     options = f"WITH ('endingOffsets' = '{{\"{topic.name}\":{{\"0\":7}}}}')"
     assert rows(kafka, f"SELECT count(*) FROM {name} {options}") == [(7,)]
+    for option in ("subscribe", "SUBSCRIBEPATTERN", "assign"):
+        with pytest.raises(IllegalArgumentException, match=f"(?i)option '{option}'.*that topic"):
+            kafka.sql(f"SELECT * FROM {name} WITH ('{option}' = 'u')").collect()
     kafka.sql("USE kafka")
     assert rows(kafka, f"SELECT max(offset) FROM `{topic.name}`") == [(19,)]
     with pytest.raises(PySparkException, match="no topic .*nothing"):
@@ -50,6 +53,34 @@ def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> No
     with pytest.raises(PySparkException, match="Kafka's own tools"):
         kafka.sql(f"DROP TABLE {name}")
     assert kafka.catalog.tableExists(name)
+
+
+def test_a_topic_is_read_as_it_was(kafka: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=1).produce(3000, size=500, partitions=1)
+    topic.wait_until_tiered()
+    name = f"kafka.`{topic.name}`"
+    assert rows(kafka, f"SELECT count(*) FROM {name} VERSION AS OF 0") == [(0,)]
+    then = "TIMESTAMP AS OF '2100-01-01 00:00:00'"
+    # The option of the query is that of the catalog, in whatever case: the last one counts.
+    ((held, again),) = rows(
+        kafka,
+        f"SELECT (SELECT count(*) FROM {name} {then}), "
+        f"(SELECT count(*) FROM {name} VERSION AS OF 99 WITH ('ASOFVERSION' = '1'))",
+    )
+    assert 0 < again <= held < 3000
+    with pytest.raises(PySparkException, match="option 'asOfVersion'.*from version 0"):
+        kafka.sql(f"SELECT * FROM {name} VERSION AS OF 99").collect()
+
+
+def test_brokers_that_are_away_are_named(spark: SparkSession) -> None:
+    quickly = {"kafka.default.api.timeout.ms": "200"}
+    topic_catalog(spark, "127.0.0.1:1", name="away", options=quickly)
+    for query in ("SELECT * FROM away.t", "SHOW TABLES IN away"):
+        with pytest.raises(IllegalArgumentException, match="kafka.bootstrap.servers") as raised:
+            spark.sql(query).collect()
+        assert "Traceback" not in str(raised.value)
+    with pytest.raises(ValueError, match="option 'Assign'"):
+        topic_catalog(spark, "127.0.0.1:1", options={"Assign": '{"t":[0]}'})
 
 
 def test_a_table_of_the_catalog_is_a_stream(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_conf import jars, s3a
+from spark_conf import catalog, jars, s3a
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,10 @@ def test_the_jars_are_those_of_pysparks_own_hadoop():
             f"hadoop-client-api-{jars.HADOOP_VERSION}.jar"
         )
     )
+
+
+def test_brokers_that_are_away_are_told_in_one_line():
+    quickly = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "200"}
+    problem = catalog._Topics("127.0.0.1:1", quickly).apply("")
+    assert problem.startswith("option 'kafka.bootstrap.servers' (127.0.0.1:1): ")
+    assert "\n" not in problem
