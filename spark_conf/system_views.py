@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 from kafka_ds.lake.store import open_store
+from kafka_ds.source.schema import MILLISECONDS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,21 +43,33 @@ class Engine:
     """How an engine spells things."""
 
     table: Template
+    quoted_by: str
+    """The sign around a table's path, which stands twice where the path itself has it."""
     create: str
     explode: str
+    load: tuple[str, ...] = ()
+    """What a command line must say first."""
     before: tuple[str, ...] = ()
+
+    def table_at(self, path: str) -> str:
+        """The Delta table in that folder, or at that address, as a query names it."""
+        sign = self.quoted_by
+        return self.table.substitute(path=path.replace(sign, sign * 2))
 
 
 SPARK = Engine(
     table=Template("delta.`${path}`"),
+    quoted_by="`",
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="explode",
 )
 # DuckDB reads Delta by its extension of that name; the macros are Spark's functions that it has under other names.
 DUCKDB = Engine(
     table=Template("delta_scan('${path}')"),
+    quoted_by="'",
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="unnest",
+    load=("LOAD delta",),
     before=(
         "CREATE OR REPLACE TEMPORARY MACRO array_size(a) AS len(a)",
         "CREATE OR REPLACE TEMPORARY MACRO array_except(a, b) AS list_filter(a, lambda x: NOT list_contains(b, x))",
@@ -85,9 +98,10 @@ def statements(
     there = _tables_there(root)
     texts = {path.stem: Template(path.read_text()) for path in sorted(FOLDER.glob("*.sql"))}
     values = {
-        **{key: engine.table.substitute(path=f"{root}/{name}") for key, name in TABLES.items()},
+        **{key: engine.table_at(f"{root}/{name}") for key, name in TABLES.items()},
         "explode": engine.explode,
         "retention_ms": str(retention_ms),
+        "milliseconds_max": str(MILLISECONDS_MAX),
     }
     for name in _in_order(texts):
         if _tables_of(name, texts) <= there:
@@ -169,7 +183,7 @@ def main() -> int:
     asked = parser.parse_args()
     engine = ENGINES[asked.engine]
     made = statements(engine, asked.lake, retention_ms=asked.retention_ms)
-    for statement in (*engine.before, *(text for _, text in made)):
+    for statement in (*engine.load, *engine.before, *(text for _, text in made)):
         print(f"{statement.rstrip()};\n")  # noqa: T201 (this is the command's output)
     return 0
 

@@ -1,14 +1,21 @@
 -- How far is a group behind, and how much of that is in the lake already? At the time of the notes.
-SELECT committed.group_id, committed.topic, committed.partition, committed.committed_offset,
-       logs.high_watermark, greatest(logs.high_watermark - committed.committed_offset, 0) AS lag,
-       greatest(tiered.tiered_end + 1 - committed.committed_offset, 0) AS lag_in_lake,
-       committed.commit_time, committed.metadata, least(committed.noted_at, logs.noted_at) AS noted_at
+SELECT committed.group_id, committed.topic, committed.partition, committed.committed_offset, logs.high_watermark,
+       CASE WHEN logs.high_watermark IS NOT NULL
+         THEN greatest(logs.high_watermark - committed.committed_offset, 0)
+       END AS lag,
+       greatest(
+         coalesce(tiered.tiered_end + 1, 0)
+           - greatest(committed.committed_offset, coalesce(logs.log_start_offset, 0), coalesce(tiered.tiered_start, 0)),
+         0
+       ) AS lag_in_lake,
+       committed.commit_time, committed.metadata,
+       CASE WHEN logs.noted_at IS NOT NULL THEN least(committed.noted_at, logs.noted_at) END AS noted_at
 FROM committed_offsets AS committed
 JOIN partitions AS known ON known.topic = committed.topic AND known.partition = committed.partition
 LEFT JOIN partition_offsets AS logs
 ON logs.topic_id = known.topic_id AND logs.partition = known.partition
 LEFT JOIN (
-  SELECT topic_id, partition, max(end_offset) AS tiered_end
-  FROM ${remote_log_metadata} WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
+  SELECT topic_id, partition, min(start_offset) AS tiered_start, max(end_offset) AS tiered_end
+  FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
 ) AS tiered
 ON tiered.topic_id = known.topic_id AND tiered.partition = known.partition

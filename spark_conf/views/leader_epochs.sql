@@ -1,7 +1,8 @@
 -- Under whose lead was an offset written? Each leader epoch, who led, from when, and which offsets the lake has of it.
 SELECT changes.topic, changes.topic_id, changes.partition, changes.leader_epoch, changes.leader, changes.since,
-       lead(changes.since) OVER (
-         PARTITION BY changes.topic_id, changes.partition ORDER BY changes.leader_epoch
+       coalesce(
+         lead(changes.since) OVER (PARTITION BY changes.topic_id, changes.partition ORDER BY changes.leader_epoch),
+         deleted.deleted_at
        ) AS until,
        tiered.start_offset, tiered.end_offset
 FROM (
@@ -11,14 +12,18 @@ FROM (
   GROUP BY topic, topic_id, partition, leader_epoch
 ) AS changes
 LEFT JOIN (
+  SELECT topic_id, max(event_time) AS deleted_at
+  FROM ${cluster_metadata} WHERE kind = 'event' AND type = 'TopicDeleted' GROUP BY topic_id
+) AS deleted ON deleted.topic_id = changes.topic_id
+LEFT JOIN (
   SELECT topic_id, partition, entry.epoch AS epoch, min(entry.start_offset) AS start_offset,
-         coalesce(
+         least(
            lead(min(entry.start_offset)) OVER (PARTITION BY topic_id, partition ORDER BY entry.epoch) - 1,
            max(end_offset)
          ) AS end_offset
   FROM (
     SELECT topic_id, partition, end_offset, ${explode}(leader_epochs) AS entry
-    FROM ${remote_log_metadata} WHERE state = 'COPY_SEGMENT_FINISHED'
+    FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED'
   ) AS entries
   GROUP BY topic_id, partition, entry.epoch
 ) AS tiered

@@ -1,7 +1,9 @@
 -- How far is the lake behind the log? Offsets of tiered topics that could be in the table and are not yet.
 SELECT known.topic, known.topic_id, known.partition, known.leader, tiered.tiered_end, tiered.copied_at,
        logs.last_stable_offset, logs.log_end_offset,
-       greatest(logs.last_stable_offset - coalesce(tiered.tiered_end + 1, logs.log_start_offset), 0) AS lag,
+       CASE WHEN logs.last_stable_offset IS NOT NULL
+         THEN greatest(logs.last_stable_offset - greatest(coalesce(tiered.tiered_end + 1, 0), logs.log_start_offset), 0)
+       END AS lag,
        logs.noted_at
 FROM partitions AS known
 LEFT JOIN partition_offsets AS logs

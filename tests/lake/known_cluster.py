@@ -1,7 +1,8 @@
 """A lake whose whole story is known, written by the product's own writers, and what each view says of it.
 
-Broker 1 has the controller; broker 2 came later and fell silent. `orders` has two partitions and an hour of retention;
-`table` is compacted; `gone` was deleted. One second lies between any two commits.
+Broker 1 has the controller; broker 2 came later and fell silent. `orders` has an hour of retention;
+`table` is compacted; `gone` was deleted; `plain` has the brokers' settings. Of `orders` 2 there is no note, and its
+timestamps are no times; `orders` 3 begins beyond what is in the lake. One second lies between any two commits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.cluster.events import (
+    BROKER_RESOURCE,
     TOPIC_RESOURCE,
     ClusterCreated,
     ConfigChanged,
@@ -39,9 +41,11 @@ from tests.fakes.lake_store import FakeLogClock
 
 S = RemoteLogSegmentState
 T0 = 1_700_000_000_000
-ORDERS, TABLE, GONE, OFFSETS_TOPIC = (bytes([each]) * 16 for each in (1, 2, 3, 4))
+ORDERS, TABLE, GONE, OFFSETS_TOPIC, PLAIN = (bytes([each]) * 16 for each in (1, 2, 3, 4, 5))
 # Retention is counted from now: records of the year 2100 are young, those of 2023 are not.
 YOUNG, OLD = 4_102_444_800_000, T0
+# What a producer may have written and what says that none was given.
+NO_DATE, NO_TIME = 2**63 - 1, -1
 
 
 def _partition(topic: str, topic_id: bytes, index: int, **state: Any) -> PartitionChanged:
@@ -66,6 +70,12 @@ def _registered(broker_id: int, epoch: int, *, fenced: bool) -> RegisterBroker:
 
 def _setting(topic: str, name: str, value: str | None) -> ConfigChanged:
     return ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+
+
+def _of_brokers(broker: str, name: str, value: str | None) -> ConfigChanged:
+    return ConfigChanged(
+        resource_type=BROKER_RESOURCE, resource_name=broker, name=name, value=value
+    )
 
 
 COMMITS: tuple[tuple[Event, ...], ...] = (
@@ -105,6 +115,22 @@ COMMITS: tuple[tuple[Event, ...], ...] = (
         ),
     ),
     (TopicDeleted(topic="gone", topic_id=GONE),),
+    (
+        _partition("orders", ORDERS, 2, replicas=(1,), isr=(1,), leader=1),
+        _partition("orders", ORDERS, 3, replicas=(1,), isr=(1,), leader=1),
+        _setting("orders", "retention.bytes", "-1"),
+        TopicCreated(topic="plain", topic_id=PLAIN),
+        _partition("plain", PLAIN, 0, replicas=(1,), isr=(1,), leader=1),
+        _of_brokers("", "log.retention.ms", "-1"),
+        _of_brokers("", "log.retention.bytes", "1000"),
+        _of_brokers("1", "log.retention.bytes", "3000"),
+        _of_brokers("2", "log.retention.ms", "5"),
+    ),
+    (
+        _of_brokers("1", "log.retention.bytes", "2000"),
+        _of_brokers("2", "log.retention.ms", None),
+        _partition("plain", PLAIN, 0, replicas=(1,), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1),
+    ),
 )  # fmt: skip
 
 
@@ -143,7 +169,7 @@ def segment_id(number: int) -> str:
 
 
 def _events() -> list[list[RemoteLogSegment]]:
-    gone = ("gone", GONE)
+    gone, plain = ("gone", GONE), ("plain", PLAIN)
     copied = [
         _segment(1, S.COPY_SEGMENT_FINISHED, 0, 9),
         _segment(2, S.COPY_SEGMENT_FINISHED, 10, 19, epochs=((0, 10),)),
@@ -153,6 +179,13 @@ def _events() -> list[list[RemoteLogSegment]]:
         _segment(6, S.COPY_SEGMENT_FINISHED, 0, 4, partition=1, newest=OLD),
         _segment(7, S.COPY_SEGMENT_FINISHED, 5, 9, partition=1, epochs=((0, 5), (1, 8)), newest=OLD),
         _segment(8, S.COPY_SEGMENT_FINISHED, 0, 3, topic=gone),
+        _segment(9, S.COPY_SEGMENT_FINISHED, 0, 4, partition=2, newest=NO_TIME),
+        _segment(10, S.COPY_SEGMENT_FINISHED, 5, 9, partition=2, epochs=((0, 5),), newest=NO_DATE),
+        _segment(11, S.COPY_SEGMENT_FINISHED, 0, 4, partition=3),
+        _segment(12, S.COPY_SEGMENT_FINISHED, 0, 4, topic=plain, newest=OLD),
+        _segment(13, S.COPY_SEGMENT_FINISHED, 5, 9, topic=plain, epochs=((0, 5),), newest=OLD),
+        # 10 and 11 are nowhere.
+        _segment(14, S.COPY_SEGMENT_FINISHED, 12, 14, topic=plain, epochs=((1, 12),), newest=OLD),
     ]  # fmt: skip
     begun = [
         _segment(each.segment_id[0], S.COPY_SEGMENT_STARTED, each.start_offset, each.end_offset,
@@ -179,7 +212,10 @@ def write(folder: Path) -> Store:
     )
     offsets.replace(1, [{"kind": "group", "group_id": "of the note before", "event_time": 0}])
     clock.now_ms += 1000
-    committed = {"billing": [("orders", 0, 30), ("orders", 1, 14), ("gone", 0, 1)]}
+    committed = {
+        "billing": [("orders", 0, 30), ("orders", 1, 14), ("orders", 2, 3), ("gone", 0, 1)],
+        "late": [("orders", 1, 2), ("orders", 3, 0)],
+    }
     offsets.replace(1, _noted_by(1, 1, clock.now_ms, orders_end=12, committed=committed))
     return store
 
@@ -204,19 +240,22 @@ def _noted_by(
     orders_end: int,
     committed: dict[str, list[tuple[str, int, int]]],
 ) -> list[dict[str, Any]]:
-    def log(topic: str, topic_id: bytes, index: int, leader_epoch: int, end: int) -> dict[str, Any]:
+    def log(
+        topic: str, topic_id: bytes, index: int, leader_epoch: int, end: int, *, start: int = 0
+    ) -> dict[str, Any]:
         return {
             "kind": "partition", "event_time": now_ms, "topic": topic, "topic_id": uuid_text(topic_id),
-            "partition": index, "leader_epoch": leader_epoch, "log_start_offset": 0, "local_log_start_offset": 0,
+            "partition": index, "leader_epoch": leader_epoch,
+            "log_start_offset": start, "local_log_start_offset": start,
             "last_stable_offset": end, "high_watermark": end, "log_end_offset": end + 1, "size_bytes": 100,
         }  # fmt: skip
 
     rows = [
         log("__consumer_offsets", OFFSETS_TOPIC, 0, epoch, 5),
-        log("orders", ORDERS, 1, epoch, orders_end),
+        log("orders", ORDERS, 1, epoch, orders_end, start=6),
     ]
     if broker_id == 1:
-        rows.append(log("orders", ORDERS, 0, 0, 40))
+        rows += [log("orders", ORDERS, 0, 0, 40), log("orders", ORDERS, 3, 0, 45, start=40)]
     place = {"event_time": now_ms, "coordinator_partition": 0, "coordinator_epoch": epoch}
     for group_id, offsets in committed.items():
         rows.append(
@@ -242,16 +281,19 @@ def _noted_by(
 # What each view says: a query, and its rows in order.
 EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "remote_segments": (
-        "SELECT segment_id, state, start_offset, end_offset FROM remote_segments WHERE topic = 'orders' "
-        "ORDER BY partition, start_offset, end_offset",
+        "SELECT segment_id, state, start_offset, end_offset, unix_millis(max_timestamp), max_timestamp_ms "
+        "FROM remote_segments WHERE topic = 'orders' ORDER BY partition, start_offset, end_offset",
         [
-            (segment_id(1), "COPY_SEGMENT_FINISHED", 0, 9),
-            (segment_id(2), "COPY_SEGMENT_FINISHED", 10, 19),
-            (segment_id(3), "COPY_SEGMENT_FINISHED", 25, 29),
-            (segment_id(4), "COPY_SEGMENT_FINISHED", 28, 34),
-            (segment_id(5), "COPY_SEGMENT_STARTED", 35, 39),
-            (segment_id(6), "DELETE_SEGMENT_STARTED", 0, 4),
-            (segment_id(7), "COPY_SEGMENT_FINISHED", 5, 9),
+            (segment_id(1), "COPY_SEGMENT_FINISHED", 0, 9, YOUNG, YOUNG),
+            (segment_id(2), "COPY_SEGMENT_FINISHED", 10, 19, YOUNG, YOUNG),
+            (segment_id(3), "COPY_SEGMENT_FINISHED", 25, 29, YOUNG, YOUNG),
+            (segment_id(4), "COPY_SEGMENT_FINISHED", 28, 34, YOUNG, YOUNG),
+            (segment_id(5), "COPY_SEGMENT_STARTED", 35, 39, YOUNG, YOUNG),
+            (segment_id(6), "DELETE_SEGMENT_STARTED", 0, 4, OLD, OLD),
+            (segment_id(7), "COPY_SEGMENT_FINISHED", 5, 9, OLD, OLD),
+            (segment_id(9), "COPY_SEGMENT_FINISHED", 0, 4, None, NO_TIME),
+            (segment_id(10), "COPY_SEGMENT_FINISHED", 5, 9, None, NO_DATE),
+            (segment_id(11), "COPY_SEGMENT_FINISHED", 0, 4, YOUNG, YOUNG),
         ],
     ),
     "segment_history": (
@@ -263,32 +305,56 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             ("COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", 5),
         ],
     ),
-    "remote_log_events": ("SELECT count(*) FROM remote_log_events", [(16,)]),
+    "remote_log_events": ("SELECT count(*) FROM remote_log_events", [(28,)]),
     "cluster_events": (
         "SELECT version, type FROM cluster_events WHERE broker_id = 2 ORDER BY version",
         [(3, "RegisterBroker"), (4, "UnfenceBroker"), (8, "FenceBroker")],
     ),
     "leader_epochs": (
         "SELECT partition, leader_epoch, leader, unix_millis(since), unix_millis(until), start_offset, end_offset "
-        "FROM leader_epochs WHERE topic = 'orders' ORDER BY partition, leader_epoch",
+        "FROM leader_epochs WHERE topic IN ('orders', 'plain', 'gone') "
+        "ORDER BY topic DESC, partition, leader_epoch",
         [
+            # Of the first leader's 10 and 11 the lake has nothing.
+            (0, 0, 1, T0 + 10000, T0 + 11000, 0, 9),
+            (0, 1, 1, T0 + 11000, None, 12, 14),
             (0, 0, 1, T0 + 5000, None, 0, 34),
-            (1, 0, 2, T0 + 5000, T0 + 8000, 0, 7),
+            # 0 to 4 are being removed.
+            (1, 0, 2, T0 + 5000, T0 + 8000, 5, 7),
             (1, 1, 1, T0 + 8000, None, 8, 9),
+            (2, 0, 1, T0 + 10000, None, 0, 9),
+            (3, 0, 1, T0 + 10000, None, 0, 4),
+            (0, 0, 1, T0 + 6000, T0 + 9000, 0, 3),
         ],
     ),
     "tier_lag": (
         "SELECT topic, partition, tiered_end, last_stable_offset, lag FROM tier_lag ORDER BY topic, partition",
-        [("orders", 0, 34, 40, 5), ("orders", 1, 9, 12, 2)],
+        [
+            ("orders", 0, 34, 40, 5),
+            ("orders", 1, 9, 12, 2),
+            ("orders", 2, 9, None, None),
+            # What lies below the log start is not to come.
+            ("orders", 3, 4, 45, 5),
+            ("plain", 0, 14, None, None),
+        ],
     ),
     "retention_debt": (
-        "SELECT segment_id, reason FROM retention_debt ORDER BY start_offset",
-        [(segment_id(6), "deletion not finished"), (segment_id(7), "retention.ms")],
+        "SELECT segment_id, reason FROM retention_debt ORDER BY topic, partition, start_offset",
+        [
+            (segment_id(6), "deletion not finished"),
+            (segment_id(7), "retention.ms"),
+            # No record has a time: it counts from the copy.
+            (segment_id(9), "retention.ms"),
+            (segment_id(11), "below log start"),
+            # The leader's own 2000 bytes, and for ever: what all brokers were told wins over what they began with.
+            (segment_id(12), "retention.bytes"),
+        ],
     ),
     "gaps_and_overlaps": (
         "SELECT topic, partition, kind, first_offset, last_offset, segment_id FROM gaps_and_overlaps "
         "ORDER BY first_offset",
         [
+            ("plain", 0, "gap", 10, 11, segment_id(14)),
             ("orders", 0, "gap", 20, 24, segment_id(3)),
             ("orders", 0, "overlap", 28, 29, segment_id(4)),
         ],
@@ -308,41 +374,79 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             ("__consumer_offsets", 0, 1, 1, [1], True),
             ("orders", 0, 1, 0, [1], True),
             ("orders", 1, 1, 1, [1], True),
+            ("orders", 2, 1, 0, [1], False),
+            ("orders", 3, 1, 0, [1], False),
+            ("plain", 0, 1, 1, [1], False),
             ("table", 0, 1, 0, [1], False),
         ],
     ),
     "isr_history": (
         "SELECT isr, joined, departed, leader, unix_millis(since), unix_millis(until) FROM isr_history "
-        "WHERE topic = 'orders' AND partition = 1 ORDER BY since",
+        "WHERE (topic = 'orders' AND partition = 1) OR topic = 'gone' ORDER BY topic DESC, since",
         [
             ([2, 1], [], [], 2, T0 + 5000, T0 + 8000),
             ([1], [], [2], 1, T0 + 8000, None),
+            ([1], [], [], 1, T0 + 6000, T0 + 9000),
         ],
     ),
     "topic_configs": (
         "SELECT topic, name, value FROM topic_configs ORDER BY topic, name",
-        [("orders", "retention.ms", "3600000"), ("table", "cleanup.policy", "compact")],
+        [
+            ("orders", "retention.bytes", "-1"),
+            ("orders", "retention.ms", "3600000"),
+            ("table", "cleanup.policy", "compact"),
+        ],
+    ),
+    "broker_configs": (
+        "SELECT broker_id, name, value, unix_millis(since) FROM broker_configs "
+        "ORDER BY coalesce(broker_id, -1), name",
+        [
+            (None, "log.retention.bytes", "1000", T0 + 10000),
+            (None, "log.retention.ms", "-1", T0 + 10000),
+            (1, "log.retention.bytes", "2000", T0 + 11000),
+        ],
     ),
     "brokers": (
         "SELECT broker_id, broker_epoch, host, port, rack, fenced, is_controller, partitions_led, "
         "unix_millis(registered_at), unix_millis(since) FROM brokers ORDER BY broker_id",
         [
-            (1, 11, "host1", 9092, "a", False, True, 4, T0 + 2000, T0 + 2000),
+            (1, 11, "host1", 9092, "a", False, True, 7, T0 + 2000, T0 + 2000),
             (2, 12, "host2", 9092, None, True, False, 0, T0 + 3000, T0 + 8000),
         ],
     ),
     "partition_offsets": (
         "SELECT topic, partition, broker_id, high_watermark FROM partition_offsets ORDER BY topic, partition",
-        [("__consumer_offsets", 0, 1, 5), ("orders", 0, 1, 40), ("orders", 1, 1, 12)],
+        [
+            ("__consumer_offsets", 0, 1, 5),
+            ("orders", 0, 1, 40),
+            ("orders", 1, 1, 12),
+            ("orders", 3, 1, 45),
+        ],
     ),
     "committed_offsets": (
-        "SELECT group_id, topic, partition, committed_offset FROM committed_offsets ORDER BY topic, partition",
-        [("billing", "gone", 0, 1), ("billing", "orders", 0, 30), ("billing", "orders", 1, 14)],
+        "SELECT group_id, topic, partition, committed_offset FROM committed_offsets "
+        "ORDER BY group_id, topic, partition",
+        [
+            ("billing", "gone", 0, 1),
+            ("billing", "orders", 0, 30),
+            ("billing", "orders", 1, 14),
+            ("billing", "orders", 2, 3),
+            ("late", "orders", 1, 2),
+            ("late", "orders", 3, 0),
+        ],
     ),
     "group_lag": (
-        "SELECT group_id, topic, partition, committed_offset, high_watermark, lag, lag_in_lake FROM group_lag "
-        "ORDER BY topic, partition",
-        # What was committed beyond the end is no lag below zero.
-        [("billing", "orders", 0, 30, 40, 10, 5), ("billing", "orders", 1, 14, 12, 0, 0)],
+        "SELECT group_id, partition, committed_offset, high_watermark, lag, lag_in_lake, noted_at IS NULL "
+        "FROM group_lag ORDER BY group_id, partition",
+        [
+            ("billing", 0, 30, 40, 10, 5, False),
+            # What was committed beyond the end is no lag below zero.
+            ("billing", 1, 14, 12, 0, 0, False),
+            # Nobody noted where that log ends.
+            ("billing", 2, 3, None, None, 7, True),
+            # Of what is below the log start nothing can be read, wherever it is.
+            ("late", 1, 2, 12, 10, 4, False),
+            ("late", 3, 0, 45, 45, 0, False),
+        ],
     ),
 }  # fmt: skip

@@ -62,8 +62,20 @@ def test_the_statements_are_printed_for_command_lines(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["views", str(lake), "--engine", "duckdb"])
     assert main() == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("LOAD delta;\n")
     query, expected = known_cluster.EXPECTED["group_lag"]
     with connect() as connection:
-        connection.execute(capsys.readouterr().out)
+        connection.execute(printed)
         found: list[Any] = connection.execute(query).fetchall()
     assert found == expected
+
+
+def test_a_lake_may_have_quotes_in_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "o'lake `1`"
+    known_cluster.write(folder)
+    query, expected = known_cluster.EXPECTED["remote_log_events"]
+    with connect() as connection:
+        assert duckdb_views(connection, folder) == sorted(questions())
+        assert connection.execute(query).fetchall() == expected
+    assert "o'lake ``1``/" in dict(statements(SPARK, folder))["remote_log_events"]
