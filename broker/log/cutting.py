@@ -46,4 +46,6 @@ def producers_at(
     if before is not None:
         producers.take_back(before)
         return producers
-    return load_producers(disk, directory, segments, end_offset=end_offset, scanned_from=None)
+    found = load_producers(disk, directory, segments, end_offset=end_offset, scanned_from=None)
+    found.go_on_with_silence_of(producers)
+    return found

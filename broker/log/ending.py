@@ -28,8 +28,8 @@ class Ending:
 UNKNOWN = Ending()
 
 
-def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending) -> None:
-    """Let the log find the producers of that offset when it loads them."""
+def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending, now_ms: int) -> None:
+    """Let the log find the producers of that offset when it loads them: they are heard of now."""
     if not ended.producer_snapshot:
         return
     try:
@@ -39,4 +39,4 @@ def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending) -> No
     if not ended.has_markers_to_come:
         producers.forget_open_transactions()
     name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
-    write_whole(disk, f"{directory}/{name}", producers.encode_snapshot())
+    write_whole(disk, f"{directory}/{name}", producers.encode_snapshot(now_ms))

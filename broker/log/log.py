@@ -337,8 +337,8 @@ class Log:
         return new
 
     def _take_snapshot(self, offset: int) -> None:
-        name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
-        write_whole(self._disk, f"{self.directory}/{name}", self.producers.encode_snapshot())
+        path = f"{self.directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
+        write_whole(self._disk, path, self.producers.encode_snapshot(self._clock.now_ms()))
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Log:
         """Drop all that is local and go on at an offset: where the lake ends beyond this log."""
         self.segments.discard_all(offset, self.config, self._clock.now_ms())
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
-        ending.write_snapshot(self._disk, self.directory, offset, ended)
+        ending.write_snapshot(self._disk, self.directory, offset, ended, self._clock.now_ms())
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
         self._restart_at_end()

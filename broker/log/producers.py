@@ -7,9 +7,14 @@ Rules of this file:
   duplicate, whose first answer is given again. Sequences go on with 0 after 2^31 - 1.
 - A producer that the log has never seen (or forgot: expired, or its records deleted) may begin
   with any sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
-- Silence is measured by the broker's clock, from the last batch or from when the log was opened on. Kafka measures from
-  the records' timestamps on: whoever writes records of the past is forgotten at the next start, and the batch that it
-  sends again then is in the log twice.
+- Silence is measured by the broker's clock, from the last batch on. Kafka measures from the records' timestamps on:
+  whoever writes records of the past is forgotten at the next start, and the batch that it sends again then is in the
+  log twice.
+- A restart does not begin the silence anew, or a broker that restarts each day would forget nobody. A snapshot's
+  `timestamp` (Kafka's is the last record's) is since when the producer is silent, or, where it was heard of since
+  somebody looked, the later of the record's and of now. Silence goes on from there, at the latest from when the
+  snapshot's file was written; and from when a segment's file was written for a batch behind the snapshot.
+  What comes from the lake is heard of when it comes: it is of another's clock.
 - A snapshot is Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
 """
 
@@ -82,6 +87,10 @@ class Producer:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def enter_epoch(self, epoch: int) -> None:
         """A new epoch begins with nothing to compare with."""
@@ -293,18 +302,29 @@ class Producers:
 
         Whoever was heard of since the last call is silent from this one on: no batch on its way reads a clock.
         """
-        silent = []
-        for producer_id, producer in self._producers.items():
-            if producer.silent_since_ms == HEARD_OF:
-                producer.silent_since_ms = now_ms
-            elif (
-                producer.transaction_start == NO_OFFSET
-                and now_ms - producer.silent_since_ms >= expiration_ms
-            ):
-                silent.append(producer_id)
+        self.begin_silence(now_ms)
+        silent = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start == NO_OFFSET
+            and now_ms - producer.silent_since_ms >= expiration_ms
+        ]
         for producer_id in silent:
             del self._producers[producer_id]
         return len(silent)
+
+    def begin_silence(self, now_ms: int) -> None:
+        """Whoever was heard of since the last call is silent from `now_ms` on."""
+        for producer in self._producers.values():
+            if producer.silent_since_ms == HEARD_OF:
+                producer.silent_since_ms = now_ms
+
+    def go_on_with_silence_of(self, others: Producers) -> None:
+        """Whose last batch is the same in `others`, of the same log before it was read again, is as silent as there."""
+        for producer_id, producer in self._producers.items():
+            known = others.get(producer_id)
+            if known is not None and known.last_offset == producer.last_offset:
+                producer.silent_since_ms = known.silent_since_ms
 
     def forget_transactions_below(self, log_start_offset: int) -> None:
         """Transactions that ended below the log's start hold nothing back any more."""
@@ -323,8 +343,9 @@ class Producers:
     def fingerprint(self) -> dict[int, tuple[object, ...]]:
         return {key: producer.fingerprint() for key, producer in self._producers.items()}
 
-    def encode_snapshot(self) -> bytes:
-        """All producers in Kafka's format."""
+    def encode_snapshot(self, now_ms: int | None = None) -> bytes:
+        """All producers in Kafka's format. `now_ms`: when those were heard of who are not silent, if that is known."""
+        heard_ms = NO_TIMESTAMP if now_ms is None else now_ms
         body = bytearray(_SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(self._producers)))
         for producer_id, producer in self._producers.items():
             last = producer.batches[-1] if producer.batches else None
@@ -334,7 +355,9 @@ class Producers:
                 last.last_sequence if last else NO_SEQUENCE,
                 last.last_offset if last else NO_OFFSET,
                 last.offset_delta if last else 0,
-                producer.last_timestamp_ms,
+                producer.silent_since_ms
+                if producer.silent_since_ms != HEARD_OF
+                else max(producer.last_timestamp_ms, heard_ms),
                 producer.coordinator_epoch,
                 producer.transaction_start,
             )
@@ -343,8 +366,11 @@ class Producers:
         return bytes(body)
 
     @classmethod
-    def decode_snapshot(cls, data: bytes) -> Producers:
-        """The producers of a snapshot; raises CorruptSnapshot for anything else."""
+    def decode_snapshot(cls, data: bytes, written_ms: int | None = None) -> Producers:
+        """The producers of a snapshot; raises CorruptSnapshot for anything else.
+
+        `written_ms`: when it was written. None takes all of them for heard of.
+        """
         if len(data) < _SNAPSHOT_HEAD.size:
             raise CorruptSnapshot("cut short")
         version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
@@ -356,10 +382,10 @@ class Producers:
             raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
         producers = cls()
         entries = _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
-        producers._restore(entries)
+        producers._restore(entries, HEARD_OF if written_ms is None else written_ms)
         return producers
 
-    def _restore(self, entries: Iterable[tuple[int, ...]]) -> None:
+    def _restore(self, entries: Iterable[tuple[int, ...]], written_ms: int) -> None:
         ongoing = {}
         for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start in entries:
             producer = self._producers[producer_id] = Producer()
@@ -367,6 +393,7 @@ class Producers:
             if offset >= 0:
                 producer.batches.append(ProducerBatch(sequence, offset, delta, timestamp))
             producer.last_timestamp_ms = timestamp
+            producer.silent_since_ms = min(timestamp, written_ms) if timestamp >= 0 else written_ms
             producer.coordinator_epoch = coordinator
             producer.transaction_start = start
             if start >= 0:

@@ -326,7 +326,8 @@ def load_producers(
         if offset > limit:
             continue
         try:
-            producers, position = Producers.decode_snapshot(disk.read_file(path)), offset
+            producers = Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path))
+            position = offset
             break
         except CorruptSnapshot:
             disk.unlink(path)
@@ -342,6 +343,7 @@ def load_producers(
                 _replay_marker(producers, segment, at, header, write=is_scanned)
             else:
                 producers.update(header)
+        producers.begin_silence(disk.modified_ms(segment.path))
         if is_scanned:
             segment.aborted.write_if_dirty()
     return producers

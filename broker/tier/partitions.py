@@ -146,6 +146,7 @@ class Led:
         closed = view is not None and view.next_offset == end + 1
         snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
         if end + 1 == self.log.log_end_offset:
+            # Its reader takes them for heard of when it reads.
             snapshot = self.log.producers.encode_snapshot()
         return CopyRange(
             partition=self.log.partition,

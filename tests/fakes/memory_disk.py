@@ -110,13 +110,14 @@ class MemoryFile:
             raise OSError(errno.ENOSPC, "no space left", self.path)
         self._disk.changing("write")
         self._inode.write(position, taken)
-        self._inode.modified_ms = self._disk.now_ms
+        self._inode.modified_ms = self._disk.moment_ms
         return len(taken)
 
     def truncate(self, size: int) -> None:
         self._check()
         self._disk.changing("truncate")
         self._inode.truncate(size)
+        self._inode.modified_ms = self._disk.moment_ms
 
     def sync(self) -> None:
         self._check()
@@ -132,6 +133,8 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self.now_ms = 0
+        # What time it is, in the place of `now_ms`.
+        self.clock: Callable[[], int] | None = None
         self.generation = 0
         self.capacity_bytes: int | None = None
         self.failing: set[str] = set()
@@ -228,7 +231,7 @@ class MemoryDisk:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
             self.changing("create")
             self._names[path] = Inode()
-            self._names[path].modified_ms = self.now_ms
+            self._names[path].modified_ms = self.moment_ms
             self._remember()
         return MemoryFile(self, path, self._find(path))
 
@@ -244,6 +247,11 @@ class MemoryDisk:
 
     def size(self, path: str) -> int:
         return len(self._find(path).data)
+
+    @property
+    def moment_ms(self) -> int:
+        """What is written now was modified then."""
+        return self.clock() if self.clock is not None else self.now_ms
 
     def modified_ms(self, path: str) -> int:
         return self._find(path).modified_ms

@@ -163,6 +163,7 @@ class Host:
         self.name = f"{HOST}{node_id}"
         self.disk = MemoryDisk()
         self.clock = SimClock(world.loop)
+        self.disk.clock = self.clock.now_ms
         self.lake = SimLake(world.store, world.random)
         self.process: Process | None = None
         self.node: Node | None = None
