@@ -35,7 +35,7 @@ SWEEP_POINTS = (
     "after_residue_removed",
     "after_delete_finished",
 )
-TOPIC_POINTS = ("after_topic_delete_started", "after_topic_deleted")
+TOPIC_POINTS = ("after_topic_delete_started", "after_topic_retired", "after_topic_deleted")
 LAYOUT_POINTS = ("after_layout_files", "before_layout_commit", "after_layout_commit")
 WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS + TOPIC_POINTS + LAYOUT_POINTS
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")

@@ -6,7 +6,7 @@ what of it only concerns offsets that are given up goes by its own header.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from broker.tier.delta_tables import tiered_end
 from broker.tier.expiration import Residue as ResidueFacts
@@ -70,6 +70,15 @@ def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, off
     for path in paths:
         store.delete(path)
     return len(paths)
+
+
+def residue_of(
+    store: Store, entries: Iterable[Entry], topic_id: bytes, was_retired: bool
+) -> tuple[Entry, ...]:
+    """Of residue files those that say that they are of this topic, if its rows were taken out."""
+    if not was_retired:
+        return ()
+    return tuple(each for each in entries if _facts(store, each, topic_id) is not None)
 
 
 def _residue_below(

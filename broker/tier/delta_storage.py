@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_ending import EndingReader
-from broker.tier.delta_front import drop_residue, front_of, removals
+from broker.tier.delta_front import drop_residue, front_of, removals, residue_of
 from broker.tier.delta_layout import LayoutKeeper
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_residue import ResidueFiles
@@ -433,9 +433,13 @@ class DeltaStorage:
         residue = self._store.list(f"{table.folder}/_residue")
         if table.retire(topic_id):
             log.info("deleted the rows of %s (%s)", topic, uuid_text(topic_id))
-            # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
-            for entry in residue:
-                self._store.delete(entry.path)
+            self._crash_points.at("after_topic_retired")
+        else:
+            # Whoever did may have died right then, and the next topic of that name be at work.
+            residue = residue_of(self._store, residue, topic_id, table.was_retired(topic_id))
+        # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
+        for entry in residue:
+            self._store.delete(entry.path)
         self._cold.forget(topic, topic_id)
 
     def maintain(self, topic: str) -> None:

@@ -14,7 +14,7 @@ from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.attempt import CommitError, Conflict, FateUnknown
 from kafka_ds.lake.intent import TopicIdChanged
 from kafka_ds.lake.log import ForeignTable, LogClock
-from kafka_ds.lake.names import AppIdKind, app_id
+from kafka_ds.lake.names import AppIdKind, app_id, deleted_mark
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
 from kafka_ds.lake.store import Store
@@ -113,6 +113,11 @@ class SharedTable:
                 return False
             except (CommitError, ContendedTable) as error:
                 raise StorageError(str(error)) from error
+
+    def was_retired(self, topic_id: bytes) -> bool:
+        """Whether somebody has taken out the rows of that deleted topic, as far as the table was read."""
+        with self.lock:
+            return deleted_mark(topic_id) in self.table.snapshot.txns
 
 
 class TopicTables:
