@@ -75,7 +75,10 @@ def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, off
 def residue_of(
     store: Store, entries: Iterable[Entry], topic_id: bytes, was_retired: bool
 ) -> tuple[Entry, ...]:
-    """Of residue files those that say that they are of this topic, if its rows were taken out."""
+    """Of residue files those that say that they are of this topic, if its rows were taken out.
+
+    Whoever took them out may have died right then, and the next topic of that name may be at work by now.
+    """
     if not was_retired:
         return ()
     return tuple(each for each in entries if _facts(store, each, topic_id) is not None)

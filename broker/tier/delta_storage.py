@@ -435,7 +435,6 @@ class DeltaStorage:
             log.info("deleted the rows of %s (%s)", topic, uuid_text(topic_id))
             self._crash_points.at("after_topic_retired")
         else:
-            # Whoever did may have died right then, and the next topic of that name be at work.
             residue = residue_of(self._store, residue, topic_id, table.was_retired(topic_id))
         # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
         for entry in residue:

@@ -342,7 +342,7 @@ def test_the_residue_of_a_deleted_topic_goes_and_that_of_the_next_of_its_name_st
     before = set(residue.iterdir())
     assert len(before) == 2
     ranges = [copy_range(segment(delta.root / "next", 0, 10), 0, 9)]
-    delta.copy(copy_request(ranges, topic_id=bytes(range(16))))
+    delta.copy(copy_request(ranges, topic_id=bytes(range(100, 116))))
     (fresh,) = set(residue.iterdir()) - before
     sweeper(delta).delete_topic(TOPIC, TOPIC_ID)
     assert list(residue.iterdir()) == [fresh]
