@@ -9,7 +9,8 @@ Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatMa
   by the rules of `partition_change`; after an unclean stop it does not: what was in memory is lost. A stop was clean
   where the broker names the epoch that it had, out of the file that only a clean stop writes. A broker that nobody
   knows but that partitions remember was unregistered: who knows what became of its disks.
-- A broker that wants to stop hands its leadership over first; it may go when the other brokers have heard who leads.
+- A broker that wants to stop hands its leadership over first; it may go when who leads has taken effect on the
+  other brokers.
 - A directory that failed takes its replicas out of ISR and leadership (KIP-112, KIP-858).
 """
 

@@ -96,6 +96,8 @@ class ClusterDriver:
     ) -> None:
         """`image` is what `log.load()` gave; `executor` runs one thing at a time."""
         self.image = image
+        # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
+        self.applied_version = image.version
         self.apply: Apply = _nothing_follows
         # Told of each commit of this controller after it was applied: version and events.
         self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
@@ -280,7 +282,7 @@ class ClusterDriver:
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
         self._tail.add(version, news, encoded)
         # It is durable: other brokers need not wait until all of it has taken effect on this one. A broker that stops
-        # hands over as fast as the last one has heard of it.
+        # hands over as fast as it has taken effect on the last of them.
         self._wake()
         try:
             await self.apply(news)
@@ -288,6 +290,7 @@ class ClusterDriver:
             # What is decided stays decided; that this broker cannot follow is its own trouble.
             self.apply_errors += 1
             _LOGGER.exception("version %d took no effect on this broker", version)
+        self.applied_version = version
         self._wake()
 
     def _wake(self) -> None:

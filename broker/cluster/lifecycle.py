@@ -5,6 +5,8 @@ Rules of this file (those of KIP-631):
   nobody; until it is unfenced nothing is led by it.
 - While its number is another living broker's, it tries again: the session of a process that was killed has to end
   first. After `initial.broker.registration.timeout.ms` it gives up and says why.
+- A heartbeat tells up to where the metadata has taken effect here, and not what was only read: by that the controller
+  knows that this broker leads what another one has left. Who was behind soon tells more.
 - A broker that stops asks the controller to move its leaders, and goes when it is told to: nobody waits for a leader
   that is gone. Where no controller answers for a session timeout it goes without.
 - Another process under the same number is noticed in the metadata; the older one stops, for its log directories are
@@ -191,8 +193,10 @@ class Lifecycle:
         """Be heard of, until cancelled."""
         interval = self._settings.heartbeat_interval_ms / 1_000
         while True:
+            is_behind = self._driver.applied_version < self._driver.image.version
             answer = await self._beat()
             waits = answer is None or (answer.is_fenced and not self._wants_shut_down)
+            waits = waits or is_behind
             await asyncio.sleep(min(SOON_SECONDS, interval) if waits else interval)
 
     async def _beat(self) -> BrokerHeartbeatResponse | None:
@@ -207,7 +211,7 @@ class Lifecycle:
                 BrokerHeartbeatRequest(
                     broker_id=self.identity.node_id,
                     broker_epoch=known.broker_epoch,
-                    current_metadata_offset=self._driver.image.version,
+                    current_metadata_offset=self._driver.applied_version,
                     want_fence=False,
                     want_shut_down=self._wants_shut_down,
                     offline_log_dirs=list(self._offline_log_dirs()),

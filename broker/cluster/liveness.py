@@ -7,7 +7,7 @@ Rules of this file:
   stopped. What ends for a decision's sake ends when that is durable (`end_with_commit`), unless the broker was heard of
   meanwhile: a fencing that was not written leaves the broker as dead as it was, and is decided again.
 - A broker may stop once every other active broker knows who leads instead of it, so that no client is sent back to it
-  (`has_been_heard`): each heartbeat tells how far its broker knows the metadata.
+  (`has_been_heard`): each heartbeat tells how far the metadata has taken effect on its broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Session:
 
     broker_epoch: int
     last_contact_ms: int
-    # How far the broker knows the metadata log.
+    # How far the metadata log has taken effect on the broker.
     metadata_version: int = UNKNOWN_VERSION
     # Where its controlled shutdown became durable; unknown before.
     shutdown_version: int = UNKNOWN_VERSION

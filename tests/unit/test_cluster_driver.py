@@ -8,10 +8,12 @@ import pytest
 
 from broker.cluster.events import PartitionChanged
 from broker.cluster.image import MetadataImage
+from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.tail import Tail, decode_events, encode_events
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.loops import in_loop
 from tests.unit.metadata_broker import Broker, events_of, versions
 
@@ -60,6 +62,69 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     assert not creating.done()
     done.set()
     await creating
+    await stop(broker)
+
+
+class Heard:
+    """A controller that notes what brokers say they know."""
+
+    def __init__(self) -> None:
+        self.known: list[int] = []
+
+    async def ask(
+        self, request: BrokerHeartbeatRequest, *, timeout_ms: int
+    ) -> BrokerHeartbeatResponse:
+        self.known.append(request.current_metadata_offset)
+        return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=False)
+
+
+@in_loop
+async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_path: Path) -> None:
+    """A broker that stops goes when the others lead what it led, and not when they have only read so."""
+    broker, controller = Broker(memory_path), Heard()
+    await broker.start()
+    registered = broker.image.brokers[broker.node_id]
+    lifecycle = Lifecycle(
+        BrokerIdentity(
+            node_id=broker.node_id,
+            cluster_id="c",
+            incarnation_id=registered.incarnation_id,
+            endpoints=registered.endpoints,
+            rack=None,
+            log_dirs=(),
+            features=(),
+            previous_broker_epoch=-1,
+        ),
+        LifecycleSettings(
+            heartbeat_interval_ms=3_600_000,
+            session_timeout_ms=60_000,
+            registration_timeout_ms=60_000,
+        ),
+        broker.driver,
+        controller,  # type: ignore[arg-type]
+    )
+    before, begun, done = broker.image.version, asyncio.Event(), asyncio.Event()
+
+    async def apply(_: Any) -> None:
+        begun.set()
+        await done.wait()
+
+    broker.driver.apply = apply
+    creating = asyncio.create_task(broker.create("t"))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        assert broker.image.version > before
+        living = asyncio.create_task(lifecycle.run())
+        # Who is behind does not wait for the next interval.
+        while len(controller.known) < 3:
+            await asyncio.sleep(0)
+        assert set(controller.known) == {before}
+        done.set()
+        await creating
+        while controller.known[-1] == before:
+            await asyncio.sleep(0)
+    assert controller.known[-1] == broker.image.version
+    living.cancel()
     await stop(broker)
 
 
