@@ -114,12 +114,17 @@ class DeltaMetadata:
         self._known()
         key = (uuid_text(topic_id), partition)
         if key in self._deleting:
-            return True
+            # By another's hand, too, as below.
+            return self._is_begun(key)
         self._look_elsewhere(FOLLOW_MS)
         if not any(key in each for each in self._elsewhere.values()):
             return False
         # It may have come to its end by another's hand: what that broker said of it was true once.
-        there = self.list_segments(topic_id, partition)
+        return self._is_begun(key)
+
+    def _is_begun(self, key: tuple[str, int]) -> bool:
+        """Whether the events say that a deletion was begun there, by whomever, and not finished by anybody."""
+        there = self._followed(uuid_from_text(key[0]), key[1]).list()
         return any(each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED for each in there)
 
     def _there_after(self, version: int) -> int:
@@ -182,7 +187,8 @@ class DeltaMetadata:
     def _append(self, segments: Sequence[RemoteLogSegment], left: Segments) -> None:
         now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
-        deleting = set(self._deleting)
+        # Others may have ended what we have begun, as we may what they have.
+        deleting = {key for key in self._deleting if self._is_begun(key)}
         for each in segments:
             key = (uuid_text(each.topic_id), each.partition)
             if each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
@@ -190,12 +196,14 @@ class DeltaMetadata:
             elif each.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
                 deleting.discard(key)
         self._look_elsewhere()
+        elsewhere = {
+            str(each): sorted(filter(self._is_begun, keys))
+            for each, keys in self._elsewhere.items()
+        }
         info = {
             "brokerId": self._settings.node_id,
             "deleting": sorted(deleting),
-            "elsewhere": {
-                str(each): sorted(keys) for each, keys in self._elsewhere.items() if keys
-            },
+            "elsewhere": {each: keys for each, keys in elsewhere.items() if keys},
             "seenTo": self._seen,
             "started": [_described(each) for each in left.values()],
         }

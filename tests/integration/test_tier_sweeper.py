@@ -15,6 +15,7 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, StorageError
 from broker.tier.sweeper import Place, Survey, Sweeper
 from kafka_ds.lake.actions import ours_of
+from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.states import RemoteLogSegmentState
 from kafka_ds.lake.store import open_store
@@ -371,3 +372,11 @@ def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
     assert sweeper(successor).sweep(place()).segments == 1
     assert set(states(successor).values()) == {FINISHED}
     assert not successor.open()[2].is_deleting(TOPIC_ID, 0)
+    # And who had begun it comes back: it is over for that one, too, and its next commit says so.
+    assert not delta.open()[2].is_deleting(TOPIC_ID, 0)
+    for lake, start in ((delta, 50), (successor, 60)):
+        path = segment(delta.root / f"{start}.log", start, 10)
+        lake.copy(copy_request([copy_range(path, start, start + 9)]))
+        log = RemoteLogEvents(open_store(lake.settings.lake_uri)).log
+        ours = ours_of(log.read_version(log.latest_version()) or ()) or {}
+        assert (ours["deleting"], ours["elsewhere"]) == ([], {})
