@@ -9,6 +9,9 @@ SEEDS  ?= 200
 # for all of them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
 WORKERS ?= 3
 
+# Each broker and each worker is a process that imports hundreds of modules: their bytecode is kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo jars test test-slow bench sim lint format java clean help
 .DEFAULT_GOAL := help
 
