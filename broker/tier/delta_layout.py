@@ -202,6 +202,10 @@ class LayoutKeeper:
             # Taken out and vacuumed meanwhile, or broken: who reads it says so.
             self._discard(shared, task, attempt)
             raise StorageError(str(error)) from error
+        except OSError:
+            # A full disk, as a rule: no commit was tried, and each new try would leave as much again.
+            self._discard(shared, task, attempt)
+            raise
         self._crash_points.at("after_layout_files")
         if not goes_on():
             self._discard(shared, task, attempt)

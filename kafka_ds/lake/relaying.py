@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.names import data_file, is_data_file
@@ -64,7 +63,7 @@ def is_well_laid(reader: FileReader, entry: FileEntry) -> bool:
         for each in footer.groups
     ):
         return False
-    return _is_sorted(_offsets(reader.open(entry.path)))
+    return _is_sorted(_offsets(reader, entry.path))
 
 
 def _is_sorted(parts: Iterable[np.ndarray]) -> bool:
@@ -76,10 +75,14 @@ def _is_sorted(parts: Iterable[np.ndarray]) -> bool:
     return True
 
 
-def _offsets(file: pq.ParquetFile) -> Iterator[np.ndarray]:
-    """The offsets of each row group."""
-    for number in range(file.num_row_groups):
-        yield file.read_row_group(number, columns=["offset"]).column("offset").to_numpy()
+def _offsets(reader: FileReader, path: str) -> Iterator[np.ndarray]:
+    """The offsets of each row group. Raises UnreadableFile."""
+    try:
+        file = reader.open(path)
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=["offset"]).column("offset").to_numpy()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnreadableFile(f"{path}: {error}") from error
 
 
 def write_anew(
@@ -210,7 +213,7 @@ def _count(
         if each.min_offset >= log_start_offset:
             kept += rows
         else:
-            parts = _offsets(reader.open(each.path))
+            parts = _offsets(reader, each.path)
             kept += sum(int((offsets >= log_start_offset).sum()) for offsets in parts)
     return kept, total - kept
 

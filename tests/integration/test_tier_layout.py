@@ -1,5 +1,6 @@
 """Files of a table laid anew: the same rows at every version, for whoever reads, whatever happens meanwhile."""
 
+import errno
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -20,10 +21,10 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from kafka_ds.lake import relaying
-from kafka_ds.lake.parquet import FileReader
+from kafka_ds.lake.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.lake.relaying import is_well_laid
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import open_store
+from kafka_ds.lake.store import Store, open_store
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
@@ -259,6 +260,42 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
     folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
     ours = {each.name for each in folder.iterdir() if each.name.startswith("0" * 20)}
     assert len(ours - names) == 1, "of what was given up nothing is left, of the copies one is"
+
+
+def test_what_a_disk_that_fails_has_taken_already_goes(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is in a commit, and each new try would leave as much again."""
+    scramble(lake)
+    monkeypatch.setattr(relaying, "WINDOW_BYTES", 1000)
+    lake.settings = TierSettings(lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000)
+    folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
+    before, written = set(folder.iterdir()), []
+
+    def fails_at_the_second(store: Store, path: str, *arguments: Any, **more: Any) -> Any:
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_rows(store, path, *arguments, **more)
+
+    monkeypatch.setattr(relaying, "write_rows", fails_at_the_second)
+    with pytest.raises(OSError, match="No space"):
+        lay_out(storage_of(lake))
+    assert len(written) == 2 and set(folder.iterdir()) == before
+    assert lay_out(storage_of(lake)).is_done
+
+
+def test_a_damaged_file_of_others_is_named(lake: Lake) -> None:
+    scramble(lake)
+    (entry,) = snapshot(lake).index.files(0)
+    path = lake.root / "lake" / entry.path
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)
+    path.write_bytes(data)
+    with pytest.raises(UnreadableFile, match=path.name):
+        is_well_laid(FileReader(open_store(str(lake.root / "lake"))), entry)
+    with pytest.raises(StorageError, match=path.name):
+        lay_out(storage_of(lake))
 
 
 def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
