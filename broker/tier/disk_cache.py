@@ -2,7 +2,7 @@
 
 Rules of this file (KIP-405, after Kafka's RemoteIndexCache):
 - It is never needed: what fails is a miss. A directory that fails is switched off with a WARN until the worker's next
-  start; no consumer hears of it.
+  start; no consumer hears of it. Where its disk is full all files go first: the logs beside it need the room.
 - A piece belongs to the files of the table that it was made of. Where others have written these anew (OPTIMIZE, DELETE
   by key) it is not found any more, and goes: an erased record does not come back out of here.
 - A file is written under another name and renamed; it is believed by its checksum, each time that it is read. One that
@@ -14,6 +14,7 @@ Rules of this file (KIP-405, after Kafka's RemoteIndexCache):
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -47,6 +48,8 @@ OVERHEAD_BYTES = 4096
 # Pieces of a MiB or two: so many fit about.
 PIECE_BYTES = 1024 * 1024
 EXPIRE_EVERY_SECONDS = 30.0
+# What a disk says that has no room left, or none for us.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True, eq=False)
@@ -209,6 +212,16 @@ class DiskCache:
             work()
         except OSError as error:
             self._switch_off(error)
+            if error.errno in FULL:
+                self._delete_all()
+
+    def _delete_all(self) -> None:
+        """Give the disk back all that is ours; who reads one of these just now gets a miss."""
+        with suppress(OSError):
+            for name in self._disk.list_names(self._folder):
+                if parse_file_name(name) is not None or name.endswith((TEMPORARY, DELETED)):
+                    with suppress(OSError):
+                        self._disk.unlink(self._path(name))
 
     def _expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -273,8 +286,12 @@ class DiskCache:
     def _shelve(self, entry: _Entry) -> None:
         shelf = self._shelves.setdefault(entry.key.place, _Shelf())
         known = shelf.entries.get(entry.first_offset)
-        if known is not None:  # Of another layout.
-            self._drop([known.name])
+        if known is not None and known.file == entry.file:
+            # Let go and taken again before it was written: both writes are of this one file.
+            return
+        if known is not None:
+            # Of another layout; or of this one, made to another length: then the name stays admitted.
+            (self._mark if known.name == entry.name else self._drop)([known.name])
             shelf = self._shelves.setdefault(entry.key.place, _Shelf())
         insort(shelf.starts, entry.first_offset)
         shelf.entries[entry.first_offset] = entry

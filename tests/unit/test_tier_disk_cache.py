@@ -174,6 +174,37 @@ def test_a_disk_that_fails_is_switched_off_and_said_once(
     assert desk.cache.find(key(), 0) == (piece(0), 0)
 
 
+@pytest.mark.parametrize("operation", ["open", "write"])
+def test_a_disk_that_is_full_gets_back_what_the_cache_had(operation: str) -> None:
+    """It is the logs' disk: they need the room, and nobody will look into these files again."""
+    desk = Desk()
+    desk.keep(key(), piece(0))
+    desk.keep(key(1), piece(0))
+    desk.disk.open(f"{FOLDER}/not-ours", create=True).close()
+    desk.disk.failing_with = errno.ENOSPC
+    desk.disk.failing.add(operation)
+    desk.keep(key(), piece(100))
+    assert desk.cache.counts.is_off and desk.cache.counts.size_bytes == 0
+    assert desk.files() == ["not-ours"]
+
+
+def test_a_piece_that_is_let_go_and_taken_again_before_it_was_written_is_kept() -> None:
+    desk = Desk()
+    desk.cache.find(key(), 0)
+    for _ in range(2):
+        desk.cache.find(key(), 0)
+        desk.cache.offer(key(), piece(0))
+        with desk.cache._lock:
+            # As by a piece that is worth more: it is not on the shelf yet.
+            if desk.cache._writes == 1:
+                desk.cache._drop([key().name(0)])
+    assert desk.cache._writes == 2
+    desk.cache.work()
+    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert len(desk.files()) == 1
+    assert desk.cache.counts.size_bytes == 300 + OVERHEAD_BYTES
+
+
 def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.disk.broken.add("/log")
