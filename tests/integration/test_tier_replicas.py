@@ -108,13 +108,23 @@ async def abort(cluster: Cluster, client: TransactionalClient, log: Log) -> None
 
 
 def state_of(log: Log) -> tuple[object, ...]:
-    """Everything that a log knows besides its records."""
+    """Everything that a log knows besides its records, but for when it has heard of producers."""
     local = log.local_log_start_offset
     return (
         log.log_start_offset,
         log.log_end_offset,
         log.leader_epochs.entries,
-        log.producers.encode_snapshot(),
+        [
+            (
+                producer_id,
+                each.epoch,
+                each.last_sequence,
+                each.last_offset,
+                each.coordinator_epoch,
+                each.transaction_start,
+            )
+            for producer_id, each in sorted(log.producers, key=lambda known: known[0])
+        ],
         log.last_stable_offset(log.log_end_offset),
         log.aborted_transactions(local, log.log_end_offset),
     )
