@@ -29,6 +29,19 @@ def brokers_of(
     return found
 
 
+def controller_of(image: MetadataImage, told: Sequence[tuple[BrokerRegistration, str, int]]) -> int:
+    """Which of the brokers that a client is told of it shall take for the controller; -1 where it is told of none.
+
+    Any broker sends on what the controller has to decide (KIP-590), so Kafka names any that lives. Here it is the
+    controller, as long as it lives and stays: a client that is told of another one waits for it (librdkafka a minute
+    long, without asking again).
+    """
+    staying = [broker.broker_id for broker, _, _ in told if broker.is_active]
+    if image.controller_id in staying:
+        return image.controller_id
+    return staying[0] if staying else -1
+
+
 def leader_of(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch | None:
     """Where a client that came to the wrong broker should go (KIP-951)."""
     registration = image.partition(topic, index)

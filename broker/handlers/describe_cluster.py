@@ -11,7 +11,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, brokers_of
+from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, brokers_of, controller_of
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeClusterRequest, DescribeClusterResponse
@@ -41,6 +41,7 @@ def describe_cluster(
             cluster_id="",
             brokers=[],
         )
+    told = brokers_of(image, context.listener, fenced=request.include_fenced_brokers)
     brokers = [
         DescribeClusterBroker(
             broker_id=broker.broker_id,
@@ -49,14 +50,12 @@ def describe_cluster(
             rack=broker.rack,
             is_fenced=broker.fenced,
         )
-        for broker, host, port in brokers_of(
-            image, context.listener, fenced=request.include_fenced_brokers
-        )
+        for broker, host, port in told
     ]
     operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id or "",
-        controller_id=image.controller_id,
+        controller_id=controller_of(image, told),
         brokers=brokers,
         cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
     )

@@ -23,7 +23,13 @@ from broker.cluster.controller import NewTopic
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import TopicImage
 from broker.cluster.topic_names import why_illegal
-from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, brokers_of
+from broker.handlers.common import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    brokers_of,
+    controller_of,
+)
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
@@ -123,7 +129,7 @@ class Answer:
                 for broker, host, port in self._brokers
             ],
             cluster_id=self._image.cluster_id,
-            controller_id=self._image.controller_id,
+            controller_id=controller_of(self._image, self._brokers),
             topics=topics,
             cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
         )
