@@ -384,9 +384,10 @@ class Survey:
                 "the brokers' lake %s cannot be seen from here: all is read through them", uri
             )
         if self.options.tiers == "remote" and not tables.present:
+            as_of = self.options.as_of
+            meant = f"'{as_of.option}' is of the table" if as_of else "'tiers' is remote"
             raise OptionError(
-                "option 'tiers' is remote (as with asOfVersion), but no lake is known; "
-                "name its folder with option 'lake'"
+                f"option {meant}, but no lake is known; name its folder with option 'lake'"
             )
         return tables
 

@@ -161,6 +161,8 @@ def test_a_cluster_without_a_lake_has_no_remote_tier(
     assert read(spark, "kafka_ds", apache, TOPIC, {"tiers": "local"}).count() == COUNT
     with pytest.raises(Exception, match="option 'tiers' is remote, but no lake is known"):
         read(spark, "kafka_ds", apache, TOPIC, {"tiers": "remote"}).count()
+    with pytest.raises(Exception, match="option 'asOfVersion' is of the table, but no lake"):
+        read(spark, "kafka_ds", apache, TOPIC, {"asOfVersion": "0"}).count()
 
 
 def test_a_stream_reads_the_same(spark: SparkSession, apache: ApacheKafka, tmp_path: Path) -> None:
