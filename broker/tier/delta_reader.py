@@ -11,6 +11,7 @@ and on disk, under the files that it was made of: rows that somebody has erased 
 import queue
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -24,7 +25,7 @@ from broker.tier.disk_cache import DiskCache
 from broker.tier.piece_files import PieceKey
 from broker.tier.pieces import Piece, PieceCache
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
-from kafka_ds.lake.index import FileEntry
+from kafka_ds.lake.index import FileEntry, FileIndex
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
@@ -268,16 +269,15 @@ class ColdReader:
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
         """The first record at or after a time, not below `start_offset`: (timestamp_ms, offset, leader_epoch)."""
-        with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
-            if snapshot is None or end < 0:
-                return None
-            start = max(snapshot.log_start(partition) or 0, start_offset)
-            files = list(snapshot.index.find_timestamp(partition, timestamp_ms))
+        files, start, end = self._files_from(
+            topic,
+            topic_id,
+            partition,
+            start_offset,
+            lambda index: index.find_timestamp(partition, timestamp_ms),
+        )
         best: tuple[int, int, int] | None = None
         for entry in files:
-            if entry.max_offset < start:
-                continue
             if best is not None and entry.min_offset > best[1]:
                 break
             found = self._first_at(entry, timestamp_ms, start, end)
@@ -289,12 +289,9 @@ class ColdReader:
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
         """The first record of the greatest timestamp from `start_offset` on: (timestamp_ms, offset, leader_epoch)."""
-        with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
-            if snapshot is None or end < 0:
-                return None
-            start = max(snapshot.log_start(partition) or 0, start_offset)
-            files = [each for each in snapshot.index.files(partition) if each.max_offset >= start]
+        files, start, end = self._files_from(
+            topic, topic_id, partition, start_offset, lambda index: index.files(partition)
+        )
         best: tuple[int, int, int] | None = None
         # Those that may hold the greatest come first: as a rule one file is read, of a year of them.
         for entry in sorted(files, key=lambda each: -_latest_ms(each)):
@@ -309,6 +306,22 @@ class ColdReader:
             if best is None or (found[0], -found[1]) > (best[0], -best[1]):
                 best = found
         return best
+
+    def _files_from(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int,
+        choose: Callable[[FileIndex], Iterable[FileEntry]],
+    ) -> tuple[list[FileEntry], int, int]:
+        """The chosen files behind the log start and `start_offset`; the later of these, and the tiered end."""
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, topic_id, partition)
+            if snapshot is None or end < 0:
+                return [], start_offset, end
+            start = max(snapshot.log_start(partition) or 0, start_offset)
+            return [each for each in choose(snapshot.index) if each.max_offset >= start], start, end
 
     def _first_at(
         self, entry: FileEntry, timestamp_ms: int, start: int, end: int

@@ -7,16 +7,16 @@ by a scan of the column, some 0.1 ms for 50,000 of them, until that has happened
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, MutableMapping, ValuesView
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_ds.lake.entry import UNKNOWN, FileEntry
+from kafka_ds.lake.entry import UNKNOWN, FileEntries, FileEntry
 from kafka_ds.lake.names import resolve_path
 
 NO_TIME = np.iinfo(np.int64).min
@@ -44,7 +44,7 @@ class _Arrays:
     modified: Numbers
 
 
-class FileColumns(Sequence[FileEntry]):
+class FileColumns(FileEntries):
     """Files that do not change."""
 
     def __init__(self, table: str, arrays: _Arrays) -> None:
@@ -88,15 +88,8 @@ class FileColumns(Sequence[FileEntry]):
     def __len__(self) -> int:
         return len(self._arrays.sizes)
 
-    @overload
-    def __getitem__(self, at: int) -> FileEntry: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[FileEntry]: ...
-    def __getitem__(self, at: int | slice) -> FileEntry | list[FileEntry]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
+    def entry(self, at: int) -> FileEntry:
+        """Made of its values."""
         arrays = self._arrays
         path = arrays.paths[at].as_py()
         return FileEntry(

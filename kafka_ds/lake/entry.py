@@ -5,7 +5,10 @@ Rules of this file: a value of the log, completed from the file's footer where t
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 UNKNOWN = -1
 
@@ -33,3 +36,23 @@ class FileEntry:
     def is_complete(self) -> bool:
         """Whether the log says how many rows there are, and from which offset to which."""
         return self.rows >= 0 and (self.rows == 0 or self.min_offset >= 0)
+
+
+class FileEntries(Sequence[FileEntry]):
+    """Files in some order, whose entries are made when somebody asks for one."""
+
+    @abstractmethod
+    def entry(self, at: int) -> FileEntry:
+        """That of a place, which is at least 0 and less than the number of files."""
+
+    @overload
+    def __getitem__(self, at: int) -> FileEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[FileEntry]: ...
+    def __getitem__(self, at: int | slice) -> FileEntry | list[FileEntry]:
+        if isinstance(at, slice):
+            return [self.entry(each) for each in range(*at.indices(len(self)))]
+        place = at + len(self) if at < 0 else at
+        if not 0 <= place < len(self):
+            raise IndexError(at)
+        return self.entry(place)

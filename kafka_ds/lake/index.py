@@ -12,13 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ds.lake.columns import NO_TIME, FileColumns
-from kafka_ds.lake.entry import UNKNOWN, FileEntry
+from kafka_ds.lake.entry import UNKNOWN, FileEntries, FileEntry
 
 __all__ = [
     "UNKNOWN", "FileEntry", "FileIndex", "ForeignCommit", "PartitionFiles", "account", "clusters",
@@ -62,7 +61,7 @@ class _Sorted:
 
     def entry(self, at: int) -> FileEntry:
         place, inside = int(self.places[at]), len(self.columns)
-        return self.columns[place] if place < inside else self.later[place - inside]
+        return self.columns.entry(place) if place < inside else self.later[place - inside]
 
     def find(self, entry: FileEntry) -> int | None:
         """Where a file of that path and first offset is."""
@@ -71,7 +70,7 @@ class _Sorted:
         return next((at for at in range(low, high) if self.entry(at).path == entry.path), None)
 
 
-class PartitionFiles(Sequence[FileEntry]):
+class PartitionFiles(FileEntries):
     """The files of a partition by first offset, as they were when somebody asked."""
 
     def __init__(
@@ -84,16 +83,8 @@ class PartitionFiles(Sequence[FileEntry]):
     def __len__(self) -> int:
         return len(self._base) + len(self._tail)
 
-    @overload
-    def __getitem__(self, at: int) -> FileEntry: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[FileEntry]: ...
-    def __getitem__(self, at: int | slice) -> FileEntry | list[FileEntry]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        at = at + len(self) if at < 0 else at
-        if not 0 <= at < len(self):
-            raise IndexError(at)
+    def entry(self, at: int) -> FileEntry:
+        """Of the arrays, or of what came behind them."""
         inside = len(self._base)
         return self._base.entry(at) if at < inside else self._tail[at - inside]
 

@@ -15,16 +15,13 @@ from broker.tier.child import Worker
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.actions import txn_action
-from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.maintenance import write_checkpoint
-from kafka_ds.lake.names import AppIdKind, app_id
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from kafka_ds.wire.types import uuid_text
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.lake.test_scale import PARTITIONS, ROWS, adds
+from tests.lake.test_scale import PARTITIONS, ROWS, table_of
 
 FEW, MANY = 500, 50_000
 COMMITS = 20
@@ -35,15 +32,7 @@ def _fill(folder: Path, count: int) -> LocalStore:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     store = LocalStore(str(folder))
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    end = count // PARTITIONS * ROWS - 1
-    ends = [
-        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end, 1)
-        for each in range(PARTITIONS)
-    ]
-    change = PlainChange("COPY", actions=[*adds(count), *ends])
-    table.log.commit(table.log.begin(change), read_version=table.snapshot.version)
+    table, _ = table_of(store, count)
     write_checkpoint(table.log)
     return store
 

@@ -277,10 +277,7 @@ class Bank:
     def wait_until_nothing_is_open(self) -> None:
         wait_until(
             "the last stable offsets to reach the ends",
-            lambda: (
-                self._ends(IsolationLevel.READ_COMMITTED)
-                == self._ends(IsolationLevel.READ_UNCOMMITTED)
-            ),
+            self._nothing_is_open,
             timeout_s=TIMEOUT_S,
             every_s=0.3,
         )
@@ -361,9 +358,7 @@ def check(bank: Bank) -> None:
     assert bank.processed() == bank.ordered()
 
     committed = bank.entries("read_committed")
-    carried_out = Counter(
-        (entry["order"], entry["account"], entry["change"]) for entry in committed
-    )
+    carried_out = entries_of(committed)
     wanted: Counter[tuple[int, int, int]] = Counter()
     for order in bank.orders:
         wanted[order["id"], order["from"], -order["amount"]] += 1

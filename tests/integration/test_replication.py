@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +132,6 @@ class Watcher:
         )
 
 
-def eventually(what: str, condition: Callable[[], bool]) -> None:
-    wait_until(what, condition)
-
-
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> None:
     with cluster(tmp_path, 3, SETTINGS) as brokers:
@@ -148,15 +143,15 @@ def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> 
             victim = watcher.leaders()[0]
             getattr(brokers[victim], how)()
             others = [node_id for node_id in brokers.brokers if node_id != victim]
-            eventually("other leaders", lambda: not watcher.is_leading(victim))
+            wait_until("other leaders", lambda: not watcher.is_leading(victim))
             writer.wait_for(300)
             brokers[victim].start()
             writer.wait_for(300)
         finally:
             writer.stop()
-        eventually("the others are equal", lambda: are_equal(brokers, others))
-        eventually("the one that was away has caught up", lambda: are_equal(brokers, [1, 2, 3]))
-        eventually("all are in sync", watcher.all_in_sync)
+        wait_until("the others are equal", lambda: are_equal(brokers, others))
+        wait_until("the one that was away has caught up", lambda: are_equal(brokers, [1, 2, 3]))
+        wait_until("all are in sync", watcher.all_in_sync)
         stored = [values(log_bytes(brokers, victim, index)) for index in range(PARTITIONS)]
         for partition, offset, value in writer.acknowledged:
             assert stored[partition].get(offset) == value
@@ -180,16 +175,16 @@ def test_what_was_acknowledged_survives_all_that_befalls_brokers(tmp_path: Path,
                 victim = chance.choice(sorted(brokers.brokers))
                 if chance.random() < 0.3:
                     os.kill(brokers[victim].pid, signal.SIGSTOP)
-                    eventually("other leaders", lambda v=victim: not watcher.is_leading(v))  # type: ignore[misc]
+                    wait_until("other leaders", lambda v=victim: not watcher.is_leading(v))  # type: ignore[misc]
                     os.kill(brokers[victim].pid, signal.SIGCONT)
                 else:
                     getattr(brokers[victim], chance.choice(["kill", "stop"]))()
                     writer.wait_for(chance.randint(1, 200))
                     brokers[victim].start()
-                eventually("all are in sync", watcher.all_in_sync)
+                wait_until("all are in sync", watcher.all_in_sync)
         finally:
             writer.stop()
-        eventually("all have caught up", lambda: are_equal(brokers, [1, 2, 3]))
+        wait_until("all have caught up", lambda: are_equal(brokers, [1, 2, 3]))
         stored = [values(log_bytes(brokers, 1, index)) for index in range(PARTITIONS)]
         for partition, offset, value in writer.acknowledged:
             assert stored[partition].get(offset) == value

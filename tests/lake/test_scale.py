@@ -48,10 +48,8 @@ def adds(count):
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [500, 50_000])
-def test_a_table_of_many_files(tmp_path, count):
-    store = LocalStore(str(tmp_path))
+def table_of(store, count):
+    """A topic's table of so many files, in one commit; nobody looks into the files. With the end of each partition."""
     table = TopicTable(store, "orders")
     table.open(TOPIC_ID)
     end = count // PARTITIONS * ROWS - 1
@@ -61,6 +59,14 @@ def test_a_table_of_many_files(tmp_path, count):
     ]
     change = PlainChange("COPY", actions=[*adds(count), *ends])
     table.log.commit(table.log.begin(change), read_version=0)
+    return table, end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [500, 50_000])
+def test_a_table_of_many_files(tmp_path, count):
+    store = LocalStore(str(tmp_path))
+    table, end = table_of(store, count)
     print(f"\n{count} files")
     timer = Timer()
     snapshot = TopicSnapshot.load(store, "orders")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
@@ -104,7 +103,3 @@ class MovingBench:
         """Let deleted folders go."""
         self.clock.ms += 1
         self.manager.tick(self.clock.ms)
-
-    def configure(self, **changes: object) -> None:
-        self.config = replace(self.config, **changes)  # type: ignore[arg-type]
-        self.log.update_config(self.config)
