@@ -9,6 +9,11 @@ import pytest
 
 from spark_conf import jars
 from tests.model_runs import prepare
+from tests.reruns import (  # noqa: F401 - hooks
+    pytest_collection_modifyitems,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 from tests.s3_server import S3Server, running_s3
 
 prepare()
