@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
 from broker.net.frames import FrameAssembler
+from broker.security.principal import ANONYMOUS
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         "last_tick",
         "listener",
         "peer",
+        "principal",
     )
 
     def __init__(self, server: Server, listener: str) -> None:
@@ -89,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.host = ""
         self.peer = ""
+        self.principal = ANONYMOUS  # whom the listener has made sure of
         self.last_tick = server.tick
         # Received, not begun: when (perf_counter's seconds) and what.
         self._frames: deque[tuple[float, memoryview]] = deque()
@@ -223,7 +226,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
         self._frames_bytes -= len(frame)
-        outcome = self._server.dispatcher.handle(frame, self.host, self.listener, arrived_s)
+        outcome = self._server.dispatcher.handle(
+            frame, self.host, self.listener, arrived_s, self.principal
+        )
         if isinstance(outcome, Waiting):
             future = asyncio.ensure_future(outcome.result)
             slot = _Slot(outcome, future, frame)

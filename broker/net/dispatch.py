@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_orig
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
 from broker.net.registry import Registry, RequestContext, Served, api_key_of
+from broker.security.principal import ANONYMOUS, Principal
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
@@ -80,7 +81,12 @@ class Dispatcher:
         return found is not None and found[0].pipelined
 
     def handle(
-        self, frame: memoryview, client_host: str, listener: str, arrived_s: float
+        self,
+        frame: memoryview,
+        client_host: str,
+        listener: str,
+        arrived_s: float,
+        principal: Principal = ANONYMOUS,
     ) -> Answer | Waiting:
         """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
 
@@ -107,7 +113,7 @@ class Dispatcher:
         started_s = _count(counters, version, frame, arrived_s)
         try:
             result = served.handler(
-                request, RequestContext(header, client_host, listener, self._node)
+                request, RequestContext(header, client_host, listener, self._node, principal)
             )
             if type(result) is response_class:
                 parts = encode_response(result, version, header.correlation_id)

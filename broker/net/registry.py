@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from broker.security.principal import ANONYMOUS, Principal
 from kafka_ds.wire.types import message_info
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from: its header, the peer, the listener's name, and the node that serves it."""
+    """Where a request came from: its header, the peer, the listener's name, who asks, and the node that serves it."""
 
     header: RequestHeader
     client_host: str
     listener: str
     node: Node
+    principal: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
