@@ -47,6 +47,8 @@ class BrokerProcess:
         self.environment = dict(environment or {})
         # Words before the command: what it is to run in.
         self.prefix: Sequence[str] = ()
+        # What is run, other than this checkout's own broker.
+        self.program: Sequence[str] = (sys.executable, "-m", "broker")
         self.process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
 
@@ -56,7 +58,7 @@ class BrokerProcess:
         return self.process.pid
 
     def command(self) -> list[str]:
-        words = [*self.prefix, sys.executable, "-m", "broker"]
+        words = [*self.prefix, *self.program]
         for name, value in self.overrides.items():
             words += ["--override", f"{name}={value}"]
         return words
