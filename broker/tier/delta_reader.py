@@ -8,6 +8,7 @@ prepared before it is asked for, once a consumer is seen to read on. What was pr
 and on disk, under the files that it was made of: rows that somebody has erased since are not found there. Any thread.
 """
 
+import logging
 import queue
 import threading
 from collections import OrderedDict
@@ -30,6 +31,8 @@ from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.batch import read_header
+
+log = logging.getLogger(__name__)
 
 # What is prepared for a consumer that reads on, and for one that begins: it waits for that, a row group as a rule.
 AHEAD_BYTES = 2 * 1024 * 1024
@@ -195,16 +198,23 @@ class ColdReader:
     def _prefetch(self) -> None:
         while True:
             place, offset = self._ahead.get()
-            # Whoever reads there is told of an error; nobody has asked yet.
-            with suppress(
-                OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException
-            ):
-                layout = self._files(place, offset).layout
-                key = place.key(layout)
-                with self._lock:
-                    known = self._cache.find(key, offset) or (key, offset) in self._preparing
-                if not known:
-                    self._prepare(place, layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
+            try:
+                self._read_ahead(place, offset)
+            except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
+                pass  # Whoever reads there is told of it; nobody has asked yet.
+            except Exception:
+                # The root of a thread: it would end, and nobody be read ahead for any more.
+                log.exception(
+                    "%s-%d is not read ahead from %d", place.topic, place.partition, offset
+                )
+
+    def _read_ahead(self, place: _Place, offset: int) -> None:
+        layout = self._files(place, offset).layout
+        key = place.key(layout)
+        with self._lock:
+            known = self._cache.find(key, offset) or (key, offset) in self._preparing
+        if not known:
+            self._prepare(place, layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
 
     def _build(
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int

@@ -1,6 +1,7 @@
 """Cold reads that are kept, in memory and on disk: others at work on the table, restarts, topics that go."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,23 @@ def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lak
     lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
     lake.start()
     assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
+
+
+def test_who_reads_ahead_outlives_what_nobody_thought_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = Lake(tmp_path)
+    find, tried = ColdReader._files, threading.Semaphore(0)
+
+    def fails_ahead(reader: ColdReader, *where: Any, **how: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return find(reader, *where, **how)
+        tried.release()
+        raise ValueError("nobody thought of it")
+
+    monkeypatch.setattr(ColdReader, "_files", fails_ahead)
+    for _ in range(2):
+        assert lake.offsets() == list(range(COUNT))
+        assert tried.acquire(timeout=120), "what comes next is prepared no more"
+    assert "orders-0 is not read ahead" in caplog.text
+    assert "nobody thought of it" in caplog.text
