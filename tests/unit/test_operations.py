@@ -1,0 +1,75 @@
+"""What docs/operations names is there: metrics, settings, the broker's own command."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import broker.node  # noqa: F401 - imports everything that declares
+from broker.config import broker_settings, topic_settings
+from broker.net.metrics_names import declared
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "operations"
+PAGES = (FOLDER / "README.md", FOLDER.parent / "from-kafka.md")
+# prometheus-client's own.
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}
+PREFIXES = "lake|remote|local|log|controller|broker|metrics|default|min|group|offsets|replica"
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\b(?:kafka|process)_[a-z0-9_]+", text))
+
+
+@pytest.mark.parametrize("page", [FOLDER / "grafana.json", *PAGES], ids=lambda page: page.name)
+def test_metrics_that_are_named_are_served(page: Path) -> None:
+    named = names_in(page.read_text()) - {"kafka_ds", "kafka_controller_kafkacontroller_"}
+    assert named <= {metric.name for metric in declared()} | PROCESS
+
+
+def test_the_board_asks_one_thing_a_panel() -> None:
+    board = json.loads((FOLDER / "grafana.json").read_text())
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in panels:
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            assert names_in(target["expr"]), panel["title"]
+            assert target["expr"].count("(") == target["expr"].count(")"), panel["title"]
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in board["panels"]
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places)), "panels lie upon one another"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_are_named_are_known(page: Path) -> None:
+    known = {*broker_settings(), *topic_settings()}
+    named = set(re.findall(rf"`((?:{PREFIXES})(?:\.[a-z]+)+)(?:=[^`]*)?`", page.read_text()))
+    assert named, "no setting is named"
+    assert named <= known
+
+
+def test_the_unit_runs_the_brokers_command(tmp_path: Path) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(FOLDER / "kafka-ds.service")
+    command = Path(unit["Service"]["ExecStart"].split()[0])
+    assert (Path(sys.executable).parent / command.name).exists()
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        return
+    here = tmp_path / "kafka-ds.service"
+    text = (FOLDER / "kafka-ds.service").read_text()
+    here.write_text(text.replace(str(command), str(Path(sys.executable).parent / command.name)))
+    found = subprocess.run([verify, "verify", here], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
