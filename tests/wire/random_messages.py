@@ -68,6 +68,8 @@ class Draw:
                 return self.random.random() < 0.5
             case "string":
                 return random_text(self.random, self.sizes)
+            case "f64":
+                return self.random.choice([0.0, 0.5, -1e300, self.random.uniform(-1e9, 1e9)])
             case "uuid":
                 return self.random.randbytes(16)
             case "bytes":

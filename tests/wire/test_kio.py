@@ -104,6 +104,7 @@ def random_scalar(kind: str, random: Random) -> Any:
     choices: dict[str, Any] = {
         "bool": lambda: random.random() < 0.5,
         "uint16": lambda: random.randint(0, 2**16 - 1),
+        "float64": lambda: random.uniform(-1e9, 1e9),
         "string": lambda: random_text(random),
         "bytes": lambda: random.randbytes(random.choice(SIZES)),
         "records": lambda: random.randbytes(random.choice(SIZES) * 5),
