@@ -15,7 +15,7 @@ import pytest
 
 TOLERATED = 3  # Tests that passed in their second try, a run.
 
-_WITH_PROCESSES = frozenset({"integration", "lake", "peer", "clients", "spark"})
+_WITH_PROCESSES = frozenset({"integration", "lake", "peer", "clients", "spark", "demo"})
 # Their failure says that a record was lost, doubled or shown too early, however the machine fared.
 _PROOFS = (
     "test_bank", "test_cluster_faults", "test_tier_crashes", "test_tier_faults", "test_tier_recovery",

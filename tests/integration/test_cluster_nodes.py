@@ -204,7 +204,7 @@ async def test_a_controller_that_dies_is_replaced_and_fenced_in_one_commit(tmp_p
 @in_loop
 async def test_a_broker_that_dies_is_fenced_in_one_commit(tmp_path: Path) -> None:
     # Opening a thousand logs takes one process its time: a short session would end meanwhile.
-    async with in_process_cluster(tmp_path, 3, broker_session_timeout_ms=6_000) as cluster:
+    async with in_process_cluster(tmp_path, 3, broker_session_timeout_ms=15_000) as cluster:
         await cluster.controller.create("t", 1_000)
         await everywhere(cluster, "t", lambda b: len(leaders(b, "t")) == 1_000)
         controller = cluster.controller.node
