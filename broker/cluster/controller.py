@@ -16,7 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.cluster import administration, brokers, elections, isr, reassignment, topics
+from broker.cluster import (
+    administration,
+    brokers,
+    elections,
+    isr,
+    reassignment,
+    security,
+    topics,
+)
 from broker.cluster.administration import (
     ConfigRules,
     FeatureResult,
@@ -42,6 +50,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.isr import AlterPartition, AlterPartitionResult
 from broker.cluster.liveness import Session, Sessions
 from broker.cluster.reassignment import OngoingReassignment, Reassignment, ReassignmentResult
+from broker.cluster.security import QuotaAlteration, ScramDeletion, ScramUpsertion
 from broker.cluster.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     MorePartitions,
@@ -49,7 +58,8 @@ from broker.cluster.topics import (
     TopicCreation,
     TopicResult,
 )
-from kafka_ds.wire.errors import ErrorCode
+from broker.security.acls import Acl, AclFilter
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 # What users of a controller import from here, with the controller.
 __all__ = [
@@ -300,3 +310,25 @@ class Controller:
         return self._decide(
             lambda d: administration.update_features(d, updates), validate_only=validate_only
         )
+
+    # -- who may do what ----------------------------------------------------------------------
+
+    def create_acls(self, wanted: Sequence[Acl]) -> Decision[list[KafkaError | None]]:
+        """Make these ACLs; a refusal, or None, for each."""
+        return security.create_acls(self.image.security, wanted, self._new_uuid)
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Decision[list[list[Acl] | KafkaError]]:
+        """Delete what these filters mean; for each the ACLs that it meant, or a refusal."""
+        return security.delete_acls(self.image.security, filters)
+
+    def alter_quotas(
+        self, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
+    ) -> Decision[list[KafkaError | None]]:
+        """Change the quotas of each entity as a whole (KIP-546); a refusal, or None, for each."""
+        return security.alter_quotas(self.image.security, wanted, validate_only=validate_only)
+
+    def alter_scram(
+        self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
+    ) -> Decision[dict[str, KafkaError | None]]:
+        """Change each user's credentials as a whole (KIP-554); a refusal, or None, for each user."""
+        return security.alter_scram(self.image.security, deletions, upsertions)

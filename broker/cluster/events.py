@@ -71,6 +71,14 @@ class PartitionRegistration:
     directories: tuple[bytes, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaComponent:
+    """One part of whom a quota is for: the type (`user`, `client-id`, `ip`) and the name, None the type's default."""
+
+    entity_type: str
+    entity_name: str | None
+
+
 class Event:
     """One entry of the metadata log; its type is the name of its class."""
 
@@ -209,6 +217,58 @@ class ProducerIdBlock(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AclCreated(Event):
+    """Somebody may, or may not, do something to some resources from now on; the numbers are Kafka's."""
+
+    acl_id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclDeleted(Event):
+    """What the ACL of this id said holds no more."""
+
+    acl_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaChanged(Event):
+    """A quota of whom these parts name together; a null value takes it away."""
+
+    entity: tuple[QuotaComponent, ...]
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredentialChanged(Event):
+    """A user has this credential for this mechanism.
+
+    What it is, is no reader's of this log: `credential` names the object of the lake that holds it, which was durable
+    before this event.
+    """
+
+    user: str
+    mechanism: str
+    iterations: int
+    credential: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredentialDeleted(Event):
+    """A user has no credential for this mechanism any more."""
+
+    user: str
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Event):
     """The whole state as events, so that a starting broker reads nothing older than this."""
 
@@ -257,7 +317,7 @@ def _plain(value: Any) -> Any:
             return [_plain(item) for item in value]
         case Event():
             return to_json(value)
-        case Endpoint() | SupportedFeature():
+        case Endpoint() | SupportedFeature() | QuotaComponent():
             return _plain_fields(value)
         case _:
             return value
@@ -289,7 +349,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda values: tuple(map(item, values))
     if hint is Event:
         return from_json
-    if hint in (Endpoint, PartitionRegistration, SupportedFeature):
+    if hint in (Endpoint, PartitionRegistration, SupportedFeature, QuotaComponent):
         return lambda data: _read_fields(hint, data)
     allowed = get_args(hint) or (hint,)
 

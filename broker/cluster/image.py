@@ -40,6 +40,7 @@ from broker.cluster.events import (
     TopicDeleted,
     UnfenceBroker,
 )
+from broker.cluster.security_image import SECURITY_EVENTS, SecurityImage
 from broker.cluster.topic_names import INTERNAL_TOPICS, collision_key
 
 # An epoch is a version and a place within its commit in one number that only grows.
@@ -142,6 +143,7 @@ class MetadataImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Names by `collision_key`: two topics with one key could not be told apart somewhere.
         self.names_taken: dict[str, str] = {}
+        self.security = SecurityImage()
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of this name."""
@@ -171,6 +173,7 @@ class MetadataImage:
         twin.topics = {name: topic.copy() for name, topic in self.topics.items()}
         twin.topics_by_id = {topic.topic_id: topic for topic in twin.topics.values()}
         twin.names_taken.update(self.names_taken)
+        twin.security = self.security.copy()
         return twin
 
     def replay(self, event: Event, position: Position) -> None:
@@ -265,6 +268,9 @@ class MetadataImage:
         else:
             configs[event.name] = event.value
 
+    def _replay_security(self, event: Event, _: Position) -> None:
+        _fits(self.security.replay(event), event)
+
     def _replay_snapshot(self, event: Snapshot, position: Position) -> None:
         """A snapshot tells what is known already, or it is where reading starts."""
         if self.version >= 0:
@@ -319,6 +325,7 @@ class MetadataImage:
                 )
         for topic in self.topics.values():
             yield from _topic_events(topic)
+        yield from self.security.as_events()
 
 
 def _topic_events(topic: TopicImage) -> Iterator[Event]:
@@ -369,4 +376,5 @@ _REPLAYS: Mapping[type, Callable[[MetadataImage, Any, Position], None]] = {
     PartitionChanged: MetadataImage._replay_partition,
     ConfigChanged: MetadataImage._replay_config,
     Snapshot: MetadataImage._replay_snapshot,
+    **dict.fromkeys(SECURITY_EVENTS, MetadataImage._replay_security),
 }

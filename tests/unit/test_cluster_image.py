@@ -6,6 +6,9 @@ from broker.cluster.events import (
     BROKER_RESOURCE,
     RECOVERING,
     TOPIC_RESOURCE,
+    AclCreated,
+    AclDeleted,
+    ClientQuotaChanged,
     ClusterCreated,
     ConfigChanged,
     ControllerChange,
@@ -14,7 +17,10 @@ from broker.cluster.events import (
     PartitionChanged,
     PartitionRegistration,
     ProducerIdBlock,
+    QuotaComponent,
     RegisterBroker,
+    ScramCredentialChanged,
+    ScramCredentialDeleted,
     Snapshot,
     TopicCreated,
     TopicDeleted,
@@ -45,6 +51,17 @@ EVENTS: list[Event] = [
     ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="a", name="retention.ms", value="1"),
     ConfigChanged(resource_type=BROKER_RESOURCE, resource_name="1", name="x", value="y"),
     ProducerIdBlock(broker_id=1, first_producer_id=0, size=1000),
+    AclCreated(acl_id=ID_A, resource_type=2, resource_name="a", pattern_type=3, principal="User:a", host="*",
+               operation=3, permission=3),
+    ClientQuotaChanged(entity=(QuotaComponent(entity_type="client-id", entity_name=None),
+                               QuotaComponent(entity_type="user", entity_name="a")),
+                       name="producer_byte_rate", value=1024.0),
+    ScramCredentialChanged(user="a", mechanism="SCRAM-SHA-256", iterations=4096, credential="_credentials/x"),
+]  # fmt: skip
+TAKEN_BACK: list[Event] = [
+    AclDeleted(acl_id=ID_A),
+    ClientQuotaChanged(entity=EVENTS[9].entity, name="producer_byte_rate", value=None),  # type: ignore[attr-defined]
+    ScramCredentialDeleted(user="a", mechanism="SCRAM-SHA-256"),
 ]
 
 
@@ -59,10 +76,11 @@ def described(image: MetadataImage) -> object:
     return (image.cluster_id, image.controller_id, image.controller_epoch, image.next_producer_id,
             image.brokers, image.broker_configs, image.names_taken,
             {n: (t.topic_id, t.partitions, t.configs) for n, t in image.topics.items()},
-            {i: t.name for i, t in image.topics_by_id.items()})  # fmt: skip
+            {i: t.name for i, t in image.topics_by_id.items()},
+            image.security.acls, image.security.quotas, image.security.credentials)  # fmt: skip
 
 
-@pytest.mark.parametrize("event", [*EVENTS, Snapshot(events=tuple(EVENTS))], ids=repr)
+@pytest.mark.parametrize("event", [*EVENTS, *TAKEN_BACK, Snapshot(events=tuple(EVENTS))], ids=repr)
 def test_an_event_survives_json(event: Event) -> None:
     import json
 
@@ -137,7 +155,12 @@ def test_a_copy_changes_alone() -> None:
     other = image.copy()
     other.replay(TopicDeleted(topic="a", topic_id=ID_A), Position(8, 0))
     other.replay(TopicCreated(topic="b", topic_id=ID_B), Position(8, 1))
+    for event in TAKEN_BACK:
+        other.replay(event, Position(8, 2))
     assert described(image) == before
+    assert not other.security.acls
+    assert not other.security.quotas
+    assert not other.security.credentials
     assert list(other.topics) == ["b"]
 
 
@@ -172,6 +195,9 @@ def test_a_setting_taken_back_is_gone() -> None:
         PartitionChanged(topic="b", topic_id=ID_B, partition=0, registration=PARTITION),
         ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="b", name="n", value="v"),
         ProducerIdBlock(broker_id=1, first_producer_id=500, size=1000),
+        AclDeleted(acl_id=ID_B),
+        EVENTS[8],
+        ScramCredentialDeleted(user="b", mechanism="SCRAM-SHA-256"),
     ],
     ids=repr,
 )

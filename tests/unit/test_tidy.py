@@ -16,9 +16,9 @@ FUNCTION_LINES_MAX = 70
 # What a pure module may import of the standard library: nothing that waits, draws lots or meets the machine.
 PURE_STANDARD_LIBRARY = {
     "__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "collections", "contextlib", "copy",
-    "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "functools", "gzip", "heapq", "io", "itertools",
-    "json", "keyword", "math", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
-    "urllib.parse", "uuid", "zlib",
+    "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "functools", "gzip", "heapq", "hashlib", "hmac",
+    "io", "ipaddress", "itertools", "json", "keyword", "math", "operator", "re", "string", "struct", "sys",
+    "textwrap", "types", "typing", "urllib.parse", "uuid", "zlib",
 }  # fmt: skip
 # Data libraries: they compute on what they are given.
 PURE_LIBRARIES = {

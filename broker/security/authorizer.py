@@ -1,0 +1,172 @@
+"""Pure: who may do what, by ACLs: Kafka's StandardAuthorizer (KIP-801).
+
+Rules of this file:
+- Super users may do all. For others an ACL that denies wins over all that allow, and without one that allows nothing is
+  allowed; where no ACL concerns the resource at all, `allow.everyone.if.no.acl.found` decides.
+- To READ, WRITE, DELETE or ALTER something is also to DESCRIBE it, and ALTER_CONFIGS is also DESCRIBE_CONFIGS: what is
+  allowed implies that, what is denied does not.
+- An ACL holds for a principal by its whole text, or for all users (`User:*`), and from a host by its address, or `*`.
+- Decisions are kept until the ACLs change, no more than DECISIONS_MAX of them: one that was kept costs a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.security.acls import (
+    WILDCARD,
+    Acl,
+    AclIndex,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from broker.security.principal import USER, Principal
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+DECISIONS_MAX = 100_000
+# What an ACL that allows one of these allows as well.
+_IMPLY = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+# A name that nobody would give: what may be done to it may be done to any.
+_ANY_NAME = "hardcode"
+
+_Key = tuple[Principal, str, int, int, str]
+
+
+class Authorizer:
+    """Decides by the ACLs that it was given last."""
+
+    def __init__(
+        self,
+        super_users: Iterable[Principal],
+        *,
+        allows_unlisted: bool,
+        denied: Callable[[Principal, str, int, int, str], None] | None = None,
+    ) -> None:
+        """`allows_unlisted` is allow.everyone.if.no.acl.found; `denied` is told of each new refusal."""
+        self._super_users = frozenset(super_users)
+        self._allows_unlisted = allows_unlisted
+        self._denied = denied
+        self._index = AclIndex(())
+        self._decisions: dict[_Key, bool] = {}
+
+    def replace(self, acls: Iterable[Acl]) -> None:
+        """From now on these are the ACLs."""
+        self._index = AclIndex(acls)
+        self._decisions.clear()
+
+    def allows(
+        self, principal: Principal, host: str, operation: int, resource_type: int, name: str
+    ) -> bool:
+        """Whether this principal may, from this host."""
+        key = (principal, host, operation, resource_type, name)
+        decided = self._decisions.get(key)
+        if decided is None:
+            decided = principal in self._super_users or self._decide(*key)
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = decided
+            if not decided and self._denied is not None:
+                self._denied(*key)
+        return decided
+
+    def _decide(
+        self, principal: Principal, host: str, operation: int, resource_type: int, name: str
+    ) -> bool:
+        texts = _texts_of(principal)
+        implying = _IMPLY.get(Operation(operation), ())
+        is_listed = is_allowed = False
+        for acl in self._index.of(resource_type, name):
+            is_listed = True
+            if acl.principal not in texts or acl.host not in (host, WILDCARD):
+                continue
+            meant = acl.operation in (operation, Operation.ALL)
+            if acl.permission == Permission.DENY and meant:
+                return False
+            if acl.permission == Permission.ALLOW and (meant or acl.operation in implying):
+                is_allowed = True
+        return is_allowed or (not is_listed and self._allows_unlisted)
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: int, resource_type: int
+    ) -> bool:
+        """Whether there is a resource of this type to which this principal may do it (KIP-679)."""
+        if principal in self._super_users:
+            return True
+        texts = _texts_of(principal)
+        allowed: list[Acl] = []
+        denied: set[tuple[int, str]] = set()
+        for acl in self._index.of_type(resource_type):
+            if (
+                acl.principal in texts
+                and acl.host in (host, WILDCARD)
+                and acl.operation in (operation, Operation.ALL)
+            ):
+                if acl.permission == Permission.ALLOW:
+                    allowed.append(acl)
+                else:
+                    denied.add((acl.pattern_type, acl.resource_name))
+        if (PatternType.LITERAL, WILDCARD) in denied:
+            return False
+        if any(not _is_dominated(acl, denied) for acl in allowed):
+            return True
+        return self._decide(principal, host, operation, resource_type, _ANY_NAME)
+
+    def operations(
+        self, principal: Principal, host: str, resource_type: int, name: str
+    ) -> tuple[Operation, ...]:
+        """All that this principal may do to a resource, of what can be done to its type (KIP-430)."""
+        return tuple(
+            operation
+            for operation in OPERATIONS[ResourceType(resource_type)]
+            if self.allows(principal, host, operation, resource_type, name)
+        )
+
+
+# What can be done to a resource, by its type.
+OPERATIONS = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+def operations_bits(operations: Iterable[int]) -> int:
+    """Operations as the answers of Metadata and its like tell them: a bit each, by their number (KIP-430)."""
+    return sum(1 << operation for operation in operations)
+
+
+def _texts_of(principal: Principal) -> tuple[str, str]:
+    return str(principal), f"{USER}:{WILDCARD}"
+
+
+def _is_dominated(acl: Acl, denied: set[tuple[int, str]]) -> bool:
+    """Whether all that this ACL allows is denied."""
+    name = acl.resource_name
+    if acl.pattern_type == PatternType.LITERAL:
+        if name == WILDCARD:
+            return False
+        if (PatternType.LITERAL, name) in denied:
+            return True
+    return any((PatternType.PREFIXED, name[:end]) in denied for end in range(1, len(name) + 1))
