@@ -2,7 +2,8 @@
 
 Rules of this file: every public method asks until it has an answer, an error that no retry can mend, or
 ``kafka.default.api.timeout.ms`` is over; pauses grow from ``kafka.retry.backoff.ms``; a broker that fails is left, its
-connection dropped, and the metadata asked for anew. Nothing here creates a topic.
+connection dropped, and the metadata asked for anew. Topics are created for writers alone, by the brokers
+(auto.create.topics.enable), and by being asked for.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ class EpochEnd:
 class Cluster:
     """The brokers behind ``kafka.bootstrap.servers``. Not for use by several threads at once."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, *, creates_topics: bool = False) -> None:
         self.settings = settings
+        self._creates_topics = creates_topics
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
@@ -110,11 +112,13 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
         """The topics that exist among ``names``, or (None) all, internal ones included."""
-        return self._persist("Metadata", lambda: self._ask_topics(names))
+        return self.persist("Metadata", lambda: self._ask_topics(names))
 
     def _ask_topics(self, names: Collection[str] | None) -> dict[str, Topic]:
         wanted = None if names is None else [MetadataRequestTopic(name=n) for n in sorted(names)]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            topics=wanted, allow_auto_topic_creation=self._creates_topics and bool(wanted)
+        )
         answer = self.any_broker().call(request, MetadataResponse)
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), "Metadata")
@@ -149,12 +153,29 @@ class Cluster:
         Raises:
             TopicGone: there is no such topic or partition.
         """
-        return self._persist(
+
+        def ask() -> tuple[Connection, Leader]:
+            address, leader = self._ask_leader(partition, refresh=refresh)
+            return self.connection(address), leader
+
+        return self.persist(f"the leader of {partition[0]}-{partition[1]}", ask)
+
+    def leader_address(
+        self, partition: TopicPartition, *, refresh: bool = False
+    ) -> tuple[str, int]:
+        """Where the partition's leader listens, for who has connections of its own.
+
+        Raises:
+            TopicGone: there is no such topic or partition.
+        """
+        return self.persist(
             f"the leader of {partition[0]}-{partition[1]}",
-            lambda: self._ask_leader(partition, refresh=refresh),
+            lambda: self._ask_leader(partition, refresh=refresh)[0],
         )
 
-    def _ask_leader(self, partition: TopicPartition, *, refresh: bool) -> tuple[Connection, Leader]:
+    def _ask_leader(
+        self, partition: TopicPartition, *, refresh: bool
+    ) -> tuple[tuple[str, int], Leader]:
         name, index = partition
         if refresh or name not in self._topics:
             self._ask_topics([name])
@@ -164,7 +185,7 @@ class Cluster:
         if leader.node_id not in self._brokers:
             self._topics.pop(name, None)
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
-        return self._connection(self._brokers[leader.node_id]), leader
+        return self._brokers[leader.node_id], leader
 
     def topic(self, name: str) -> Topic:
         """The topic as it was last seen.
@@ -194,7 +215,7 @@ class Cluster:
                 answers.update(self._ask_offsets(connection, partitions, missing, level))
             return answers
 
-        return self._persist("ListOffsets", ask)
+        return self.persist("ListOffsets", ask)
 
     def _ask_offsets(
         self,
@@ -245,7 +266,7 @@ class Cluster:
                 ends.update(self._ask_epoch_ends(connection, partitions, missing))
             return ends
 
-        return self._persist("OffsetForLeaderEpoch", ask)
+        return self.persist("OffsetForLeaderEpoch", ask)
 
     def _ask_epoch_ends(
         self,
@@ -280,7 +301,7 @@ class Cluster:
 
     def broker_setting(self, name: str) -> str | None:
         """The value of a setting of any broker, or None where it knows no such setting."""
-        return self._persist("DescribeConfigs", lambda: self._ask_broker_setting(name))
+        return self.persist("DescribeConfigs", lambda: self._ask_broker_setting(name))
 
     def _ask_broker_setting(self, name: str) -> str | None:
         self._ask_topics([])
@@ -290,7 +311,7 @@ class Cluster:
                 resource_name=str(node_id),
                 configuration_keys=[name],
             )
-            answer = self._connection(address).call(
+            answer = self.connection(address).call(
                 DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
             )
             for result in answer.results:
@@ -315,20 +336,34 @@ class Cluster:
         problems: list[str] = []
         for address in [*open_ones, *(a for a in addresses if a not in open_ones)]:
             try:
-                return self._connection(address)
+                return self.connection(address)
             except ClientError as problem:
                 problems.append(str(problem))
         raise BrokerUnreachable(
             f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(problems)}"
         )
 
-    def _connection(self, address: tuple[str, int]) -> Connection:
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Where each broker that lives listens, by its id."""
+
+        def ask() -> dict[int, tuple[str, int]]:
+            self._ask_topics([])
+            return dict(self._brokers)
+
+        return self.persist("the brokers", ask)
+
+    def connection(self, address: tuple[str, int]) -> Connection:
+        """The connection to a broker, a new one where it is not idle."""
         connection = self._connections.get(address)
         if connection is None or not connection.idle:
             if connection is not None:
                 connection.close()
-            connection = self._connections[address] = Connection(*address, self.settings)
+            connection = self._connections[address] = self.new_connection(address)
         return connection
+
+    def new_connection(self, address: tuple[str, int]) -> Connection:
+        """One that the caller has for itself, and closes."""
+        return Connection(*address, self.settings)
 
     def _by_leader(
         self, partitions: Collection[TopicPartition]
@@ -341,15 +376,20 @@ class Cluster:
             self._ask_leader(partition, refresh=False)
             node = self._topics[partition[0]].partitions[partition[1]].node_id
             leaders.setdefault(self._brokers[node], []).append(partition)
-        return [(self._connection(address), found) for address, found in leaders.items()]
+        return [(self.connection(address), found) for address, found in leaders.items()]
 
     def _check(self, code: ErrorCode, partition: TopicPartition) -> None:
         if code != ErrorCode.NONE:
             self._topics.pop(partition[0], None)
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
-    def _persist(self, what: str, ask: Callable[[], Value]) -> Value:
-        """Ask again while that may help and time is left."""
+    def persist(self, what: str, ask: Callable[[], Value]) -> Value:
+        """Ask again while that may help and ``kafka.default.api.timeout.ms`` is not over.
+
+        Raises:
+            BrokerTimeout: it is; the message says what was asked for, and the last problem.
+            KafkaError: a refusal that no retry mends.
+        """
         settings = self.settings
         deadline = time.monotonic() + settings.default_api_timeout_ms / 1_000
         pause_ms = settings.retry_backoff_ms

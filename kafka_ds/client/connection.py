@@ -103,14 +103,18 @@ class Connection:
             )
         return version
 
-    def send(self, request: Any, ceiling: int = 2**15) -> None:
-        """Send a request; its answer is the one that ``receive`` gives after those still under way."""
-        self._send(request, self.version_of(type(request), ceiling))
+    def send(self, request: Any, ceiling: int = 2**15, *, answered: bool = True) -> None:
+        """Send a request; its answer is the one that ``receive`` gives after those still under way.
 
-    def _send(self, request: Any, version: int) -> None:
+        Only a Produce with acks=0 is not ``answered``.
+        """
+        self._send(request, self.version_of(type(request), ceiling), answered=answered)
+
+    def _send(self, request: Any, version: int, *, answered: bool = True) -> None:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         frame = encode_request(request, version, self._correlation_id, self._settings.client_id)
-        self._pending.append((self._correlation_id, type(request), version))
+        if answered:
+            self._pending.append((self._correlation_id, type(request), version))
         try:
             self._socket.settimeout(self._settings.request_timeout_ms / 1_000)
             self._socket.sendall(frame)

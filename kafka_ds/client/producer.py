@@ -1,0 +1,342 @@
+"""Shell: sealed batches to the leaders of their partitions, several requests under way, each batch once and in order.
+
+Rules of this file:
+- A batch has its sequence for good (KIP-98): it is sent again as it was, so that a broker that has it says so, and one
+  that has not takes it in its place. While a partition has a batch that failed, nothing later is sent to it before
+  all that is under way has come back: then all that failed goes again, in its order.
+- A request holds at most one batch a partition and ``max.request.size`` bytes; a connection has at most
+  ``max.in.flight.requests.per.connection`` under way. What waits here is bounded: `send` waits for answers.
+- A refusal that a retry may mend, a lost connection and a late answer are tried again until ``delivery.timeout.ms``
+  is over since the batch was handed over. Whoever leads is asked anew before that.
+- Every error names the topic, the partition and the rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka_ds.client.cluster import Cluster, TopicPartition
+from kafka_ds.client.connection import Connection
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError
+from kafka_ds.client.producer_settings import ProducerSettings
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
+from kafka_ds.wire.messages.data import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceData,
+)
+
+__all__ = ["NotWritten", "Outgoing", "Producer", "Written"]
+
+# By name and not by id (KIP-516), and in transactions by the first protocol, in which partitions are added.
+PRODUCE_VERSION_MAX: Final = 12
+PRODUCE_IN_TRANSACTIONS_VERSION_MAX: Final = 11
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+NO_OFFSET: Final = -1
+
+_DONE: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+Address = tuple[str, int]
+
+
+class NotWritten(RuntimeError):
+    """A batch that no broker took; the message names topic, partition and rows."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Outgoing:
+    """One sealed batch on its way; ``describe`` names its rows (or those at these places) for errors."""
+
+    topic: str
+    partition: int
+    data: bytes | bytearray
+    record_count: int
+    describe: Callable[[Iterable[int]], str]
+    number: int = 0
+    deadline: float = 0.0
+    attempts: int = 0
+
+    @property
+    def key(self) -> TopicPartition:
+        return (self.topic, self.partition)
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What a partition took: the first and last offset, and how many records (others' may lie between)."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A partition's batches: those that wait, those that came back, and how many are under way."""
+
+    waiting: deque[Outgoing] = field(default_factory=deque)
+    failed: list[Outgoing] = field(default_factory=list)
+    under_way: int = 0
+    count: int = 0
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.waiting) and not self.failed
+
+
+@dataclass(slots=True)
+class _Link:
+    """A connection to a leader and the requests under way on it."""
+
+    connection: Connection
+    requests: deque[list[Outgoing]] = field(default_factory=deque)
+
+
+class Producer:
+    """Not for use by several threads at once.
+
+    Parameters
+    ----------
+    transactional_id
+        With it every batch is part of the open transaction of that id; ``join`` is called with partitions before the
+        first batch goes there.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        *,
+        transactional_id: str | None = None,
+        join: Callable[[set[TopicPartition]], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._join = join
+        self._joined: set[TopicPartition] = set()
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._links: dict[Address, _Link] = {}
+        self._waiting_bytes = 0
+        self._failures = 0
+        self.written: dict[TopicPartition, Written] = {}
+
+    def send(self, batch: Outgoing) -> None:
+        """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
+        lane = self._lanes.setdefault(batch.key, _Lane())
+        batch.number, lane.count = lane.count, lane.count + 1
+        batch.deadline = time.monotonic() + self._settings.delivery_timeout_ms / 1_000
+        lane.waiting.append(batch)
+        self._waiting_bytes += len(batch.data)
+        while self._waiting_bytes > WAITING_BYTES_MAX:
+            self._step()
+
+    def flush(self) -> None:
+        """Until every batch was taken.
+
+        Raises:
+            NotWritten: one was not, and no retry would mend that, or ``delivery.timeout.ms`` is over.
+            KafkaError: this producer is fenced, or its transaction has ended.
+        """
+        while self._step():
+            pass
+
+    def push(self) -> None:
+        """Send what can be sent without waiting for an answer."""
+        self._dispatch()
+
+    def close(self) -> None:
+        """End the connections; what is under way is forgotten."""
+        for link in self._links.values():
+            link.connection.close()
+        self._links.clear()
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Send what can be sent, then take one answer; False where nothing is left to do."""
+        self._dispatch()
+        links = [link for link in self._links.values() if link.requests]
+        back = {k: lane for k, lane in self._lanes.items() if lane.failed and not lane.under_way}
+        if back:
+            self._again(back)
+        elif links:
+            self._receive(min(links, key=lambda link: link.requests[0][0].deadline))
+        return any(lane.waiting or lane.failed or lane.under_way for lane in self._lanes.values())
+
+    def _dispatch(self) -> None:
+        self._join_new()
+        by_leader: dict[Address, list[_Lane]] = {}
+        for key, lane in self._lanes.items():
+            if lane.ready:
+                by_leader.setdefault(self._cluster.leader_address(key), []).append(lane)
+        for address, lanes in by_leader.items():
+            self._fill(address, lanes)
+
+    def _join_new(self) -> None:
+        if self._join is None:
+            return
+        new = {key for key, lane in self._lanes.items() if lane.ready} - self._joined
+        if new:
+            self._join(new)
+            self._joined |= new
+
+    def _fill(self, address: Address, lanes: list[_Lane]) -> None:
+        in_flight_max = self._settings.max_in_flight_requests_per_connection
+        while any(lane.ready for lane in lanes):
+            link = self._links.get(address)
+            if link is not None and len(link.requests) >= in_flight_max:
+                return
+            batches = self._next(lanes)
+            try:
+                if link is None:
+                    connection = self._cluster.new_connection(address)
+                    link = self._links[address] = _Link(connection)
+                self._post(link, batches)
+            except (BrokerUnreachable, BrokerTimeout) as problem:
+                self._came_back(batches, problem)
+                self._lost(address, problem)
+                return
+
+    def _next(self, lanes: list[_Lane]) -> list[Outgoing]:
+        """One batch a partition, as many as a request may hold, and one at least."""
+        batches: list[Outgoing] = []
+        room = self._settings.max_request_size
+        for lane in lanes:
+            if lane.ready and (not batches or len(lane.waiting[0].data) <= room):
+                batch = lane.waiting.popleft()
+                lane.under_way += 1
+                room -= len(batch.data)
+                batches.append(batch)
+        return batches
+
+    def _post(self, link: _Link, batches: list[Outgoing]) -> None:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for batch in batches:
+            batch.attempts += 1
+            data = PartitionProduceData(index=batch.partition, records=memoryview(batch.data))
+            topics.setdefault(batch.topic, []).append(data)
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._settings.acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topic_data=[TopicProduceData(name=n, partition_data=d) for n, d in topics.items()],
+        )
+        in_transaction = self._transactional_id is not None
+        ceiling = PRODUCE_IN_TRANSACTIONS_VERSION_MAX if in_transaction else PRODUCE_VERSION_MAX
+        if self._settings.acks == 0:
+            # Nobody answers, so nobody says where it went, or that it did.
+            link.connection.send(request, ceiling, answered=False)
+            for batch in batches:
+                self._took(batch, NO_OFFSET)
+            return
+        link.connection.send(request, ceiling)
+        link.requests.append(batches)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _receive(self, link: _Link) -> None:
+        address = next(a for a, other in self._links.items() if other is link)
+        try:
+            response: ProduceResponse = link.connection.receive()
+        except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
+            self._lost(address, problem)
+            return
+        batches = {batch.key: batch for batch in link.requests.popleft()}
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                self._answered(batches.pop((topic.name, answer.index)), answer)
+        assert not batches, "an answer to each batch"
+
+    def _answered(self, batch: Outgoing, answer: PartitionProduceResponse) -> None:
+        code = ErrorCode(answer.error_code)
+        lane = self._lanes[batch.key]
+        if code in _DONE:
+            self._took(batch, answer.base_offset)
+            self._failures = 0
+        elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.failed):
+            # Out of order is what follows a batch that failed.
+            self._came_back([batch], KafkaError(code, answer.error_message))
+        elif self._transactional_id is not None and not answer.record_errors:
+            raise KafkaError(code, f"{_place(batch)}: {answer.error_message or 'refused'}")
+        else:
+            raise self._refused(batch, code, answer)
+
+    def _refused(
+        self, batch: Outgoing, code: ErrorCode, answer: PartitionProduceResponse
+    ) -> NotWritten:
+        places = [error.batch_index for error in answer.record_errors] or range(batch.record_count)
+        reasons = [error.batch_index_error_message for error in answer.record_errors]
+        reason = next(filter(None, [*reasons, answer.error_message]), "")
+        return NotWritten(
+            f"{_place(batch)}: {batch.describe(places)}: {code.name}{f' ({reason})' if reason else ''}"
+        )
+
+    def _took(self, batch: Outgoing, base_offset: int) -> None:
+        self._lanes[batch.key].under_way -= 1
+        self._waiting_bytes -= len(batch.data)
+        last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET
+        before = self.written.get(batch.key)
+        if before is None:
+            self.written[batch.key] = Written(
+                first_offset=base_offset, last_offset=last, record_count=batch.record_count
+            )
+        else:
+            before.last_offset = max(before.last_offset, last)
+            before.record_count += batch.record_count
+
+    # -- trouble --------------------------------------------------------------------------------
+
+    def _lost(self, address: Address, problem: Exception) -> None:
+        link = self._links.pop(address, None)
+        if link is None:
+            return
+        link.connection.close()
+        for batches in link.requests:
+            self._came_back(batches, problem)
+
+    def _came_back(self, batches: list[Outgoing], problem: Exception) -> None:
+        settings = self._settings
+        for batch in batches:
+            lane = self._lanes[batch.key]
+            lane.under_way -= 1
+            late = time.monotonic() >= batch.deadline
+            if late or batch.attempts > settings.retries:
+                option = (
+                    f"kafka.delivery.timeout.ms={settings.delivery_timeout_ms}"
+                    if late
+                    else f"kafka.retries={settings.retries}"
+                )
+                raise NotWritten(
+                    f"{_place(batch)}: {batch.describe(range(batch.record_count))}: not taken within "
+                    f"{option}; last: {problem}"
+                ) from problem
+            lane.failed.append(batch)
+
+    def _again(self, back: dict[TopicPartition, _Lane]) -> None:
+        """All that was under way there has come back: what failed goes again, in its order, to whoever leads now."""
+        self._failures += 1
+        client = self._settings.client
+        pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)
+        time.sleep(min(pause_ms, client.retry_backoff_max_ms) / 1_000)
+        for key, lane in back.items():
+            lane.waiting.extendleft(sorted(lane.failed, key=lambda batch: -batch.number))
+            lane.failed.clear()
+            self._find_leader(key, lane)
+
+    def _find_leader(self, key: TopicPartition, lane: _Lane) -> None:
+        try:
+            self._cluster.leader_address(key, refresh=True)
+        except ClientError as problem:
+            batch = lane.waiting[0]
+            raise NotWritten(
+                f"{_place(batch)}: {batch.describe(range(batch.record_count))}: {problem}"
+            ) from problem
+
+
+def _place(batch: Outgoing) -> str:
+    return f"topic {batch.topic}, partition {batch.partition}"

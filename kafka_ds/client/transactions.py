@@ -1,0 +1,190 @@
+"""Shell: what a transaction's coordinator is asked: who produces, what takes part, how it ends, what is open.
+
+Rules of this file: the first protocol of transactions (KIP-98) is spoken, where partitions are added by name and an end
+raises no epoch: who knows a transaction's id, producer id and epoch can end it, now or again, wherever it runs. A
+retriable refusal is tried again; every other one is the caller's, since what it means depends on who is asking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kafka_ds.client.cluster import Cluster, TopicPartition
+from kafka_ds.client.connection import Connection
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+
+__all__ = ["Identity", "Transactions"]
+
+TRANSACTION: Final = 1  # a coordinator's kind: 0 is a group's
+BATCHED_KEYS_VERSION: Final = 4  # KIP-699
+PATTERN_VERSION: Final = 2  # KIP-1152
+# The last versions of the first protocol: later ones add partitions by writing, and raise the epoch at each end.
+ADD_PARTITIONS_VERSION_MAX: Final = 3
+END_VERSION_MAX: Final = 4
+_OPEN_STATE: Final = "Ongoing"
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who produces: an id and the epoch that fences those before."""
+
+    producer_id: int
+    epoch: int
+
+
+class Transactions:
+    """The coordinators of a cluster's transactions. Not for use by several threads at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._addresses: dict[str, tuple[str, int]] = {}
+
+    def begin(self, transactional_id: str | None, timeout_ms: int) -> Identity:
+        """A producer's id; whoever used this transactional id before is fenced, and its open transaction aborted.
+
+        Without a transactional id: of an idempotent producer, whom nobody fences.
+        """
+
+        def ask(connection: Connection) -> Identity:
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+            )
+            answer = connection.call(request, InitProducerIdResponse)
+            _check(answer.error_code, "InitProducerId", transactional_id)
+            return Identity(producer_id=answer.producer_id, epoch=answer.producer_epoch)
+
+        if transactional_id is None:
+            return self._cluster.persist("InitProducerId", lambda: ask(self._cluster.any_broker()))
+        return self._coordinated(transactional_id, "InitProducerId", ask)
+
+    def add(
+        self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Make partitions part of the transaction, which the first of them begins."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in sorted(partitions):
+            by_topic.setdefault(topic, []).append(partition)
+
+        def ask(connection: Connection) -> None:
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=transactional_id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                    for topic, indexes in by_topic.items()
+                ],
+            )
+            answer = connection.call(
+                request, AddPartitionsToTxnResponse, ADD_PARTITIONS_VERSION_MAX
+            )
+            codes = [
+                result.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for result in topic.results_by_partition
+            ]
+            # What was refused because of others says less than the refusal that was the reason.
+            codes.sort(key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
+            for code in codes:
+                _check(code, "AddPartitionsToTxn", transactional_id)
+
+        self._coordinated(transactional_id, "AddPartitionsToTxn", ask)
+
+    def end(self, transactional_id: str, identity: Identity, *, committed: bool) -> None:
+        """Decide the transaction; deciding it again in the same way changes nothing.
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_EPOCH, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING where the id has been
+                used since or the transaction timed out; INVALID_TXN_STATE where it has ended in the other way, or has
+                nothing in it.
+        """
+
+        def ask(connection: Connection) -> None:
+            request = EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                committed=committed,
+            )
+            answer = connection.call(request, EndTxnResponse, END_VERSION_MAX)
+            _check(answer.error_code, "EndTxn", transactional_id)
+
+        self._coordinated(transactional_id, "EndTxn", ask)
+
+    def open_ids(self, prefix: str) -> set[str]:
+        """The transactional ids with this prefix that have an open transaction (KIP-664).
+
+        Raises:
+            UnsupportedByBroker: a broker before Kafka 3.0.
+        """
+
+        def ask() -> set[str]:
+            found: set[str] = set()
+            for address in self._cluster.addresses().values():
+                connection = self._cluster.connection(address)
+                request = ListTransactionsRequest(
+                    state_filters=[_OPEN_STATE], producer_id_filters=[]
+                )
+                if connection.version_of(ListTransactionsRequest) >= PATTERN_VERSION:
+                    request.transactional_id_pattern = re.escape(prefix) + ".*"
+                answer = connection.call(request, ListTransactionsResponse)
+                _check(answer.error_code, "ListTransactions", prefix)
+                found.update(state.transactional_id for state in answer.transaction_states)
+            return {name for name in found if name.startswith(prefix)}
+
+        return self._cluster.persist("ListTransactions", ask)
+
+    def _coordinated(
+        self, transactional_id: str, what: str, ask: Callable[[Connection], Value]
+    ) -> Value:
+        """Ask the coordinator, looked for anew after every problem."""
+
+        def ask_it() -> Value:
+            try:
+                return ask(self._cluster.connection(self._address_of(transactional_id)))
+            except (KafkaError, BrokerUnreachable, BrokerTimeout, MalformedFrame):
+                self._addresses.pop(transactional_id, None)
+                raise
+
+        return self._cluster.persist(f"{what} of {transactional_id}", ask_it)
+
+    def _address_of(self, transactional_id: str) -> tuple[str, int]:
+        if transactional_id not in self._addresses:
+            connection = self._cluster.any_broker()
+            if connection.version_of(FindCoordinatorRequest) >= BATCHED_KEYS_VERSION:
+                request = FindCoordinatorRequest(
+                    key_type=TRANSACTION, coordinator_keys=[transactional_id]
+                )
+                found = connection.call(request, FindCoordinatorResponse).coordinators[0]
+                _check(found.error_code, "FindCoordinator", transactional_id)
+                self._addresses[transactional_id] = (found.host, found.port)
+            else:
+                request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
+                answer = connection.call(request, FindCoordinatorResponse)
+                _check(answer.error_code, "FindCoordinator", transactional_id)
+                self._addresses[transactional_id] = (answer.host, answer.port)
+        return self._addresses[transactional_id]
+
+
+def _check(code: int, what: str, transactional_id: str | None) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code), f"{what} of transactional id {transactional_id!r}")
