@@ -190,7 +190,7 @@ def _declare(cls: type[T], info: MessageInfo | None) -> type[T]:
         "__init__": _first_init,
         "__eq__": _equal,
         "__hash__": None,
-        "__repr__": _repr,
+        "__repr__": cls.__dict__.get("__repr__", _repr),  # one with a secret has its own
     }
     twin: type[T] = type(cls.__name__, (), body)
     return twin

@@ -7,6 +7,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import pytest
 
 from kafka_ds.wire.compile import encode
@@ -19,6 +20,7 @@ MODULES: list[Any] = [
     kafka.protocol.consumer,
     kafka.protocol.metadata,
     kafka.protocol.producer,
+    kafka.protocol.sasl,
 ]
 ROUNDS = 2
 # Brokers and the tools of operators alone speak these; kafka-python declares none of them.

@@ -4,6 +4,12 @@ Rules of this file: a message is declared in the module of its subject and liste
 not listed here has no codec, and its API key is unknown to the broker.
 """
 
+from kafka_ds.wire.messages.authentication import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from kafka_ds.wire.messages.brokers import (
     OWN_KEYS_FROM,
     AllocateProducerIdsRequest,
@@ -261,6 +267,10 @@ __all__ = [
     "ProduceResponse",
     "ReadMetadataRequest",
     "ReadMetadataResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "TxnOffsetCommitRequest",

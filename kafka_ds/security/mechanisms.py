@@ -1,0 +1,107 @@
+"""Pure: the client's side of SASL: what it says first, and what to each answer of the broker.
+
+Rules of this file: a mechanism is made for one exchange, out of `sasl.mechanism` and `sasl.jaas.config` as Kafka's
+clients have them. No error repeats a password or a token.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
+from kafka_ds.security.scram import HASHES, ScramClient
+from kafka_ds.security.secret import Secret
+
+PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
+_MODULES = {
+    PLAIN: "PlainLoginModule",
+    **dict.fromkeys(HASHES, "ScramLoginModule"),
+    OAUTHBEARER: "OAuthBearerLoginModule",
+}
+_END = b"\x01"
+
+
+class Refused(Exception):
+    """What the broker says is no acceptance."""
+
+
+class ClientMechanism(Protocol):
+    """One exchange: `first`, then `respond` to each message until `is_done`."""
+
+    is_done: bool
+
+    def first(self) -> bytes: ...
+    def respond(self, message: bytes) -> bytes: ...
+
+
+class Plain:
+    """RFC 4616: name and password, in one message."""
+
+    def __init__(self, user: str, password: Secret) -> None:
+        self._user = user
+        self._password = password
+        self.is_done = False
+
+    def first(self) -> bytes:
+        return f"\0{self._user}\0{self._password.reveal()}".encode()
+
+    def respond(self, message: bytes) -> bytes:
+        self.is_done = True
+        return b""
+
+
+class OauthBearer:
+    """RFC 7628: a token, in one message; a refusal is told as JSON, and acknowledged."""
+
+    def __init__(self, token: Secret) -> None:
+        self._token = token
+        self.is_done = False
+
+    def first(self) -> bytes:
+        return b"n,," + _END + b"auth=Bearer " + self._token.reveal().encode() + _END + _END
+
+    def respond(self, message: bytes) -> bytes:
+        if message:
+            try:
+                status = str(json.loads(message).get("status", ""))
+            except (ValueError, AttributeError):
+                status = ""
+            raise Refused(
+                f"the broker does not accept the token ({status or 'it does not say why'})"
+            )
+        self.is_done = True
+        return b""
+
+
+def login(mechanism: str, config: Secret) -> JaasEntry:
+    """The entry of `sasl.jaas.config` that fits the mechanism.
+
+    Raises:
+        JaasError: it is none, is of another mechanism, or lacks an option.
+    """
+    entry = parse_jaas(config.reveal())
+    if entry.module != _MODULES[mechanism]:
+        raise JaasError(f"{mechanism} needs {_MODULES[mechanism]}, and not {entry.module}")
+    needed = ("token",) if mechanism == OAUTHBEARER else ("username", "password")
+    if mechanism == OAUTHBEARER and "tokenFile" in entry.options:
+        return entry
+    for option in needed:
+        if option not in entry.options:
+            raise JaasError(f"the option {option} is not given")
+    return entry
+
+
+def client_mechanism(
+    mechanism: str, entry: JaasEntry, *, nonce: str, token: Secret | None = None
+) -> ClientMechanism:
+    """The exchange of a mechanism; `token`, where it was read from the entry's `tokenFile`."""
+    options = entry.options
+    if mechanism == OAUTHBEARER:
+        return OauthBearer(token if token is not None else Secret(options["token"]))
+    user, password = options["username"], Secret(options["password"])
+    if mechanism == PLAIN:
+        return Plain(user, password)
+    return ScramClient(mechanism, user, password, nonce)

@@ -1,0 +1,303 @@
+"""Shell: TLS as Kafka's `ssl.*` settings describe it, as a context of Python's ssl.
+
+Rules of this file:
+- Keys and certificates are PEM (KIP-651), in a file or in the setting itself, or PKCS12 in a file. A JKS file
+  is refused with the command that converts it. As in Java a file of PKCS12 is read where JKS is said.
+- OpenSSL reads keys from files alone: those that are not in one of PEM pass through memory that only this process sees
+  (memfd), or, where there is no such thing, through a file of this user's alone that is gone at once.
+- A mistake is a TlsError that names the setting and its file, and nothing that stands in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from kafka_ds.security import ciphers
+from kafka_ds.security.secret import Secret
+
+PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
+NONE, REQUESTED, REQUIRED = "none", "requested", "required"
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH = {
+    NONE: ssl.CERT_NONE,
+    REQUESTED: ssl.CERT_OPTIONAL,
+    REQUIRED: ssl.CERT_REQUIRED,
+}
+_MAGIC_OF_JKS = b"\xfe\xed\xfe\xed"
+
+
+class TlsError(ValueError):
+    """A setting that cannot be followed; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The `ssl.*` settings, by Kafka's names and with Kafka's defaults."""
+
+    ssl_keystore_type: str = JKS
+    ssl_keystore_location: str | None = None
+    ssl_keystore_password: Secret | None = None
+    ssl_keystore_key: Secret | None = None
+    ssl_keystore_certificate_chain: Secret | None = None
+    ssl_key_password: Secret | None = None
+    ssl_truststore_type: str = JKS
+    ssl_truststore_location: str | None = None
+    ssl_truststore_password: Secret | None = None
+    ssl_truststore_certificates: Secret | None = None
+    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_cipher_suites: tuple[str, ...] = ()
+    ssl_endpoint_identification_algorithm: str = "https"
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The settings' names."""
+        return tuple(each.name.replace("_", ".") for each in fields(cls))
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> TlsSettings:
+        """Those that are given, by name; others have their default."""
+        given = {
+            name.replace(".", "_"): values[name]
+            for name in cls.names()
+            if values.get(name) is not None
+        }
+        return cls(**given)  # type: ignore[arg-type]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are read."""
+        both = (self.ssl_keystore_location, self.ssl_truststore_location)
+        return tuple(each for each in both if each)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key of one's own."""
+        return bool(self.ssl_keystore_location or self.ssl_keystore_key)
+
+
+def server_context(settings: TlsSettings, client_auth: str) -> ssl.SSLContext:
+    """What a listener needs; `client_auth` is none, requested or required.
+
+    Raises:
+        TlsError: there is no key, or a setting cannot be followed.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if not settings.has_key:
+        raise TlsError(
+            "ssl.keystore.location is not given, nor ssl.keystore.key: a listener with TLS needs a key"
+        )
+    _choose_protocols(context, settings)
+    _load_key(context, settings)
+    context.verify_mode = _CLIENT_AUTH[client_auth]
+    if client_auth != NONE:
+        _load_trust(context, settings)
+    # No tickets: a session that is resumed would show the certificate of a client that has been taken out of trust.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0
+    return context
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """What a client needs; the server's name is checked unless ssl.endpoint.identification.algorithm is empty.
+
+    Raises:
+        TlsError: a setting cannot be followed.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    algorithm = settings.ssl_endpoint_identification_algorithm.lower()
+    if algorithm not in ("https", ""):
+        raise TlsError(
+            f"ssl.endpoint.identification.algorithm={algorithm} is neither https nor empty"
+        )
+    context.check_hostname = bool(algorithm)
+    _choose_protocols(context, settings)
+    if settings.has_key:
+        _load_key(context, settings)
+    _load_trust(context, settings)
+    return context
+
+
+def _choose_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    wanted = settings.ssl_enabled_protocols
+    unknown = [name for name in wanted if name not in _VERSIONS]
+    if unknown or not wanted:
+        raise TlsError(f"ssl.enabled.protocols={','.join(wanted)} is not of {', '.join(_VERSIONS)}")
+    versions = [_VERSIONS[name] for name in wanted]
+    suites = settings.ssl_cipher_suites
+    if suites:
+        newest, older = ciphers.split(suites)
+        if newest and set(newest) != ciphers.SUITES_OF_TLS_1_3 and "TLSv1.3" in wanted:
+            raise TlsError(
+                "ssl.cipher.suites: of TLS 1.3's suites only all or none can be on, "
+                f"{', '.join(sorted(ciphers.SUITES_OF_TLS_1_3))}"
+            )
+        has = {"TLSv1.3": bool(newest), "TLSv1.2": bool(older)}
+        versions = [_VERSIONS[name] for name in wanted if has[name]]
+        if not versions:
+            raise TlsError("ssl.cipher.suites has no suite of a protocol in ssl.enabled.protocols")
+        _set_ciphers(context, older)
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
+    if not names:
+        return
+    try:
+        context.set_ciphers(":".join(names))
+    except ssl.SSLError:
+        raise TlsError(f"ssl.cipher.suites: none of {', '.join(names)} is known here") from None
+
+
+def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    password = settings.ssl_key_password
+    location = settings.ssl_keystore_location
+    if settings.ssl_keystore_key is not None:
+        _check_inline("ssl.keystore", settings.ssl_keystore_type, location)
+        chain = settings.ssl_keystore_certificate_chain
+        if chain is None:
+            raise TlsError("ssl.keystore.certificate.chain is not given, but ssl.keystore.key is")
+        pem = f"{settings.ssl_keystore_key.reveal()}\n{chain.reveal()}\n".encode()
+        with _as_file(pem) as path:
+            _load_chain(context, path, password, "ssl.keystore.key")
+        return
+    assert location is not None
+    where = f"ssl.keystore.location={location}"
+    kind = _kind_of("ssl.keystore", settings.ssl_keystore_type, location)
+    if kind == PEM:
+        _load_chain(context, location, password, where)
+        return
+    with _as_file(_key_of_pkcs12(location, settings.ssl_keystore_password, where)) as path:
+        _load_chain(context, path, None, where)
+
+
+def _load_chain(context: ssl.SSLContext, path: str, password: Secret | None, where: str) -> None:
+    # Without a password of its own OpenSSL would ask for one at the terminal.
+    text = "" if password is None else password.reveal()
+    try:
+        context.load_cert_chain(path, password=text)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        hint = " or ssl.key.password is not the one" if isinstance(error, ssl.SSLError) else ""
+        raise TlsError(
+            f"{where}: no private key with its certificates can be read there{hint}"
+        ) from None
+
+
+def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    location = settings.ssl_truststore_location
+    if settings.ssl_truststore_certificates is not None:
+        _check_inline("ssl.truststore", settings.ssl_truststore_type, location)
+        trusted = settings.ssl_truststore_certificates.reveal()
+        where = "ssl.truststore.certificates"
+    elif location is None:
+        context.load_default_certs()
+        return
+    else:
+        where = f"ssl.truststore.location={location}"
+        if _kind_of("ssl.truststore", settings.ssl_truststore_type, location) == PEM:
+            trusted = _read(location, "ssl.truststore.location").decode("ascii", "replace")
+        else:
+            trusted = _trust_of_pkcs12(location, settings.ssl_truststore_password, where)
+    try:
+        context.load_verify_locations(cadata=trusted)
+    except (ssl.SSLError, ValueError):
+        raise TlsError(f"{where}: no certificates can be read there") from None
+
+
+def _check_inline(prefix: str, kind: str, location: str | None) -> None:
+    if kind.upper() != PEM:
+        raise TlsError(f"{prefix}.type={kind}: what stands in the setting itself is PEM")
+    if location is not None:
+        raise TlsError(f"{prefix}.location is given, and so is what should be in that file")
+
+
+def _kind_of(prefix: str, kind: str, location: str) -> str:
+    """PEM or PKCS12."""
+    wanted = kind.upper()
+    if wanted == JKS:
+        start = _read(location, f"{prefix}.location")[:4]
+        if start[:1] == b"0":
+            return PKCS12
+        if start != _MAGIC_OF_JKS:
+            raise TlsError(
+                f"{prefix}.location={location} is no key store of Java's; {prefix}.type is PEM if it is of PEM"
+            )
+    if wanted not in (PEM, PKCS12):
+        raise TlsError(
+            f"{prefix}.type={kind}: {location} has to be PEM or PKCS12; convert it with keytool -importkeystore "
+            f"-srckeystore {location} -destkeystore <file>.p12 -deststoretype PKCS12"
+        )
+    return wanted
+
+
+def _read(location: str, setting: str) -> bytes:
+    try:
+        with open(location, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TlsError(
+            f"{setting}={location}: {(error.strerror or 'cannot be read').lower()}"
+        ) from None
+
+
+def _key_of_pkcs12(location: str, password: Secret | None, where: str) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        key, certificate, more = pkcs12.load_key_and_certificates(
+            _read(location, "ssl.keystore.location"), _password_bytes(password)
+        )
+    except ValueError:
+        raise TlsError(f"{where} is no PKCS12, or ssl.keystore.password is not the one") from None
+    if key is None or certificate is None:
+        raise TlsError(f"{where} holds no private key with a certificate")
+    pem = serialization.Encoding.PEM
+    parts = [
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    ]
+    parts += [each.public_bytes(pem) for each in (certificate, *more)]
+    return b"".join(parts)
+
+
+def _trust_of_pkcs12(location: str, password: Secret | None, where: str) -> str:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        found = pkcs12.load_pkcs12(
+            _read(location, "ssl.truststore.location"), _password_bytes(password)
+        )
+    except ValueError:
+        raise TlsError(f"{where} is no PKCS12, or ssl.truststore.password is not the one") from None
+    certificates = [each.certificate for each in found.additional_certs]
+    if not certificates:
+        raise TlsError(f"{where} holds no certificates that are trusted")
+    pem = serialization.Encoding.PEM
+    return b"".join(each.public_bytes(pem) for each in certificates).decode()
+
+
+def _password_bytes(password: Secret | None) -> bytes | None:
+    return None if password is None else password.reveal().encode()
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A path under which OpenSSL can read this, for as long as the block lasts."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        number = os.memfd_create("key")
+        try:
+            os.write(number, content)
+            os.lseek(number, 0, os.SEEK_SET)
+            yield f"/proc/self/fd/{number}"
+        finally:
+            os.close(number)
+        return
+    with tempfile.NamedTemporaryFile() as file:  # its mode is 0600
+        file.write(content)
+        file.flush()
+        yield file.name
