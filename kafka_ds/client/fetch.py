@@ -192,6 +192,7 @@ class _RangeReader:
         records = answer.records if answer.records is not None else memoryview(b"")
         headers = [header for _, header in iterate_headers(records)]
         if headers:
+            self._check_epochs(headers)
             self._position = max(self._position, headers[-1].next_offset)
         if self._position < self._wanted.end:
             self._send()
@@ -200,6 +201,21 @@ class _RangeReader:
         aborted = answer.aborted_transactions or ()
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
         return Chunk(records=records, aborted=aborted_ranges(headers, listed))
+
+    def _check_epochs(self, headers: Sequence[BatchHeader]) -> None:
+        """No record below the end of the range can be of a later epoch than that under which the end was told.
+
+        This also tells of leaders that do not know their history, as one that lost its disk.
+        """
+        pinned = self._wanted.leader_epoch
+        for header in headers:
+            if header.leader_epoch > pinned != UNKNOWN_EPOCH and (
+                header.base_offset < self._wanted.end
+            ):
+                raise PlanDiverged(
+                    f"{self._wanted} was planned under leader epoch {pinned}, and holds records of leader epoch "
+                    f"{header.leader_epoch} by now: run the query again"
+                )
 
     def _gone(self) -> OffsetsGone:
         key = (self._wanted.topic, self._wanted.partition)

@@ -70,7 +70,8 @@ class KafkaDataSource(DataSource):
 
         What to read: ``columns`` (those of Spark's Kafka source), ``includeHeaders`` (false), ``where`` (all rows),
         ``tiers`` (both; or remote, local), ``lake`` (the brokers' ``lake.uri``), ``isolation`` (read_committed; or
-        read_uncommitted), ``asOfVersion`` or ``asOfTimestamp`` (in batches: the table alone, as it was).
+        read_uncommitted), ``asOfVersion`` or ``asOfTimestamp`` (in batches: the table alone, as it was),
+        ``asOfLeaderEpoch`` (in batches: the log as that leader left it). ``pinnedTo`` is `kafka_ds.scan`'s own.
 
         How much at once, in offsets: ``minPartitions``, ``maxRecordsPerPartition``, and in streams
         ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m).

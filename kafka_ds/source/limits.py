@@ -52,7 +52,18 @@ class AtTimestamps:
     timestamps_ms: Mapping[TopicPartition, int] = field(hash=False)
 
 
-Limit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtLeaderEpoch:
+    """Where the records of a leader epoch end: one epoch for every partition, or one for each."""
+
+    option: str
+    epoch: int = -1
+    epochs: Mapping[TopicPartition, int] | None = field(default=None, hash=False)
+
+
+Limit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps | AtLeaderEpoch
+AS_OF_LEADER_EPOCH: Final = "asOfLeaderEpoch"
+_ENDS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
 def parse_limit(
@@ -63,6 +74,8 @@ def parse_limit(
     Raises:
         OptionError: a value that is none of the forms of its option.
     """
+    if side == "ending" and AS_OF_LEADER_EPOCH.lower() in options:
+        return _leader_epoch(options)
     if f"{side}timestamp" in options:
         option, text = f"{side}Timestamp", options[f"{side}timestamp"]
         try:
@@ -92,6 +105,25 @@ def parse_limit(
     if below:
         raise OptionError(f"option '{option}' holds an offset below {EARLIEST}: {names(below)}")
     return AtOffsets(option=option, offsets=found)
+
+
+def _leader_epoch(options: Mapping[str, str]) -> AtLeaderEpoch:
+    option = AS_OF_LEADER_EPOCH
+    for other in _ENDS:
+        if other.lower() in options:
+            raise OptionError(f"options '{option}' and '{other}' exclude each other: both are ends")
+    text = options[option.lower()].strip()
+    if text.isdecimal() and len(text) <= len(str(2**31)):
+        return AtLeaderEpoch(option=option, epoch=int(text))
+    if not text.startswith("{"):
+        raise OptionError(
+            f'option \'{option}\' is {text!r}; it is a leader epoch, or JSON such as {{"topic":{{"0":5}}}}'
+        )
+    found = parse_partition_numbers(option, text)
+    negative = {tp: n for tp, n in found.items() if n < 0}
+    if negative:
+        raise OptionError(f"option '{option}' holds an epoch below 0: {names(negative)}")
+    return AtLeaderEpoch(option=option, epochs=found)
 
 
 def parse_partition_numbers(option: str, text: str) -> dict[TopicPartition, int]:

@@ -23,6 +23,7 @@ from kafka_ds.client.settings import (
     parse_settings,
 )
 from kafka_ds.source.limits import (
+    AS_OF_LEADER_EPOCH,
     EARLIEST,
     LATEST,
     AtTimestamp,
@@ -34,6 +35,7 @@ from kafka_ds.source.limits import (
     parse_limit,
 )
 from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.progress import BadOffset, StreamOffset
 from kafka_ds.source.pushdown import microseconds
 from kafka_ds.source.schema import ColumnError, parse_columns
 from kafka_ds.source.where import WhereError, parse_where
@@ -67,6 +69,8 @@ OPTIONS: Final = {
     "tiers": "remote (the table alone), local (the brokers' logs alone) or both",
     "asOfVersion": "a version of the topic's table: what it held then, without the brokers' logs; batch only",
     "asOfTimestamp": "the same by time, in milliseconds or as '2013-01-01T00:00:00Z': the newest version of then",
+    "asOfLeaderEpoch": 'a leader epoch, or JSON {"topic":{"0":5}}: the log as that leader left it; batch only',
+    "pinnedTo": "what `kafka_ds.scan()` tells its hot part: topic ids and leader epochs that must still hold",
     "columns": "the columns to read, separated by commas; leader_epoch is one",
     "where": "a predicate on partition, offset, timestamp, leader_epoch and topic, pushed down in streams too",
     "isolation": "read_committed or read_uncommitted",
@@ -128,6 +132,7 @@ class Options:
     lake: str | None = None
     tiers: Tiers = "both"
     as_of: AsOf | None = None
+    pinned_to: StreamOffset | None = None
     columns: tuple[str, ...] | None = None
     where: Predicate = field(default_factory=Predicate)
     # Options that were given but say nothing in this kind of query; a reader warns of them.
@@ -169,6 +174,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
             options, "tiers", ("remote", "local", "both"), "remote" if _as_of(options) else "both"
         ),
         as_of=_as_of(options),
+        pinned_to=_pinned_to(options),
         columns=_columns(options),
         where=_where(options),
         ignored=tuple(n for n in _STREAM_ONLY if stream is False and n.lower() in options),
@@ -217,7 +223,7 @@ def _refuse_in_streams(options: Mapping[str, str]) -> None:
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in options:
             raise OptionError(f"option '{name}' is not valid in a stream: it has no end")
-    for name in ("asOfVersion", "asOfTimestamp"):
+    for name in ("asOfVersion", "asOfTimestamp", AS_OF_LEADER_EPOCH, "pinnedTo"):
         if name.lower() in options:
             raise OptionError(
                 f"option '{name}' is not valid in a stream: it reads on, and not back"
@@ -320,6 +326,15 @@ def _as_of(options: Mapping[str, str]) -> AsOf | None:
             "such as 2013-01-01T00:00:00Z"
         )
     return AsOf(option="asOfTimestamp", timestamp_ms=microseconds(moment) // 1_000)
+
+
+def _pinned_to(options: Mapping[str, str]) -> StreamOffset | None:
+    if "pinnedto" not in options:
+        return None
+    try:
+        return StreamOffset.parse(json.loads(options["pinnedto"]))
+    except (BadOffset, ValueError) as problem:
+        raise OptionError(f"option 'pinnedTo' is not of kafka_ds.scan(): {problem}") from None
 
 
 def _one_of(

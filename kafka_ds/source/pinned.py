@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
-from kafka_ds.source.limits import AtOffsets, Everywhere, Limit, OptionError, TopicPartition, names
+from kafka_ds.source.epochs import held_to
+from kafka_ds.source.limits import (
+    AtLeaderEpoch,
+    AtOffsets,
+    Everywhere,
+    Limit,
+    OptionError,
+    TopicPartition,
+    names,
+)
 from kafka_ds.source.options import Options
 from kafka_ds.source.planning import PartitionView
 from kafka_ds.source.predicate import Predicate
@@ -61,14 +70,16 @@ def _pin(
     try:
         topics = survey.topics()
         survey.open_tables(topics)
-        bounds = survey.bounds(topics, survey.partitions(topics))
+        bounds = _held(survey, survey.bounds(topics, survey.partitions(topics)))
         starts = survey.resolve(options.starting, bounds, starting=True)
         ends = survey.resolve(options.ending, bounds, starting=False)
         if stands_in:
             _refuse_beyond(options.starting, starts, bounds)
             _refuse_beyond(options.ending, ends, bounds)
         behind = {tp for tp, start in starts.items() if start > ends[tp]}
-        if behind and (options.tiers == "both" or stands_in):
+        # An epoch that ended before the log begins has left nothing; that is no contradiction.
+        asked_wrongly = options.tiers == "both" or stands_in
+        if behind and asked_wrongly and not isinstance(options.ending, AtLeaderEpoch):
             raise OptionError(
                 f"option '{options.starting.option}' lies behind the end in {names(behind)}"
             )
@@ -80,6 +91,19 @@ def _pin(
         )
     finally:
         survey.close()
+
+
+def _held(survey: Survey, bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+    """What a scan was pinned to, if that is so: other rows at the same offsets are not its own."""
+    options = survey.options
+    if options.pinned_to is None:
+        return bounds
+    held = held_to(survey, bounds, options.pinned_to)
+    for problem in held.problems.values():
+        if options.fail_on_data_loss:
+            raise problem
+        LOGGER.warning("kafka_ds: %s; its rows are left out", problem)
+    return held.bounds
 
 
 def _refuse_beyond(
@@ -100,7 +124,7 @@ def _can_do_without(options: Options) -> bool:
         options.lake is not None
         and options.tiers == "both"
         and options.client.read_committed
-        and all(isinstance(limit, Everywhere | AtOffsets) for limit in limits)
+        and all(isinstance(limit, Everywhere | AtOffsets | AtLeaderEpoch) for limit in limits)
     )
 
 

@@ -78,6 +78,7 @@ class PartitionView:
     lake: LakeView | None = None
     floor: int = 0
     epochs: Intervals = ALL
+    epoch_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,8 @@ class ColdPiece:
 
     version: int
     files: tuple[FileSlice, ...]
+    epoch_max: int | None = None
+    """A row of a later leader epoch is none of the plan's: its log was cut since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +242,12 @@ def _task(share: _Share, offsets: Intervals) -> Task:
     cold = offsets.intersect(share.cold)
     if cold:
         assert share.view.lake is not None
-        pieces.append(ColdPiece(version=share.view.lake.version, files=_slices(share.files, cold)))
+        piece = ColdPiece(
+            version=share.view.lake.version,
+            files=_slices(share.files, cold),
+            epoch_max=share.view.epoch_max,
+        )
+        pieces.append(piece)
     pieces += [
         HotPiece(start=start, end=end, leader_epoch=share.view.leader_epoch)
         for start, end in offsets.intersect(share.hot)

@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import OffsetsGone
+from kafka_ds.client.errors import OffsetsGone, PlanDiverged
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.source.intervals import Intervals
+from kafka_ds.source.intervals import HIGHEST, Intervals
 from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.pushdown import microseconds
@@ -111,8 +111,28 @@ def _read_piece(
     task: Task, piece: ColdPiece | HotPiece, config: ReadConfig, wanted: frozenset[str]
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, ColdPiece):
-        return _read_cold(piece, wanted, config.predicate.timestamp)
+        if piece.epoch_max is None:
+            return _read_cold(piece, wanted, config.predicate.timestamp)
+        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate.timestamp)
+        return _of_the_plan(task, piece.epoch_max, rows)
     return _read_hot(task, piece, config, wanted)
+
+
+def _of_the_plan(
+    task: Task, epoch_max: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows that were copied to the table since the plan was made: a cut log brings others at the same offsets."""
+    from kafka_ds.source.masks import within
+
+    for batch in batches:
+        later = Intervals.of((epoch_max + 1, HIGHEST))
+        column = batch.column("leader_epoch")
+        if within(column, later.complement()) is not None:
+            raise PlanDiverged(
+                f"{task.topic}-{task.partition} was planned under leader epoch {epoch_max}, and holds records of "
+                "a later one by now: make the plan anew"
+            )
+        yield batch
 
 
 # -- rows ---------------------------------------------------------------------------------------

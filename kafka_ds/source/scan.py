@@ -2,7 +2,8 @@
 
 Rules of this file: the frame is pinned when it is made: a version of each table, an end offset of each partition; what
 tiering, OPTIMIZE and retention do later changes nothing of it. The hot part goes through the source with both tiers,
-between pinned offsets: what has been copied since is then read from the table. Rows and types are the source's.
+between pinned offsets, of the same topic and of no later leader epoch: what has been copied since is read from the
+table, and what is another's by now is an error. Rows and types are the source's.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from kafka_ds.source.limits import OptionError, TopicPartition
 from kafka_ds.source.options import Options, parse_options
 from kafka_ds.source.pinned import pin
 from kafka_ds.source.planning import PartitionView
+from kafka_ds.source.progress import StreamOffset
 from kafka_ds.source.scanning import (
     UNDATED,
     TableVersion,
     as_offsets,
     as_option,
+    as_pinned,
     column,
     conditions,
     hot_reads,
@@ -46,6 +49,7 @@ _PINNED: Final = (
     "startingtimestamp",
     "endingtimestamp",
     "startingoffsetsbytimestampstrategy",
+    "asofleaderepoch",
 )
 
 
@@ -94,7 +98,9 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
         for name, table in sorted(pinned.tables.items())
         for frame in _cold(spark, parsed, name, [v for v in pinned.views if v.topic == name], table)
     ]
-    frames += [_hot(spark, given, ranges) for ranges in hot_reads(pinned.views, parsed.where)]
+    for ranges in hot_reads(pinned.views, parsed.where):
+        held = as_pinned([v for v in pinned.views if (v.topic, v.partition) in ranges], ranges)
+        frames.append(_hot(spark, given, ranges, held))
     if not frames:
         return spark.createDataFrame([], _schema(parsed))
     return reduce(lambda left, right: left.unionAll(right), frames)
@@ -168,7 +174,10 @@ def _parsed_headers() -> Any:
 
 
 def _hot(
-    spark: SparkSession, given: Mapping[str, str], ranges: Mapping[TopicPartition, tuple[int, int]]
+    spark: SparkSession,
+    given: Mapping[str, str],
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    held: StreamOffset,
 ) -> DataFrame:
     assigned: dict[str, list[int]] = {}
     for topic, partition in sorted(ranges):
@@ -180,5 +189,6 @@ def _hot(
         "assign": json.dumps(assigned),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
+        "pinnedTo": json.dumps(held.document()),
     }
     return spark.read.format("kafka_ds").options(**options).load()

@@ -17,6 +17,7 @@ from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.limits import TopicPartition
 from kafka_ds.source.planning import PartitionView
 from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.progress import Position, StreamOffset
 from kafka_ds.source.schema import MILLISECONDS_MAX
 
 # A time of rows whose own is no date, as `schema.timestamps` has it.
@@ -81,6 +82,21 @@ def as_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int
     for (topic, partition), offset in sorted(offsets.items()):
         found[topic][str(partition)] = offset
     return dict(found)
+
+
+def as_pinned(
+    views: Sequence[PartitionView], ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> StreamOffset:
+    """What must still hold when these ranges are read: the topic, and who led when their ends were told."""
+    return StreamOffset(
+        topic_ids={view.topic: view.topic_id for view in views},
+        positions={
+            (view.topic, view.partition): Position(
+                offset=ranges[view.topic, view.partition][1], epoch=view.leader_epoch
+            )
+            for view in views
+        },
+    )
 
 
 def as_option(name: str, value: object) -> str:

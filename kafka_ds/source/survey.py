@@ -15,10 +15,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from kafka_ds.client.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster, Topic
+from kafka_ds.client.cluster import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    Cluster,
+    OffsetAnswer,
+    Topic,
+)
 from kafka_ds.client.errors import ClientError, UnsupportedByBroker
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
+from kafka_ds.source.epochs import UNKNOWN_EPOCH, ends_as_of, offsets_of_epochs
+from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.limits import (
+    AtLeaderEpoch,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
@@ -37,7 +46,6 @@ from kafka_ds.wire.errors import KafkaError
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
-UNKNOWN_EPOCH = -1
 Value = TypeVar("Value")
 
 
@@ -84,7 +92,7 @@ class Survey:
         """The topics subscribed to, as the brokers (or, without them, the tables) know them.
 
         Raises:
-            OptionError: a topic or partition that was named and does not exist.
+            OptionError: a topic that was named and does not exist, unless ``failOnDataLoss`` is false.
         """
         subscription = self.options.subscription
         wanted: set[str] | None = set(subscription.topics) | {t for t, _ in subscription.assigned}
@@ -102,8 +110,14 @@ class Survey:
         missing = sorted((wanted or set()) - set(found))
         if missing:
             option = "assign" if subscription.assigned else "subscribe"
-            raise OptionError(f"option '{option}' names topics that do not exist: {missing}")
+            self._missing(f"option '{option}' names topics that do not exist: {missing}")
         return found
+
+    def _missing(self, problem: str) -> None:
+        """What was named is not there, or not any more: with ``failOnDataLoss`` = false its rows are lost ones."""
+        if self.options.fail_on_data_loss:
+            raise OptionError(problem)
+        LOGGER.warning("kafka_ds: %s; they are left out", problem)
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """The topic partitions subscribed to, sorted."""
@@ -111,11 +125,10 @@ class Survey:
         assigned = self.options.subscription.assigned
         if not assigned:
             return sorted(there)
-        if assigned - there:
-            raise OptionError(
-                f"option 'assign' names partitions that do not exist: {names(set(assigned - there))}"
-            )
-        return sorted(assigned)
+        missing = {(name, index) for name, index in assigned - there if name in topics}
+        if missing:
+            self._missing(f"option 'assign' names partitions that do not exist: {names(missing)}")
+        return sorted(assigned & there)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -127,14 +140,14 @@ class Survey:
             return self._bounds_of_tables(topics, partitions)
         committed = self.options.client.read_committed
         first = EARLIEST_LOCAL if self.options.tiers == "local" else EARLIEST
-        ends = self.ask(dict.fromkeys(partitions, LATEST), committed=committed)
+        ends = self.answers(dict.fromkeys(partitions, LATEST), committed=committed)
         starts = self.ask(dict.fromkeys(partitions, first), committed=False)
         return {
             (name, index): Bounds(
                 topic_id=topics[name].topic_id,
                 start=starts[name, index],
-                end=max(ends[name, index], starts[name, index]),
-                leader_epoch=topics[name].partitions[index].epoch,
+                end=max(ends[name, index].offset, starts[name, index]),
+                leader_epoch=_epoch_of_end(ends[name, index], topics[name].partitions[index].epoch),
             )
             for name, index in partitions
         }
@@ -178,10 +191,16 @@ class Survey:
         self, questions: Mapping[TopicPartition, int], *, committed: bool
     ) -> dict[TopicPartition, int]:
         """Offsets for timestamps (and -1, -2, -4), tried as often as ``fetchOffset.numRetries`` says."""
+        answers = self.answers(questions, committed=committed)
+        return {partition: answer.offset for partition, answer in answers.items()}
+
+    def answers(
+        self, questions: Mapping[TopicPartition, int], *, committed: bool
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """The same, with the leader epochs of what was found."""
         if not questions:
             return {}
-        answers = self._retried(lambda: self.cluster.offsets(questions, read_committed=committed))
-        return {partition: answer.offset for partition, answer in answers.items()}
+        return self._retried(lambda: self.cluster.offsets(questions, read_committed=committed))
 
     def _retried(self, ask: Callable[[], Value]) -> Value:
         for attempt in range(self.options.fetch_offset_retries + 1):
@@ -207,16 +226,36 @@ class Survey:
         """
         if isinstance(limit, AtTimestamp | AtTimestamps):
             return self._resolve_times(limit, bounds, starting=starting)
+        if isinstance(limit, AtLeaderEpoch):
+            lakes = {(name, n): v for name, views in self._lakes.items() for n, v in views.items()}
+            return ends_as_of(self, limit, bounds, lakes)
         if isinstance(limit, Everywhere):
             wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
         else:
-            _same_partitions(limit, limit.offsets, bounds)
-            wanted = limit.offsets
+            wanted = self._named(limit, limit.offsets, bounds)
         special = {LATEST: "end", EARLIEST: "start"}
         return {
             tp: getattr(bounds[tp], special[offset]) if offset in special else offset
             for tp, offset in wanted.items()
         }
+
+    def _named(
+        self,
+        limit: AtOffsets | AtTimestamps,
+        given: Mapping[TopicPartition, int],
+        bounds: Mapping[TopicPartition, Bounds],
+    ) -> dict[TopicPartition, int]:
+        """What a limit says of each partition; of those that are lost it may say something, too."""
+        if not self.options.fail_on_data_loss:
+            topics = {name for name, _ in bounds}
+            pinned = self.options.pinned_to is not None
+            given = {
+                tp: number
+                for tp, number in given.items()
+                if tp in bounds or (tp[0] in topics and not pinned)
+            }
+        _same_partitions(limit, given, bounds)
+        return dict(given)
 
     def _resolve_times(
         self,
@@ -226,8 +265,7 @@ class Survey:
         starting: bool,
     ) -> dict[TopicPartition, int]:
         if isinstance(limit, AtTimestamps):
-            _same_partitions(limit, limit.timestamps_ms, bounds)
-            times = dict(limit.timestamps_ms)
+            times = self._named(limit, limit.timestamps_ms, bounds)
         else:
             times = dict.fromkeys(bounds, limit.timestamp_ms)
         found = self.ask(times, committed=self.options.client.read_committed)
@@ -285,6 +323,7 @@ class Survey:
             log_end=bounds.end if brokers else 0,
             leader_epoch=bounds.leader_epoch,
             lake=lake,
+            epoch_max=bounds.leader_epoch if self.options.pinned_to is not None else None,
         )
 
     def _narrowed(self, views: list[PartitionView], predicate: Predicate) -> list[PartitionView]:
@@ -300,7 +339,7 @@ class Survey:
             if predicate.timestamp.start > LOWEST and first_ms >= 0:
                 answers = self.ask(dict.fromkeys(keys, first_ms), committed=False)
                 floors = {tp: HIGHEST if at < 0 else at for tp, at in answers.items()}
-        epochs = self._epochs(hot, predicate.leader_epoch)
+        epochs = offsets_of_epochs(self, hot, predicate.leader_epoch)
         return [
             replace(
                 view,
@@ -309,51 +348,6 @@ class Survey:
             )
             for view in views
         ]
-
-    def _epochs(
-        self, views: list[PartitionView], wanted: Intervals | None
-    ) -> dict[TopicPartition, Intervals]:
-        """The offsets that were written under the epochs asked for, where the leader knows them."""
-        if wanted is None:
-            return {}
-        known = self._with_history([v for v in views if v.leader_epoch != UNKNOWN_EPOCH])
-        found = {(view.topic, view.partition): NONE for view in known}
-        for low, high in wanted:
-            started = self._ends_of(known, low - 1, unknown=0)
-            ended = self._ends_of(known, high - 1, unknown=HIGHEST)
-            for tp, spans in found.items():
-                found[tp] = spans.union(Intervals.of((started[tp], ended[tp])))
-        return found
-
-    def _with_history(self, views: list[PartitionView]) -> list[PartitionView]:
-        """Those whose leader knows the epochs of its whole log.
-
-        A leader that lost its disk knows its own epoch alone, and would say of all those before that they have no
-        offsets, while it still serves their rows out of the lake.
-        """
-        asked = {(view.topic, view.partition): EARLIEST for view in views}
-        if not asked:
-            return []
-        first = self._retried(lambda: self.cluster.offsets(asked, read_committed=False))
-        return [v for v in views if first[v.topic, v.partition].leader_epoch != UNKNOWN_EPOCH]
-
-    def _ends_of(
-        self, views: list[PartitionView], epoch: int, *, unknown: int
-    ) -> dict[TopicPartition, int]:
-        """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later.
-
-        A leader under which nothing was written yet says of epochs above the last written one that it does not know.
-        """
-        ends = {
-            (view.topic, view.partition): HIGHEST if epoch >= view.leader_epoch else 0
-            for view in views
-        }
-        asked = {
-            (view.topic, view.partition): epoch for view in views if 0 <= epoch < view.leader_epoch
-        }
-        for tp, end in self.cluster.epoch_ends(asked).items() if asked else ():
-            ends[tp] = end.end_offset if end.end_offset >= 0 else unknown
-        return ends
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -390,6 +384,11 @@ class Survey:
                 f"option {meant}, but no lake is known; name its folder with option 'lake'"
             )
         return tables
+
+
+def _epoch_of_end(answer: OffsetAnswer, known: int) -> int:
+    """The epoch under which an end was told: the metadata may be of before the leader that told it."""
+    return answer.leader_epoch if answer.leader_epoch >= 0 else known
 
 
 def _same_partitions(

@@ -226,6 +226,23 @@ def test_the_next_fetch_is_under_way_while_a_chunk_is_handed_out() -> None:
         assert len(list(chunks)) == 1
 
 
+def test_a_record_of_a_later_epoch_is_none_of_the_plan() -> None:
+    """Of a leader that lost its history: the log was cut and written again below the end of the range."""
+    for planned, end, diverged in ((0, 10, False), (-1, 10, False), (0, 4, False), (0, 5, True)):
+        records = batch(0, 4) + build_batch(
+            [Record(4 + n, 1000 + n, None, b"v") for n in range(6)], base_offset=4, leader_epoch=1
+        )
+        if planned == 0 and end == 10:
+            records = batch(0, 10)
+        with scripted(in_turn(fetched(records))) as broker, Cluster(settings(broker)) as cluster:
+            wanted = span(leader_epoch=planned, end=end)
+            if diverged:
+                with pytest.raises(PlanDiverged, match="under leader epoch 0.*of leader epoch 1"):
+                    fetch(cluster, wanted)
+            else:
+                assert fetch(cluster, wanted)
+
+
 def test_a_leader_that_is_lost_is_found_again() -> None:
     answers = [
         fetched(batch(0, 4)),

@@ -1,0 +1,195 @@
+"""Shell: where leader epochs begin and end: what leaders know of them (KIP-320), and where they do not, the tables.
+
+Rules of this file: within one history epochs rise with offsets, so an epoch ends where the first record of a later one
+lies. A leader that lost its disk knows its own epoch alone, while it still serves older rows out of the lake: of
+epochs before its own the table's rows are asked. What nobody can tell is an error, and no guess.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kafka_ds.client.cluster import EARLIEST, Cluster, OffsetAnswer
+from kafka_ds.client.errors import PlanDiverged, TopicGone
+from kafka_ds.source.intervals import HIGHEST, NONE, Intervals
+from kafka_ds.source.limits import AtLeaderEpoch, OptionError, TopicPartition, names
+from kafka_ds.source.planning import LakeFile, LakeView, PartitionView
+from kafka_ds.wire.types import NO_UUID
+
+if TYPE_CHECKING:
+    from kafka_ds.source.progress import StreamOffset
+    from kafka_ds.source.survey import Bounds
+
+UNKNOWN_EPOCH: Final = -1
+
+
+class Asked(Protocol):
+    """Whom to ask: a `Survey`."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    def answers(
+        self, questions: Mapping[TopicPartition, int], *, committed: bool
+    ) -> dict[TopicPartition, OffsetAnswer]: ...
+
+
+# -- filters on the leader epoch ----------------------------------------------------------------
+
+
+def offsets_of_epochs(
+    asked: Asked, views: Sequence[PartitionView], wanted: Intervals | None
+) -> dict[TopicPartition, Intervals]:
+    """The offsets that were written under the epochs asked for, where the leader knows them."""
+    if wanted is None:
+        return {}
+    epochs = {(v.topic, v.partition): v.leader_epoch for v in views if v.leader_epoch >= 0}
+    known = _with_history(asked, epochs)
+    found = dict.fromkeys(known, NONE)
+    for low, high in wanted:
+        started = _ends_of(asked, known, low - 1, unknown=0)
+        ended = _ends_of(asked, known, high - 1, unknown=HIGHEST)
+        for tp, spans in found.items():
+            found[tp] = spans.union(Intervals.of((started[tp], ended[tp])))
+    return found
+
+
+def _with_history(
+    asked: Asked, leader_epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Those whose leader knows the epochs of its whole log."""
+    first = asked.answers(dict.fromkeys(leader_epochs, EARLIEST), committed=False)
+    return {tp: n for tp, n in leader_epochs.items() if first[tp].leader_epoch != UNKNOWN_EPOCH}
+
+
+def _ends_of(
+    asked: Asked, leader_epochs: Mapping[TopicPartition, int], epoch: int, *, unknown: int
+) -> dict[TopicPartition, int]:
+    """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later.
+
+    A leader under which nothing was written yet says of epochs above the last written one that it does not know.
+    """
+    ends = {tp: HIGHEST if epoch >= current else 0 for tp, current in leader_epochs.items()}
+    questions = {tp: epoch for tp, current in leader_epochs.items() if 0 <= epoch < current}
+    for tp, end in asked.cluster.epoch_ends(questions).items() if questions else ():
+        ends[tp] = end.end_offset if end.end_offset >= 0 else unknown
+    return ends
+
+
+# -- the option asOfLeaderEpoch -----------------------------------------------------------------
+
+
+def ends_as_of(
+    asked: Asked,
+    limit: AtLeaderEpoch,
+    bounds: Mapping[TopicPartition, Bounds],
+    lakes: Mapping[TopicPartition, LakeView],
+) -> dict[TopicPartition, int]:
+    """Where the records of the epochs asked for end, at most where the partitions do.
+
+    Raises:
+        OptionError: other partitions than there are, or an epoch of which neither leader nor table knows the end.
+    """
+    wanted = dict(limit.epochs) if limit.epochs is not None else dict.fromkeys(bounds, limit.epoch)
+    if set(wanted) != set(bounds):
+        raise OptionError(
+            f"option '{limit.option}' must name every partition; named are {names(wanted)}, "
+            f"there are {names(bounds)}"
+        )
+    past = {
+        tp: each.leader_epoch
+        for tp, each in bounds.items()
+        if each.leader_epoch > UNKNOWN_EPOCH and wanted[tp] < each.leader_epoch
+    }
+    found = {tp: each.end for tp, each in bounds.items() if each.leader_epoch >= 0}
+    told = _with_history(asked, past) if past else {}
+    for epoch in {wanted[tp] for tp in told}:
+        same = {tp: current for tp, current in told.items() if wanted[tp] == epoch}
+        ends = _ends_of(asked, same, epoch, unknown=HIGHEST)
+        found |= {tp: min(end, bounds[tp].end) for tp, end in ends.items()}
+    unknown = (set(bounds) - set(found)) | (set(past) - set(told))
+    found |= {tp: _end_in_table(lakes.get(tp), wanted[tp], bounds[tp].end) for tp in unknown}
+    untold = {tp for tp in set(past) - set(told) if found[tp] > bounds[tp].end}
+    if untold:
+        raise OptionError(
+            f"option '{limit.option}': where the epochs end is not known of {names(untold)}, whose leaders lost "
+            "their history, and of which the lake does not hold the end"
+        )
+    return {tp: min(end, bounds[tp].end) for tp, end in found.items()}
+
+
+def _end_in_table(lake: LakeView | None, epoch: int, end: int) -> int:
+    """The first offset in the table that a later epoch wrote; one above ``end`` where there is none."""
+    if lake is None:
+        return end + 1
+    files = sorted(lake.within(Intervals.of((0, HIGHEST))), key=lambda file: file.last_offset)
+    # Epochs rise with offsets, so files by their last offsets are files by their last epochs.
+    at = bisect_left(files, True, key=lambda file: _later(file, epoch) is not None)
+    found = end + 1
+    for file in files[at:]:
+        if file.first_offset < found:
+            later = _later(file, epoch)
+            found = found if later is None else min(found, later)
+    return found
+
+
+def _later(file: LakeFile, epoch: int) -> int | None:
+    """The first offset of the file that a later epoch than this one wrote."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from kafka_ds.lake.parquet import open_at
+
+    with open_at(file.path) as opened:
+        rows = opened.read(columns=["offset", "leader_epoch"], use_threads=False)
+    late = rows.filter(pc.greater(rows["leader_epoch"], pa.scalar(epoch, pa.int32())))
+    least: int | None = pc.min(late["offset"]).as_py()
+    return least
+
+
+# -- what a plan was pinned to ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The bounds under the epochs of a plan, and why partitions do not hold what it was pinned to."""
+
+    bounds: dict[TopicPartition, Bounds]
+    problems: dict[TopicPartition, Exception]
+
+
+def held_to(asked: Asked, bounds: Mapping[TopicPartition, Bounds], pinned: StreamOffset) -> Held:
+    """Hold what there is now against what was pinned: the same topic, the same records below each end.
+
+    The bounds that come back bear the plan's leader epochs: no record of a later one is the plan's, and where a leader
+    does not know its history, tasks tell by their rows.
+    """
+    found: dict[TopicPartition, Bounds] = {}
+    problems: dict[TopicPartition, Exception] = {}
+    for tp, position in pinned.positions.items():
+        each, topic_id = bounds.get(tp), pinned.topic_ids[tp[0]]
+        if each is None:
+            problems[tp] = TopicGone(f"{tp[0]}-{tp[1]} was deleted since it was planned")
+        elif NO_UUID not in (topic_id, each.topic_id) and topic_id != each.topic_id:
+            problems[tp] = TopicGone(
+                f"topic {tp[0]} was deleted and created again since it was planned"
+            )
+        else:
+            found[tp] = replace(each, leader_epoch=position.epoch)
+    later = {
+        tp: pinned.positions[tp].epoch
+        for tp in found
+        if 0 <= pinned.positions[tp].epoch < bounds[tp].leader_epoch
+    }
+    ends = asked.cluster.epoch_ends(later) if later else {}
+    for tp, end in ends.items():
+        if 0 <= end.end_offset < pinned.positions[tp].offset:
+            problems[tp] = PlanDiverged(
+                f"{tp[0]}-{tp[1]} was planned up to {pinned.positions[tp].offset} under leader epoch "
+                f"{later[tp]}, whose records now end at {end.end_offset}: make the plan anew"
+            )
+            found.pop(tp)
+    return Held(bounds=found, problems=problems)
