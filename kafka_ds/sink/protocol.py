@@ -1,0 +1,232 @@
+"""Pure: how a micro-batch of a stream is written exactly once: the steps of its protocol, in their order.
+
+The task attempts of a micro-batch write into a transaction each. The driver, which alone knows the batch's number, then
+decides which of them count, and decides before it commits the first one:
+
+    Lock       fence whoever decided for this prefix before (InitProducerId of a transactional id of the driver's)
+    ReadLast   what was decided last, behind that fence
+    Decide     one record in a transaction of the lock's: the batch and its attempts (the linearisation point)
+    End        commit each of them; committing again what is committed changes nothing
+    Finish     note that nothing of this batch is left to do
+    Fence      abort what is still open under this prefix: attempts that lost, failed or were forgotten
+
+Rules of this file:
+- What is decided is finished, whoever comes next: a replay of the batch aborts its own attempts and finishes the
+  decided ones, however differently its rows were spread over tasks.
+- Only the lock's holder decides. Between its fence and its decision nobody else can have decided: their lock is fenced,
+  and a fenced transaction does not commit. So of two drivers one decides each batch.
+- A decided attempt can be aborted nevertheless: it timed out while there was no driver, or a task that everybody took
+  for dead used its id. Its records lie in the log, aborted; they are written again from there, in one transaction of
+  the lock's with the note that the batch is finished: all of that happens once or not at all.
+- An attempt whose end is refused has ended in some way; which one, the log says (`WasAborted`).
+- Nobody but the fence at the end aborts what is not its own. A driver that is cut off can so abort attempts of its
+  successor, which costs a rewrite or a retry, and no row.
+- The machine knows no sockets and no clock. A step may fail or never come back, and the steps may be left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = [
+    "NO_ATTEMPTS", "Abort", "Attempt", "Decide", "Decision", "Effect", "End", "Fence", "Finish", "Last", "ListOpen",
+    "Lock", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps", "WasAborted", "abort", "commit", "recover",
+]  # fmt: skip
+
+
+class OtherQuery(RuntimeError):
+    """The prefix is in use by another query (or by this one with a new checkpoint)."""
+
+
+class SetBack(RuntimeError):
+    """A batch before the last one decided: the checkpoint was set back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where an attempt's records lie in a partition: others' may lie between them."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A task attempt's open transaction, and what it wrote: all that is needed to end it, or to write it again."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Which attempts are this batch."""
+
+    query: str
+    batch: int
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """What was decided last. ``settled`` is false while a decision may be on its way that cannot be read yet."""
+
+    decision: Decision | None
+    finished: bool
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Fence whoever holds the lock; answers when nothing of theirs is open any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLast:
+    """Answer: `Last`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Durable when it answers. Refused (an exception) when the lock was lost."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Commit. Answer: whether it is committed; False where the coordinator refuses."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Abort, if it is still open and its own; nothing else happens."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class WasAborted:
+    """Answer: whether the log says that it was aborted."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write the records of these attempts again and note the batch as finished, in one transaction of the lock's."""
+
+    decision: Decision
+    lost: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Note that nothing of this decision is left to do. It is true for good, so no lock is needed."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ListOpen:
+    """Answer: the transactional ids of attempts under this prefix whose transaction is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Abort what is open under this id, whoever it is."""
+
+    transactional_id: str
+
+
+Effect = (
+    Lock | ReadLast | Decide | End | Abort | WasAborted | Rewrite | Finish | ListOpen | Fence
+)  # fmt: skip
+Steps = Generator[Effect, Any, None]
+NO_ATTEMPTS: Final[tuple[Attempt, ...]] = ()
+
+
+def recover() -> Steps:
+    """Before a batch's tasks begin: finish what was decided, since they will use its transactional ids again."""
+    last: Last = yield ReadLast()
+    if last.settled and (last.decision is None or last.finished):
+        return
+    yield Lock()
+    last = yield ReadLast()
+    yield from _finish(last)
+
+
+def commit(query: str, batch: int, attempts: Sequence[Attempt]) -> Steps:
+    """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
+
+    Raises:
+        OtherQuery, SetBack: nothing was decided.
+    """
+    yield Lock()
+    last: Last = yield ReadLast()
+    decided = last.decision
+    if decided is not None and decided.query != query:
+        raise OtherQuery(
+            f"it is in use by query {decided.query}, which has written batch {decided.batch}; this is query {query}"
+        )
+    if decided is not None and decided.batch > batch:
+        raise SetBack(
+            f"batch {decided.batch} of query {query} is written; batch {batch} comes before it"
+        )
+    yield from _finish(last)
+    if decided is not None and decided.batch == batch:
+        for attempt in _others(attempts, decided):
+            yield Abort(attempt)
+    else:
+        decided = Decision(query=query, batch=batch, attempts=tuple(attempts))
+        yield Decide(decided)
+        yield from _finish(Last(decision=decided, finished=False))
+    yield from _fence_all_but(())
+
+
+def abort(attempts: Sequence[Attempt]) -> Steps:
+    """A job that failed, in a task or in `commit`: nothing of it stays open, but for what was decided nevertheless."""
+    yield Lock()
+    last: Last = yield ReadLast()
+    kept = None if last.finished else last.decision
+    for attempt in attempts if kept is None else _others(attempts, kept):
+        yield Abort(attempt)
+    yield from _fence_all_but(() if kept is None else [a.transactional_id for a in kept.attempts])
+
+
+def _others(attempts: Sequence[Attempt], decision: Decision) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt not in decision.attempts]
+
+
+def _finish(last: Last) -> Steps:
+    decision = last.decision
+    if decision is None or last.finished:
+        return
+    lost: list[Attempt] = []
+    for attempt in decision.attempts:
+        committed: bool = yield End(attempt)
+        if committed:
+            continue
+        aborted: bool = yield WasAborted(attempt)
+        if aborted:
+            lost.append(attempt)
+    if lost:
+        yield Rewrite(decision, tuple(lost))
+    else:
+        yield Finish(decision)
+
+
+def _fence_all_but(kept: Collection[str]) -> Steps:
+    found: Collection[str] = yield ListOpen()
+    for transactional_id in sorted(found):
+        if transactional_id not in kept:
+            yield Fence(transactional_id)
