@@ -30,6 +30,7 @@ from kafka_ds.lake.index import FileEntry, FileIndex
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
+from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
 from kafka_ds.wire.batch import read_header
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
 TRIES_MAX = 3
 _FOREVER = 1 << 62
+# What a record is made of: all but the framing of the batch that it came in.
+RECORD_COLUMNS = tuple(name for name in TOPIC_FILE_SCHEMA.names if name != "batch")
 TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
 
 
@@ -251,6 +254,7 @@ class ColdReader:
                     start_offset=offset,
                     end_offset=found.cluster_end,
                     max_bytes=size_bytes,
+                    columns=RECORD_COLUMNS,
                 )
             except (FileNotFoundError, UnreadableFile) as error:
                 failure = error

@@ -5,7 +5,8 @@ Rules of this file:
   about 1 MiB each, bounded by the bytes of their rows: 500 rows at a random offset take 2 ms so, and
   95 ms out of one large group.
 - zstd; the counting columns are delta-encoded, which makes the framing of batches all but free; no
-  dictionaries, which keys and values seldom repay; statistics on offset and timestamp only.
+  dictionaries, which keys and values seldom repay; statistics on offset and timestamp, and on what is the same for all
+  rows as a rule (`footers`).
 - A reader takes files as others leave them: groups without statistics, overlapping or unsorted,
   columns missing or of another width. Rows come out sorted, each offset once.
 - Footers are kept, a bounded number of them: a file's name is never used twice.
@@ -29,10 +30,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kafka_ds.lake.actions import Action, add_action
+from kafka_ds.lake.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.lake.index import UNKNOWN, FileEntry
 from kafka_ds.lake.names import encode_path
 from kafka_ds.lake.store import Store, bucket_and_path, open_store
-from kafka_ds.lake.tables import BATCH_TYPE, STATISTICS_COLUMNS, TOPIC_FILE_SCHEMA
+from kafka_ds.lake.tables import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_ROWS_MAX = 1 << 17
@@ -48,6 +50,7 @@ COUNTING_COLUMNS = (
     *(f"batch.{BATCH_TYPE.field(i).name}" for i in range(BATCH_TYPE.num_fields)),
 )
 _PAYLOAD_COLUMNS = ("key", "value", "headers_raw")
+_NUMBERS = ("offset", "leader_epoch", "timestamp", "timestamp_type", "timestamp_ms", "batch")
 
 
 class UnreadableFile(Exception):
@@ -136,7 +139,7 @@ def write_rows(
             compression_level=COMPRESSION_LEVEL,
             use_dictionary=False,
             column_encoding=dict.fromkeys(COUNTING_COLUMNS, "DELTA_BINARY_PACKED"),
-            write_statistics=list(STATISTICS_COLUMNS),
+            write_statistics=list(FOOTER_STATISTICS),
         ) as writer:
             for table in chain((first,), groups):
                 facts.take(table)
@@ -171,14 +174,14 @@ def _row_groups(
 
 
 def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
-    """Bytes of each row: its key and value as they are, the rest by the batch's average."""
+    """Bytes of each row: key and value as they are, headers by the batch's average; numbers take next to none."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for name in _PAYLOAD_COLUMNS:
         lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
         total += lengths.to_numpy(zero_copy_only=False)
     if batch.num_rows:
-        rest = sum(batch.column(n).nbytes for n in batch.schema.names if n not in _PAYLOAD_COLUMNS)
-        total += rest // batch.num_rows
+        lesser = (n for n in batch.schema.names if n not in _PAYLOAD_COLUMNS + _NUMBERS)
+        total += sum(batch.column(n).nbytes for n in lesser) // batch.num_rows + 1
     return total
 
 
@@ -220,47 +223,6 @@ class _Facts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """One row group as the footer describes it; offsets UNKNOWN where it has no statistics."""
-
-    number: int
-    bytes: int
-    min_offset: int
-    max_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footer:
-    """A file's footer, with its row groups in the order of their offsets."""
-
-    metadata: pq.FileMetaData
-    groups: tuple[_Group, ...]
-    has_statistics: bool
-
-    def next_groups(
-        self, start_offset: int, end_offset: int, max_bytes: int
-    ) -> tuple[list[int], int]:
-        """The groups to read, and the offset up to which (inclusive) nothing else can hold rows."""
-        if not self.has_statistics:
-            return [each.number for each in self.groups], end_offset
-        wanted = [
-            each
-            for each in self.groups
-            if each.max_offset >= start_offset and each.min_offset <= end_offset
-        ]
-        taken: list[int] = []
-        size, high = 0, -1
-        for each in wanted:
-            # A group that begins inside of those taken belongs to them.
-            if taken and size >= max_bytes and each.min_offset > high:
-                return taken, min(end_offset, each.min_offset - 1)
-            taken.append(each.number)
-            size += each.bytes
-            high = max(high, each.max_offset)
-        return taken, end_offset
-
-
 class FileReader:
     """Reads rows of a store's Parquet files, keeping the footers of those used last."""
 
@@ -278,7 +240,7 @@ class FileReader:
                 self._footers.move_to_end(path)
                 return found
         with self._open(path, None) as file:
-            found = _footer_of(file.metadata)
+            found = footer_of(file.metadata)
         with self._lock:
             self._footers[path] = found
             while len(self._footers) > self._footers_max:
@@ -302,15 +264,14 @@ class FileReader:
         groups, complete_to = footer.next_groups(start_offset, end_offset, max_bytes)
         names = list(TOPIC_FILE_SCHEMA.names if columns is None else columns)
         wanted = names if "offset" in names else ["offset", *names]
-        there = set(footer.metadata.schema.to_arrow_schema().names)
+        known = footer.known(groups)
+        there = [n for n in wanted if n in footer.names and n not in known]
         try:
             with self._open(path, footer.metadata) as file:
-                table = file.read_row_groups(
-                    groups, columns=[n for n in wanted if n in there], use_threads=False
-                )
+                table = file.read_row_groups(groups, columns=there, use_threads=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise UnreadableFile(f"{path}: {error}") from error
-        table = conform(table, wanted)
+        table = conform(table, wanted, known)
         return _between(table, start_offset, complete_to).select(names), complete_to
 
     def open(self, path: str) -> pq.ParquetFile:
@@ -375,15 +336,21 @@ def read_files(
     return _between(table, start_offset, complete_to).select(names), complete_to
 
 
-def conform(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The columns as ours are typed; what the file lacks is null."""
-    columns = []
+def conform(
+    table: pa.Table, names: Sequence[str], known: Mapping[str, int | None] | None = None
+) -> pa.Table:
+    """The columns as ours are typed; what the file lacks has the value that is known of it, or is null."""
+    columns: list[pa.Array | pa.ChunkedArray] = []
+    known = known or {}
     for name in names:
-        field = TOPIC_FILE_SCHEMA.field(name)
-        if name not in table.column_names:
-            columns.append(pa.nulls(table.num_rows, field.type))
+        wanted = TOPIC_FILE_SCHEMA.field(name).type
+        if name in table.column_names:
+            column = table.column(name)
+            columns.append(column if column.type == wanted else column.cast(wanted))
+        elif (value := known.get(name)) is not None:
+            columns.append(pa.repeat(pa.scalar(value, wanted), table.num_rows))
         else:
-            columns.append(table.column(name).cast(field.type))
+            columns.append(pa.nulls(table.num_rows, wanted))
     schema = pa.schema([TOPIC_FILE_SCHEMA.field(name) for name in names])
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -400,35 +367,6 @@ def _between(table: pa.Table, start_offset: int, end_offset: int) -> pa.Table:
     low = int(np.searchsorted(offsets, start_offset, side="left"))
     high = int(np.searchsorted(offsets, end_offset, side="right"))
     return table.slice(low, max(0, high - low))
-
-
-def _footer_of(metadata: pq.FileMetaData) -> Footer:
-    at = next(
-        (i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "offset"),
-        None,
-    )
-    groups = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if group.num_rows == 0:
-            continue
-        statistics = group.column(at).statistics if at is not None else None
-        if statistics is not None and not statistics.has_min_max:
-            statistics = None
-        groups.append(
-            _Group(
-                number=number,
-                bytes=group.total_byte_size,
-                min_offset=UNKNOWN if statistics is None else statistics.min,
-                max_offset=UNKNOWN if statistics is None else statistics.max,
-            )
-        )
-    groups.sort(key=lambda each: (each.min_offset, each.number))
-    return Footer(
-        metadata=metadata,
-        groups=tuple(groups),
-        has_statistics=all(each.min_offset != UNKNOWN for each in groups),
-    )
 
 
 def open_at(address: str) -> pq.ParquetFile:

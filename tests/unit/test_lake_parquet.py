@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_ds.lake.footers import FOOTER_STATISTICS
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files, write_rows
 from kafka_ds.lake.store import LocalStore
@@ -108,10 +109,36 @@ def test_the_layout_of_the_columns(store):
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     with_statistics = {name for name, column in columns.items() if column.statistics is not None}
-    assert with_statistics == {"offset", "timestamp"}
+    assert with_statistics == set(FOOTER_STATISTICS)
+    # Nothing of what users wrote, but for the names of their headers.
+    assert not with_statistics & {"key", "value", "headers.list.element.value"}
     for name in ("offset", "leader_epoch", "timestamp", "batch.base_offset", "batch.max_timestamp"):
         assert "DELTA_BINARY_PACKED" in columns[name].encodings
     assert not any("DICTIONARY" in str(column.encodings) for column in columns.values())
+
+
+def test_what_the_footer_says_is_not_read(store):
+    """Groups of one epoch and no headers, of another with some, of both: all rows come back as they were."""
+    parts = [batch_of(range(at, at + 100), leader_epoch=min(at, 3)) for at in (0, 100, 200)]
+    for index in (0, 2):
+        at = parts[index].schema.get_field_index("headers")
+        field = parts[index].schema.field(at)
+        parts[index] = parts[index].set_column(at, field, pa.nulls(100, field.type))
+    rows = pa.Table.from_batches(parts, TOPIC_FILE_SCHEMA)
+    foreign(store, "all.parquet", rows, row_group_size=100)
+    foreign(store, "none.parquet", rows, row_group_size=100, write_statistics=False)
+    reader = FileReader(store)
+    nulls = {"timestamp_ms": None, "headers_raw": None}
+    of_ours = {"timestamp_type": 0, **nulls}
+    footer = reader.footer("all.parquet")
+    assert footer.known([0]) == {"leader_epoch": 0, "headers": None, **of_ours}
+    assert footer.known([1]) == footer.known([1, 2]) == {"leader_epoch": 3, **of_ours}
+    assert footer.known([0, 1]) == of_ours
+    assert reader.footer("none.parquet").known([0]) == {}
+    for path in ("all.parquet", "none.parquet"):
+        for start, end in ((0, 99), (50, 150), (100, 199), (150, 299), (0, 299)):
+            table, _ = reader.read(path, start_offset=start, end_offset=end)
+            assert table.equals(rows.slice(start, end - start + 1)), (path, start, end)
 
 
 def foreign(store, path, rows, **options):
