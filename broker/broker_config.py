@@ -1,8 +1,8 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only, with those of `broker.lake_config`; `broker.config` reads them from a file and a
-command line. Where Apache Kafka has
-the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
+Rules of this file: declarations only, with those of `broker.lake_config` and `broker.access_config`; `broker.config`
+reads them from a file and a command line. Where Apache Kafka has the setting, the name, type and bounds are its own;
+defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.lake_config import LakeConfig
+from broker.access_config import AccessConfig
 from broker.listeners import Endpoint, parse_endpoints
 from broker.settings import (
     MAX_LONG,
@@ -46,7 +46,7 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(LakeConfig):
+class BrokerConfig(AccessConfig):
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.

@@ -168,6 +168,7 @@ def _check_whole(config: BrokerConfig) -> None:
             raise ConfigError(
                 "advertised.listeners cannot be 0.0.0.0: clients need an address that they can reach"
             )
+    _ = config.super_principals
     _check_cluster(config)
     _check_topic(config.topic)
 

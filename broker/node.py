@@ -62,6 +62,7 @@ from broker.replica.manager import ReplicaManager
 from broker.replica.moves import LogMoves
 from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
+from broker.security.wiring import Security
 from broker.settings import ConfigError
 from broker.system import ThreadBackground, halt, new_uuid
 from broker.tier.manager import TierManager
@@ -97,6 +98,7 @@ class Node:
     cleaner: LogCleaner
     isr_proposals: IsrProposals
     moves: LogMoves
+    security: Security
     tier: TierManager | None
 
     def __init__(
@@ -180,7 +182,7 @@ class Node:
         await self.member.join(self._identity(), lambda: self.log_manager.directory_ids.values())
         if self.tier is not None:
             await self.tier.start()
-        await self.controller.begin_applying(self.replica_manager.start, self._apply)
+        await self.controller.begin_applying(self._begin_applying, self._apply)
         self.groups.start()
         self.transactions.start()
         self.cleaner.start()
@@ -191,6 +193,10 @@ class Node:
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()
+
+    async def _begin_applying(self) -> None:
+        await self.security.start()
+        await self.replica_manager.start()
 
     def _open_metadata(self) -> MetadataLog:
         self._store = store_of(self.config.lake_uri, self._open_lake)
@@ -303,6 +309,14 @@ class Node:
             answer_here=lambda request: answer_here(self, request),
             failed=self._fail,
         )
+        self.security = Security(
+            config,
+            self.metadata,
+            self._store,
+            node_id=config.node_id,
+            executor=self._executor,
+            new_uuid=new_uuid,
+        )
 
     def _wire_replicas(self) -> None:
         config = self.config
@@ -371,6 +385,7 @@ class Node:
             return
         for text, fields in lines_of(events):
             log.info("%s", text, extra=fields)
+        self.security.apply(events)
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
@@ -470,6 +485,7 @@ class Node:
         self.groups.stop()
         self.transactions.stop()
         self.isr_proposals.stop()
+        self.security.stop()
         self.replica_manager.stop()
         self.preparer.close()
         await self.server.stop()

@@ -22,7 +22,6 @@ _TABLE = """
 add.partitions.to.txn.retry.backoff.max.ms I 100
 add.partitions.to.txn.retry.backoff.ms I 20
 alter.config.policy.class.name C
-authorizer.class.name S
 background.threads I 10
 broker.id I -1
 client.quota.callback.class C
@@ -41,8 +40,6 @@ controller.quorum.fetch.timeout.ms I 2000
 controller.quorum.request.timeout.ms I 2000
 controller.quorum.retry.backoff.ms I 20
 controller.quorum.voters A
-controller.quota.window.num I 11
-controller.quota.window.size.seconds I 1
 controller.socket.timeout.ms I 30000
 cordoned.log.dirs A
 create.topic.policy.class.name C
@@ -129,8 +126,6 @@ principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBu
 producer.purgatory.purge.interval.requests I 1000
 queued.max.request.bytes L -1
 queued.max.requests I 500
-quota.window.num I 11
-quota.window.size.seconds I 1
 remote.log.manager.copier.thread.pool.size I 10
 remote.log.manager.expiration.thread.pool.size I 10
 remote.log.manager.follower.thread.pool.size I 2

@@ -5,6 +5,7 @@ left out. `docs/protocol.md` and the answer to ApiVersions follow from their reg
 """
 
 from broker.handlers import (
+    acls,
     add_offsets_to_txn,
     add_partitions_to_txn,
     allocate_producer_ids,
@@ -15,6 +16,7 @@ from broker.handlers import (
     assign_replicas_to_dirs,
     broker_heartbeat,
     broker_registration,
+    client_quotas,
     controller_liveness,
     create_partitions,
     create_topics,
@@ -50,6 +52,7 @@ from broker.handlers import (
     partition_reassignments,
     produce,
     read_metadata,
+    scram_credentials,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -58,6 +61,7 @@ from broker.handlers import (
 )
 
 __all__ = [
+    "acls",
     "add_offsets_to_txn",
     "add_partitions_to_txn",
     "allocate_producer_ids",
@@ -68,6 +72,7 @@ __all__ = [
     "assign_replicas_to_dirs",
     "broker_heartbeat",
     "broker_registration",
+    "client_quotas",
     "controller_liveness",
     "create_partitions",
     "create_topics",
@@ -103,6 +108,7 @@ __all__ = [
     "partition_reassignments",
     "produce",
     "read_metadata",
+    "scram_credentials",
     "sync_group",
     "txn_offset_commit",
     "unregister_broker",

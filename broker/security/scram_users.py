@@ -9,12 +9,18 @@ Rules of this file:
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
-MECHANISMS = (SCRAM_SHA_256, SCRAM_SHA_512)
+# By the numbers of Kafka's protocol (KIP-554).
+MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+_HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,45 @@ class ScramCredential:
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
     iterations: int
+
+
+def credential_of(
+    mechanism: str, salt: bytes, salted_password: bytes, iterations: int
+) -> ScramCredential:
+    """What is kept of a password that was salted with `salt`, `iterations` times (RFC 5802, section 3)."""
+    name = _HASHES[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", name)
+    return ScramCredential(
+        salt=salt,
+        stored_key=hashlib.new(name, client_key).digest(),
+        server_key=hmac.digest(salted_password, b"Server Key", name),
+        iterations=iterations,
+    )
+
+
+def encode_credential(credential: ScramCredential) -> bytes:
+    """As it lies in the lake."""
+    fields = {
+        "salt": b64encode(credential.salt).decode(),
+        "storedKey": b64encode(credential.stored_key).decode(),
+        "serverKey": b64encode(credential.server_key).decode(),
+        "iterations": credential.iterations,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_credential(data: bytes) -> ScramCredential:
+    """The credential in these bytes; a ValueError, which shows nothing of them, where they are none."""
+    try:
+        found = json.loads(data)
+        return ScramCredential(
+            salt=b64decode(found["salt"], validate=True),
+            stored_key=b64decode(found["storedKey"], validate=True),
+            server_key=b64decode(found["serverKey"], validate=True),
+            iterations=int(found["iterations"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("no SCRAM credential") from None
 
 
 class ScramUsers:

@@ -18,6 +18,8 @@ TOPICS = "topics"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 CLUSTER_METADATA = "__cluster_metadata"
 OFFSETS = "__offsets"
+# Secrets of the cluster, an object each; no table, and no reader's.
+CREDENTIALS = "_credentials"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
 LOG_FOLDER = "_delta_log"

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
 
+from kafka_ds.lake.names import CREDENTIALS
+
 TEMPORARY_SUFFIX = ".tmp"
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
@@ -133,7 +135,8 @@ class LocalStore:
         self._make_folders(os.path.dirname(target))
         temporary = _temporary_name(target)
         try:
-            with open(temporary, "xb") as file:
+            opener = _open_private if path.startswith(f"{CREDENTIALS}/") else None
+            with open(temporary, "xb", opener=opener) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -251,6 +254,11 @@ class LocalStore:
                 os.mkdir(each)
             _sync_folder(os.path.dirname(each))
             self._known_folders.add(each)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """For files that nobody but the broker's own user shall read."""
+    return os.open(path, flags, 0o600)
 
 
 def _temporary_name(target: str) -> str:

@@ -1,0 +1,51 @@
+"""Pure: the settings of a broker that say who may do what, and over which time it is measured how much.
+
+Rules of this file: declarations only, a part of `broker.broker_config` that has a file of its own for its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.lake_config import LakeConfig
+from broker.security.authorizer import STANDARD_AUTHORIZER
+from broker.security.principal import Principal, principal_of
+from broker.settings import ConfigError, boolean, i32, string
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig(LakeConfig):
+    """The settings of ACLs and of client quotas."""
+
+    authorizer_class_name: str = string(
+        "",
+        "Who decides what a client may do: empty: nobody, so that everybody may do all, or Kafka's "
+        f"StandardAuthorizer, `{STANDARD_AUTHORIZER}`, which decides by ACLs.",
+        honours=("", STANDARD_AUTHORIZER),
+    )
+    super_users: str = string(
+        "",
+        "Users who may do all, whatever ACLs say: `User:admin;User:other`. Brokers must be among them.",
+    )
+    allow_everyone_if_no_acl_found: bool = boolean(
+        False, "Whether what no ACL is about may be done by everybody."
+    )
+    quota_window_num: int = i32(
+        11, "How many samples the rates of clients with quotas are taken over.", low=1
+    )
+    quota_window_size_seconds: int = i32(1, "How long one of these samples lasts.", low=1)
+    controller_quota_window_num: int = i32(
+        11, "How many samples the rates of changes of topics with quotas are taken over.", low=1
+    )
+    controller_quota_window_size_seconds: int = i32(
+        1, "How long one of these samples lasts.", low=1
+    )
+
+    @property
+    def super_principals(self) -> tuple[Principal, ...]:
+        """Who may do all; ConfigError where a text names nobody."""
+        texts = [text.strip() for text in self.super_users.split(";")]
+        try:
+            return tuple(principal_of(text) for text in texts if text)
+        except ValueError as error:
+            raise ConfigError(f"super.users={self.super_users}: {error}") from None

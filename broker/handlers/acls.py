@@ -1,0 +1,164 @@
+"""Shell: CreateAcls, DescribeAcls and DeleteAcls 1-3: who may do what.
+
+- Without authorizer.class.name: SECURITY_DISABLED, as in Kafka: ACLs that nobody goes by would deceive.
+- Create: each for itself; INVALID_REQUEST with a text for numbers that are no resource, pattern, operation or
+  permission, for an empty name, a principal without a type, a cluster that is not called kafka-cluster. One that is
+  there already is granted. All of a request are in one commit.
+- Describe and delete by filters: null and ANY leave open; MATCH means what concerns a resource of that name: its own
+  ACLs, prefixes of it, and `*` (KIP-290). INVALID_REQUEST for numbers that nobody knows.
+- Description is told by the broker that is asked, as far as it has read the metadata.
+
+Versions: 1 patterns (KIP-290); 2 flexible; 3 users as resources (KIP-373).
+Left out: delegation tokens, which nobody can have here, though there may be ACLs about them.
+"""
+
+from __future__ import annotations
+
+from broker.net.registry import RequestContext, serves
+from broker.security.acls import Acl, AclFilter
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from kafka_ds.wire.messages.security import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DescribeAclsResource,
+)
+
+
+def refuse_creations(
+    request: CreateAclsRequest, code: ErrorCode, message: str | None
+) -> CreateAclsResponse:
+    """The same error for every ACL."""
+    refused = [AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
+    return CreateAclsResponse(results=refused)
+
+
+def refuse_deletions(
+    request: DeleteAclsRequest, code: ErrorCode, message: str | None
+) -> DeleteAclsResponse:
+    """The same error for every filter."""
+    refused = [
+        DeleteAclsFilterResult(error_code=code, error_message=message, matching_acls=[])
+        for _ in request.filters
+    ]
+    return DeleteAclsResponse(filter_results=refused)
+
+
+def refuse_description(
+    request: DescribeAclsRequest, code: ErrorCode, message: str | None
+) -> DescribeAclsResponse:
+    """The answer to a request that cannot be answered."""
+    return DescribeAclsResponse(error_code=code, error_message=message, resources=[])
+
+
+@serves(CreateAclsRequest, versions="1-3", failure=refuse_creations, forwarded=True)
+async def create_acls(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    """Make the ACLs, or say why not."""
+    _check_enabled(context)
+    wanted = [_acl(each) for each in request.creations]
+    refusals = await context.node.controller.decide(lambda c: c.create_acls(wanted))
+    return CreateAclsResponse(
+        results=[
+            AclCreationResult()
+            if refusal is None
+            else AclCreationResult(error_code=refusal.code, error_message=refusal.message)
+            for refusal in refusals
+        ]
+    )
+
+
+@serves(DeleteAclsRequest, versions="1-3", failure=refuse_deletions, forwarded=True)
+async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+    """Delete what the filters mean; tell what that was."""
+    _check_enabled(context)
+    filters = [_filter(each) for each in request.filters]
+    outcomes = await context.node.controller.decide(lambda c: c.delete_acls(filters))
+    return DeleteAclsResponse(filter_results=[_deleted(each) for each in outcomes])
+
+
+@serves(DescribeAclsRequest, versions="1-3", failure=refuse_description)
+def describe_acls(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
+    """Tell which ACLs the filter means."""
+    _check_enabled(context)
+    wanted = _filter(request)
+    reason = wanted.why_invalid()
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for acl in filter(wanted.matches, context.node.metadata.security.acls.values()):
+        key = acl.resource_type, acl.resource_name, acl.pattern_type
+        resource = resources.get(key)
+        if resource is None:
+            resource = resources[key] = DescribeAclsResource(
+                resource_type=key[0], resource_name=key[1], pattern_type=key[2], acls=[]
+            )
+        resource.acls.append(
+            AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
+        )
+    return DescribeAclsResponse(resources=list(resources.values()))
+
+
+def _check_enabled(context: RequestContext) -> None:
+    if context.node.security.authorizer is None:
+        message = "No Authorizer is configured on the broker"
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, message)
+
+
+def _acl(wanted: AclCreation) -> Acl:
+    return Acl(
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
+        pattern_type=wanted.resource_pattern_type,
+        principal=wanted.principal,
+        host=wanted.host,
+        operation=wanted.operation,
+        permission=wanted.permission_type,
+    )
+
+
+def _filter(wanted: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    return AclFilter(
+        resource_type=wanted.resource_type_filter,
+        resource_name=wanted.resource_name_filter,
+        pattern_type=wanted.pattern_type_filter,
+        principal=wanted.principal_filter,
+        host=wanted.host_filter,
+        operation=wanted.operation,
+        permission=wanted.permission_type,
+    )
+
+
+def _deleted(outcome: list[Acl] | KafkaError) -> DeleteAclsFilterResult:
+    if isinstance(outcome, KafkaError):
+        return DeleteAclsFilterResult(
+            error_code=outcome.code, error_message=outcome.message, matching_acls=[]
+        )
+    matching = [
+        DeleteAclsMatchingAcl(
+            resource_type=acl.resource_type,
+            resource_name=acl.resource_name,
+            pattern_type=acl.pattern_type,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission,
+        )
+        for acl in outcome
+    ]
+    return DeleteAclsFilterResult(matching_acls=matching)

@@ -1,0 +1,105 @@
+"""Shell: DescribeClientQuotas and AlterClientQuotas 0-1: how much of a broker clients may have (KIP-546).
+
+- Entities are a user, a client id, both, or an address (`ip`), each by its name or, with null, the default of its type.
+- Alter: INVALID_REQUEST for an empty or unknown entity, one that is named twice, an address beside a user or client
+  id, a key that does not belong to it, a value that is not above 0 or not whole where it counts bytes. An entity
+  changes as a whole or not at all, all of them in one commit. validate_only answers the same and changes nothing.
+- Describe: components ask for a name, the default, or any that is specified; strict leaves out entities with more
+  parts. UNSUPPORTED_VERSION for types that are not Kafka's own.
+
+Versions: 1 flexible.
+Left out: names of machines as an `ip`: addresses only. `connection_creation_rate` is kept and told.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.events import QuotaComponent
+from broker.cluster.security import QuotaAlteration
+from broker.net.registry import RequestContext, serves
+from broker.security.quota_filter import QuotaComponentFilter, check_filter, is_meant
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from kafka_ds.wire.messages.security import (
+    AlterQuotaEntryData,
+    AlterQuotaEntryResult,
+    QuotaEntityData,
+    QuotaEntryData,
+    QuotaValueData,
+)
+
+
+def refuse_alteration(
+    request: AlterClientQuotasRequest, code: ErrorCode, message: str | None
+) -> AlterClientQuotasResponse:
+    """The same error for every entity."""
+    refused = [
+        AlterQuotaEntryResult(error_code=code, error_message=message, entity=each.entity)
+        for each in request.entries
+    ]
+    return AlterClientQuotasResponse(entries=refused)
+
+
+def refuse_description(
+    request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None
+) -> DescribeClientQuotasResponse:
+    """The answer to a request that cannot be answered."""
+    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+
+
+@serves(AlterClientQuotasRequest, versions="0-1", failure=refuse_alteration, forwarded=True)
+async def alter_client_quotas(
+    request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
+    """Set and remove quotas, or say why not."""
+    wanted = [_alteration(each) for each in request.entries]
+    refusals = await context.node.controller.decide(
+        lambda c: c.alter_quotas(wanted, validate_only=request.validate_only)
+    )
+    entries = []
+    for entry, refusal in zip(request.entries, refusals, strict=True):
+        result = AlterQuotaEntryResult(entity=entry.entity)
+        if refusal is not None:
+            result.error_code, result.error_message = refusal.code, refusal.message
+        entries.append(result)
+    return AlterClientQuotasResponse(entries=entries)
+
+
+def _alteration(entry: AlterQuotaEntryData) -> QuotaAlteration:
+    return QuotaAlteration(
+        entity=[
+            QuotaComponent(entity_type=each.entity_type, entity_name=each.entity_name)
+            for each in entry.entity
+        ],
+        values=[(op.key, None if op.remove else op.value) for op in entry.ops],
+    )
+
+
+@serves(DescribeClientQuotasRequest, versions="0-1", failure=refuse_description)
+def describe_client_quotas(
+    request: DescribeClientQuotasRequest, context: RequestContext
+) -> DescribeClientQuotasResponse:
+    """Tell the quotas that the filter means."""
+    components = [
+        QuotaComponentFilter(
+            entity_type=each.entity_type, match_type=each.match_type, match=each.match
+        )
+        for each in request.components
+    ]
+    check_filter(components)
+    entries = [
+        QuotaEntryData(
+            entity=[
+                QuotaEntityData(entity_type=each.entity_type, entity_name=each.entity_name)
+                for each in entity
+            ],
+            values=[QuotaValueData(key=name, value=value) for name, value in values.items()],
+        )
+        for entity, values in context.node.metadata.security.quotas.items()
+        if is_meant(entity, components, strict=request.strict)
+    ]
+    return DescribeClientQuotasResponse(entries=entries)

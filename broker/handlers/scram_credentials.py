@@ -1,0 +1,170 @@
+"""Shell: DescribeUserScramCredentials and AlterUserScramCredentials 0: who can say who they are (KIP-554).
+
+- Alter: clients send a salt and the salted password, of which the broker keeps what a proof is held against. A user's
+  credentials change together or not at all. UNACCEPTABLE_CREDENTIAL for an empty user, for iterations below 4096 or
+  above 16384, without a salt or a password; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion of what is
+  not there; DUPLICATE_RESOURCE where one request changes the same credential twice.
+- When it is answered this broker authenticates by it, others once they have read of it.
+- Describe: mechanisms and iterations, nothing else. RESOURCE_NOT_FOUND for a user without credentials,
+  DUPLICATE_RESOURCE for one that is asked for twice. Null or no users: all.
+- The secret is in an object of the lake that no table names (docs/decisions/0016-scram-credentials.md).
+  KAFKA_STORAGE_ERROR where it cannot be written: nothing has happened.
+
+Versions: 0.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from broker.cluster.controller import Controller
+from broker.cluster.draft import Decision
+from broker.cluster.security import ScramDeletion, ScramUpsertion
+from broker.net.registry import RequestContext, serves
+from broker.security.scram_users import MECHANISMS, credential_of
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from kafka_ds.wire.messages.security import (
+    AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+)
+
+if TYPE_CHECKING:
+    from broker.security.credentials import Credentials
+
+_NUMBERS = {name: number for number, name in MECHANISMS.items()}
+
+
+def refuse_alteration(
+    request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None
+) -> AlterUserScramCredentialsResponse:
+    """The same error for every user."""
+    users = dict.fromkeys(
+        [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
+    )
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
+            for user in users
+        ]
+    )
+
+
+def refuse_description(
+    request: DescribeUserScramCredentialsRequest, code: ErrorCode, message: str | None
+) -> DescribeUserScramCredentialsResponse:
+    """The answer to a request that cannot be answered."""
+    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message, results=[])
+
+
+@serves(AlterUserScramCredentialsRequest, versions="0", failure=refuse_alteration, forwarded=True)
+async def alter_user_scram_credentials(
+    request: AlterUserScramCredentialsRequest, context: RequestContext
+) -> AlterUserScramCredentialsResponse:
+    """Delete and set credentials, or say why not."""
+    credentials = context.node.security.credentials
+    deletions = [
+        ScramDeletion(user=each.name, mechanism=MECHANISMS.get(each.mechanism))
+        for each in request.deletions
+    ]
+    upsertions = await _written(request.upsertions, credentials)
+    alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
+    over: list[str] = []
+
+    def decide(controller: Controller) -> Decision[dict[str, KafkaError | None]]:
+        present = controller.image.security.credentials
+        decision = controller.alter_scram(deletions, upsertions)
+        for each in alterations:
+            known = present.get((each.user, each.mechanism or ""))
+            if known is not None and decision.result[each.user] is None:
+                over.append(known.credential)
+        return decision
+
+    results = await context.node.controller.decide(decide)
+    refused = [each.credential for each in upsertions if results[each.user] is not None]
+    await credentials.delete([name for name in (*over, *refused) if name])
+    await credentials.settled()
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user)
+            if refusal is None
+            else AlterUserScramCredentialsResult(
+                user=user, error_code=refusal.code, error_message=refusal.message
+            )
+            for user, refusal in results.items()
+        ]
+    )
+
+
+async def _written(
+    wanted: list[ScramCredentialUpsertion], credentials: Credentials
+) -> list[ScramUpsertion]:
+    """What is wanted, with the names of the objects that hold it; those of no use have none."""
+    useful = {
+        index: credential_of(
+            MECHANISMS[each.mechanism],
+            bytes(each.salt),
+            bytes(each.salted_password),
+            each.iterations,
+        )
+        for index, each in enumerate(wanted)
+        if each.mechanism in MECHANISMS and each.salt and each.salted_password
+    }
+    try:
+        names = await credentials.write(list(useful.values()))
+    except OSError as error:
+        message = f"the credentials could not be written: {error}"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from None
+    by_index = dict(zip(useful, names, strict=True))
+    return [
+        ScramUpsertion(
+            user=each.name,
+            mechanism=MECHANISMS.get(each.mechanism),
+            iterations=each.iterations,
+            credential=by_index.get(index, ""),
+            is_complete=index in by_index,
+        )
+        for index, each in enumerate(wanted)
+    ]
+
+
+@serves(DescribeUserScramCredentialsRequest, versions="0", failure=refuse_description)
+def describe_user_scram_credentials(
+    request: DescribeUserScramCredentialsRequest, context: RequestContext
+) -> DescribeUserScramCredentialsResponse:
+    """Tell which credentials there are."""
+    infos: dict[str, list[CredentialInfo]] = {}
+    for (user, mechanism), entry in context.node.metadata.security.credentials.items():
+        infos.setdefault(user, []).append(
+            CredentialInfo(mechanism=_NUMBERS[mechanism], iterations=entry.iterations)
+        )
+    counts = Counter(each.name for each in request.users or ()) or Counter(infos.keys())
+    return DescribeUserScramCredentialsResponse(
+        results=[_described(user, count, infos) for user, count in counts.items()]
+    )
+
+
+def _described(
+    user: str, count: int, infos: dict[str, list[CredentialInfo]]
+) -> DescribeUserScramCredentialsResult:
+    result = DescribeUserScramCredentialsResult(user=user, credential_infos=[])
+    if count > 1:
+        result.error_code = ErrorCode.DUPLICATE_RESOURCE
+        result.error_message = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        )
+    elif user not in infos:
+        result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+        result.error_message = f"Attempt to describe a user credential that does not exist: {user}"
+    else:
+        result.credential_infos = infos[user]
+    return result

@@ -1,0 +1,94 @@
+"""Shell: what a broker knows of who may do what, put together: ACLs, quotas, credentials, as the metadata have them.
+
+Rules of this file: wiring only. Without `authorizer.class.name` there is no authorizer, and everybody may do all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from broker.cluster.events import AclCreated, AclDeleted, Event
+from broker.security.acls import Operation, ResourceType
+from broker.security.authorizer import Authorizer
+from broker.security.credentials import Credentials
+from broker.security.scram_users import ScramUsers
+
+if TYPE_CHECKING:
+    from broker.access_config import AccessConfig
+    from broker.cluster.image import MetadataImage
+    from broker.security.principal import Principal
+    from kafka_ds.lake.store import Store
+
+# Kafka's name of the log of decisions.
+_LOGGER = logging.getLogger("kafka.authorizer.logger")
+
+
+class Security:
+    """One broker's authorizer, users and quotas."""
+
+    def __init__(
+        self,
+        config: AccessConfig,
+        image: MetadataImage,
+        store: Store,
+        *,
+        node_id: int,
+        executor: Executor,
+        new_uuid: Callable[[], bytes],
+    ) -> None:
+        self._image = image
+        self.authorizer = _authorizer(config)
+        self.scram_users = ScramUsers()
+        self.credentials = Credentials(
+            store,
+            image,
+            self.scram_users,
+            node_id=node_id,
+            executor=executor,
+            new_uuid=new_uuid,
+        )
+
+    async def start(self) -> None:
+        """Take what the metadata say now."""
+        self._take_acls()
+        await self.credentials.start()
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self.credentials.stop()
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """These events have come true."""
+        if any(isinstance(event, AclCreated | AclDeleted) for event in events):
+            self._take_acls()
+        self.credentials.applied(events)
+
+    def _take_acls(self) -> None:
+        if self.authorizer is not None:
+            self.authorizer.replace(self._image.security.acls.values())
+
+
+def _authorizer(config: AccessConfig) -> Authorizer | None:
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        config.super_principals,
+        allows_unlisted=config.allow_everyone_if_no_acl_found,
+        denied=_log_denied,
+    )
+
+
+def _log_denied(
+    principal: Principal, host: str, operation: int, resource_type: int, name: str
+) -> None:
+    _LOGGER.info(
+        "Principal = %s is Denied Operation = %s from host = %s on resource = %s:LITERAL:%s",
+        principal,
+        Operation(operation).name,
+        host,
+        ResourceType(resource_type).name,
+        name,
+    )
