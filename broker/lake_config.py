@@ -55,6 +55,13 @@ class LakeConfig:
     lake_file_bytes: int = i64(
         128 * _MIB, "About how many bytes of records one Parquet file holds.", low=1, ours=True
     )
+    lake_compression_level: int = i32(
+        1,
+        "How hard zstd works on what is copied into the lake; the higher, the fewer bytes, and the slower copies are.",
+        low=1,
+        high=22,
+        ours=True,
+    )
     lake_checkpoint_interval: int = i32(
         100, "After how many commits a table gets a checkpoint.", low=1, ours=True
     )
@@ -90,6 +97,13 @@ class LakeConfig:
         0.5,
         "How much of a file has to lie below the log start before it is written anew without that; 0 means any of it.",
         low=0,
+        ours=True,
+    )
+    lake_maintenance_compression_level: int = i32(
+        9,
+        "The same for files that are merged or laid anew, beside which nobody waits.",
+        low=1,
+        high=22,
         ours=True,
     )
     lake_reader_cache_bytes: int = i64(

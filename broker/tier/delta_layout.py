@@ -92,6 +92,7 @@ class LayoutKeeper:
             files_min=settings.lake_maintenance_min_files,
             expired_ratio=min(1.0, settings.lake_maintenance_expired_ratio),
         )
+        self._level = settings.lake_maintenance_compression_level
         self._crash_points = crash_points
         self._clock = clock
         self._commit = commit
@@ -186,6 +187,7 @@ class LayoutKeeper:
                 log_start_offset=state.log_start,
                 file_bytes=None if task.reason is Reason.SMALL else self._rules.file_bytes,
                 columns=state.columns,
+                level=self._level,
             )
         except UnfitFile as error:
             log.warning(

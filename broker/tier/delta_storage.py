@@ -89,13 +89,8 @@ class DeltaStorage:
             log_retention_ms=settings.lake_log_retention_ms,
             was_deleted=was_deleted,
         )
-        self._cold = ColdReader(
-            store,
-            self._tables,
-            reader,
-            cache_bytes=settings.lake_reader_cache_bytes,
-            disk=cache,
-        )
+        cache_bytes = settings.lake_reader_cache_bytes
+        self._cold = ColdReader(store, self._tables, reader, cache_bytes=cache_bytes, disk=cache)
         self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
         self._upkeep = Upkeep(
             store,
@@ -151,6 +146,7 @@ class DeltaStorage:
             segments,
             sources,
             file_bytes=self._settings.lake_file_bytes,
+            level=self._settings.lake_compression_level,
             begun_ms=self._clock.boot_ms(),
             crash_points=self._crash_points,
         )

@@ -40,13 +40,14 @@ def write_ranges(
     sources: Sequence[CopyRange],
     *,
     file_bytes: int,
+    level: int,
     begun_ms: int,
     crash_points: CrashPoints,
 ) -> list[Written]:
     """Write the rows and the residue of a partition's ranges."""
     origins = [RangeSource(each) for each in sources]
     try:
-        files = _write_rows(store, table, segments[0], origins, file_bytes)
+        files = _write_rows(store, table, segments[0], origins, file_bytes, level)
         crash_points.at("after_parquet")
         residue = _write_residue(store, table, segments, sources[-1], origins)
         crash_points.at("after_residue")
@@ -78,6 +79,7 @@ def _write_rows(
     first: RemoteLogSegment,
     origins: Sequence[RangeSource],
     file_bytes: int,
+    level: int,
 ) -> list[WrittenFile]:
     """Files of about `file_bytes` each; none where the ranges have no row."""
     attempt = uuid_text(first.segment_id)
@@ -86,7 +88,7 @@ def _write_rows(
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
         path = f"{table}/{data_file(first.partition, offset, attempt)}"
-        written = write_rows(store, path, rows.up_to(file_bytes))
+        written = write_rows(store, path, rows.up_to(file_bytes), level=level)
         assert written is not None, "rows make a file"
         files.append(written)
     return files

@@ -36,6 +36,8 @@ class TierSettings:
     """Bytes of log in one copy, unless a single range holds more."""
     lake_file_bytes: int = 128 * 1024 * 1024
     """Bytes of records in one Parquet file, about."""
+    lake_compression_level: int = 1
+    """Of zstd, in the files that copies write."""
     lake_offsets_interval_ms: int = 60_000
     """How often partitions' and groups' offsets are noted in the lake; -1: never."""
     lake_maintenance_interval_ms: int = 300_000
@@ -46,6 +48,8 @@ class TierSettings:
     """So many small files in a row are merged."""
     lake_maintenance_expired_ratio: float = 0.5
     """The part of a file that must lie below the log start before it is written anew for that."""
+    lake_maintenance_compression_level: int = 9
+    """Of zstd, in files that are laid anew."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
     """Bytes of batches that the worker keeps ready for consumers that read on."""
     log_dirs: tuple[str, ...] = ("data/log",)

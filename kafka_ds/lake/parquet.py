@@ -4,7 +4,8 @@ Rules of this file:
 - A file is written once, through the store, and durable when `write_rows` returns. Its row groups hold
   about 1 MiB each, bounded by the bytes of their rows: 500 rows at a random offset take 2 ms so, and
   95 ms out of one large group.
-- zstd; the counting columns are delta-encoded, which makes the framing of batches all but free; no
+- zstd; the counting columns are delta-encoded, which makes the framing of batches all but free; lengths stand apart
+  from what they measure, so that text follows text: a tenth fewer bytes of small records, and no more work; no
   dictionaries, which keys and values seldom repay; statistics on offset and timestamp, and on what is the same for all
   rows as a rule (`footers`).
 - A reader takes files as others leave them: groups without statistics, overlapping or unsorted,
@@ -38,7 +39,8 @@ from kafka_ds.lake.tables import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_ROWS_MAX = 1 << 17
-COMPRESSION_LEVEL = 3
+# Of zstd, for what is written once and soon; what is kept is laid anew with a higher one (`relaying`).
+COMPRESSION_LEVEL = 1
 FOOTERS_MAX = 256
 BUCKETS_KEPT_MAX = 8
 COUNTING_COLUMNS = (
@@ -49,6 +51,17 @@ COUNTING_COLUMNS = (
     "timestamp_ms",
     *(f"batch.{BATCH_TYPE.field(i).name}" for i in range(BATCH_TYPE.num_fields)),
 )
+BYTES_COLUMNS = (
+    "key",
+    "value",
+    "headers.list.element.key",
+    "headers.list.element.value",
+    "headers_raw",
+)
+_ENCODINGS = {
+    **dict.fromkeys(COUNTING_COLUMNS, "DELTA_BINARY_PACKED"),
+    **dict.fromkeys(BYTES_COLUMNS, "DELTA_LENGTH_BYTE_ARRAY"),
+}
 _PAYLOAD_COLUMNS = ("key", "value", "headers_raw")
 _NUMBERS = ("offset", "leader_epoch", "timestamp", "timestamp_type", "timestamp_ms", "batch")
 
@@ -121,10 +134,11 @@ def write_rows(
     *,
     row_group_bytes: int = ROW_GROUP_BYTES,
     schema: pa.Schema = TOPIC_FILE_SCHEMA,
+    level: int = COMPRESSION_LEVEL,
 ) -> WrittenFile | None:
     """Write rows, given in offset order, to a new file; None (and no file) where there are none.
 
-    `schema` is the rows': ours, and what others may have added to it.
+    `schema` is the rows': ours, and what others may have added to it. `level` is zstd's, 1 to 22.
     """
     groups = _row_groups(batches, row_group_bytes, schema)
     first = next(groups, None)
@@ -136,9 +150,9 @@ def write_rows(
             pa.PythonFile(file, mode="w"),
             schema,
             compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
+            compression_level=level,
             use_dictionary=False,
-            column_encoding=dict.fromkeys(COUNTING_COLUMNS, "DELTA_BINARY_PACKED"),
+            column_encoding=_ENCODINGS,
             write_statistics=list(FOOTER_STATISTICS),
         ) as writer:
             for table in chain((first,), groups):

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.names import data_file, is_data_file
 from kafka_ds.lake.parquet import (
+    COMPRESSION_LEVEL,
     ROW_GROUP_BYTES,
     FileReader,
     UnreadableFile,
@@ -95,11 +96,12 @@ def write_anew(
     log_start_offset: int,
     file_bytes: int | None,
     columns: Iterable[str] = (),
+    level: int = COMPRESSION_LEVEL,
 ) -> Relaid:
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is about how much a new file holds in the store, None: one file holds all. `columns` are those of the
-    table. Raises UnfitFile, UnreadableFile, OSError; what was written by then is in no commit.
+    table, `level` is zstd's. Raises UnfitFile, UnreadableFile, OSError; what was written by then is in no commit.
     """
     (partition,) = {each.partition for each in files}
     schema = _schema(reader, files, columns)
@@ -113,7 +115,7 @@ def write_anew(
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
         path = f"{table}/{data_file(partition, offset, attempt)}"
-        made = write_rows(store, path, rows.up_to(limit), schema=schema)
+        made = write_rows(store, path, rows.up_to(limit), schema=schema, level=level)
         assert made is not None, "rows make a file"
         written.append(made)
     kept, expired = _count(reader, files, log_start_offset)
