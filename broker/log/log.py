@@ -58,6 +58,7 @@ class Log:
         identity: tuple[str, int, bytes],
     ) -> None:
         self.topic, self.partition, self.topic_id = identity
+        self.name = names.folder_name(self.topic, self.partition)
         self.directory = directory
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers
@@ -109,10 +110,6 @@ class Log:
         return cls(directory, config, disk, clock, chosen, loaded, (topic, partition, topic_id))
 
     # -- what it is -----------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return names.folder_name(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:
@@ -460,11 +457,14 @@ class Log:
             segment.index_interval_bytes = config.index_interval_bytes
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due by time, but for retention: flush, forget producers, unlink."""
-        self.segments.trash.purge(now_ms)
-        if self.storage_error is not None:
+        """Do what is due by time, but for retention: flush, unlink."""
+        # Thousands of logs are asked each second, nearly all of which have nothing to do.
+        if self.segments.trash.is_waiting:
+            self.segments.trash.purge(now_ms)
+        durability = self.durability
+        if self.log_end_offset == durability.recovery_point or durability.storage_error is not None:
             return
-        if self.unflushed_count and now_ms - self.durability.last_sync_ms >= self.config.flush_ms:
+        if now_ms - durability.last_sync_ms >= self.config.flush_ms:
             self.flush()
 
     def files_changed(self) -> None:

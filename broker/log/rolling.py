@@ -52,7 +52,11 @@ def is_due(segment: RollingSegment, config: LogConfig, name: str, now_ms: int) -
     """Whether a segment that gets no more records has been open for segment.ms."""
     if not segment.size_bytes:
         return False
-    return now_ms - segment.created_ms > roll_after_ms(segment, config, name)
+    waited_ms = now_ms - segment.created_ms
+    # Asked of each log each second: without the jitter's hash where it is too early with any.
+    if waited_ms + config.segment_jitter_ms < config.segment_ms and not config.is_compacted:
+        return False
+    return waited_ms > roll_after_ms(segment, config, name)
 
 
 def roll_after_ms(segment: RollingSegment, config: LogConfig, name: str) -> int:

@@ -51,6 +51,11 @@ class Trash:
         if listed:
             self._waiting.append((due_ms, listed, paths))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is to be unlinked."""
+        return bool(self._waiting)
+
     def purge(self, now_ms: int) -> None:
         """Unlink what is due."""
         due = [entry for entry in self._waiting if entry[0] <= now_ms]
