@@ -286,6 +286,37 @@ class BrokerConfig(AccessConfig):
         6_000, "The shortest session that a member may ask for."
     )
     offset_metadata_max_bytes: int = i32(
+    group_consumer_assignors: tuple[str, ...] = strings(
+        ("uniform", "range"),
+        "The assignors of the consumer protocol (KIP-848), the one for members that ask for none first.",
+        choices=("uniform", "range"),
+    )
+    group_consumer_heartbeat_interval_ms: int = i32(
+        5_000, "How often members of the consumer protocol are to send heartbeats.", low=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = i32(
+        15_000, "The largest heartbeat interval that the one above may have.", low=1
+    )
+    group_consumer_max_session_timeout_ms: int = i32(
+        60_000, "The longest session that the setting of sessions may have.", low=1
+    )
+    group_consumer_max_size: int = i32(
+        2**31 - 1, "How many members a group of the consumer protocol may have.", low=1
+    )
+    group_consumer_migration_policy: str = string(
+        "bidirectional",
+        "Which groups may change their protocol while they run: into the consumer protocol, out of it, both.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+    group_consumer_min_heartbeat_interval_ms: int = i32(
+        5_000, "The smallest heartbeat interval that the setting above may have.", low=1
+    )
+    group_consumer_min_session_timeout_ms: int = i32(
+        45_000, "The shortest session that the setting of sessions may have.", low=1
+    )
+    group_consumer_session_timeout_ms: int = i32(
+        45_000, "How long a member of the consumer protocol is a member without a heartbeat.", low=1
+    )
         4096, "How much a client may say with an offset that it commits."
     )
     offsets_commit_timeout_ms: int = i32(

@@ -51,17 +51,8 @@ delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000
 group.consumer.assignment.interval.ms I 1000
-group.consumer.assignors A uniform,range
-group.consumer.heartbeat.interval.ms I 5000
 group.consumer.max.assignment.interval.ms I 15000
-group.consumer.max.heartbeat.interval.ms I 15000
-group.consumer.max.session.timeout.ms I 60000
-group.consumer.max.size I 2147483647
-group.consumer.migration.policy S bidirectional
 group.consumer.min.assignment.interval.ms I 0
-group.consumer.min.heartbeat.interval.ms I 5000
-group.consumer.min.session.timeout.ms I 45000
-group.consumer.session.timeout.ms I 45000
 group.coordinator.append.linger.ms I -1
 group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588

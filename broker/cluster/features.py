@@ -1,7 +1,8 @@
 """Pure: the features of the cluster by their levels (KIP-584): what this broker could do, and what is agreed on.
 
-Rules of this file: a level stands here for what the code does. Those of groups and transactions are what every request
-is served by, so they are not changed by one; what the controller alone does (ELR) may be turned off and on. A level
+Rules of this file: a level stands here for what the code does. That of transactions is what every request is served by,
+so it is not changed by one; what the controller alone does (ELR), and an API beside others (groups) may be turned off
+and on. A level
 of 0 means that the feature is not there. A cluster whose log tells no level works by the one that stands here.
 """
 
@@ -14,6 +15,7 @@ from broker.cluster.events import SupportedFeature
 from broker.cluster.image import MetadataImage
 
 ELR_FEATURE = "eligible.leader.replicas.version"
+GROUP_FEATURE = "group.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,8 @@ class Feature:
 
 
 FEATURES: Mapping[str, Feature] = {
-    # Classic groups; 1 would be the groups of KIP-848.
-    "group.version": Feature(lowest=0, highest=0, level=0),
+    # Level 1 are the groups of KIP-848, beside the classic ones.
+    GROUP_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
     ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 2 are the transactions of KIP-890, whose clients wait to be told of it; older clients are served as before.
@@ -35,7 +37,7 @@ FEATURES: Mapping[str, Feature] = {
 }
 
 
-CHANGEABLE = frozenset({ELR_FEATURE})
+CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE})
 
 
 def level_of(image: MetadataImage, name: str) -> int:

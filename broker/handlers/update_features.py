@@ -1,14 +1,14 @@
 """Shell: UpdateFeatures 0-2: the levels of features are raised or lowered (KIP-584).
 
-- What the controller alone does (eligible.leader.replicas.version) takes another level, if every broker can work by it;
-  the level of what requests are served by is accepted as it is. All else, like an unknown feature or a lower level
-  that is not asked for as such, is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
+- eligible.leader.replicas.version and group.version take another level, if every broker can work by it; the level of
+  transactions is accepted as it is. All else, like an unknown feature or a lower level that is not asked for as such,
+  is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
 - From version 2 on one refusal refuses the whole; before, each feature has its own answer.
 - A feature twice, or an unknown kind of update: INVALID_REQUEST.
 - validate_only (v1+) decides and answers in the same way, and nothing changes.
 
 Versions: 1 validate_only and kinds of updates (KIP-778); 2 one answer for all.
-Left out: levels of groups and transactions that change while brokers run.
+Left out: levels of transactions that change while brokers run.
 """
 
 from __future__ import annotations

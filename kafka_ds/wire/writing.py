@@ -182,10 +182,13 @@ class WriterSource:
             name_of_default = "no_" + field.kind.cls.__name__
             self.page.scope[name_of_default] = default_struct(field.kind)
             return f"{value} is not None and {value} != {name_of_default}"
+        if isinstance(field.kind, StructPlan):
+            # Left out it would be a struct of defaults to Kafka: null is said.
+            return "True"
         if field.default is None:
             return f"{value} is not None"
         if field.default == []:
-            return value
+            return f"({value} is None or {value})" if field.nullable else value
         return f"{value} != {self.page.constant(field.default, 'default')}"
 
     def tags(self, plan: StructPlan, name: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from broker.groups.consumer.topology import Topology
 from broker.groups.records import encode_record
 from broker.groups.shard import FetchOffsets, GroupShard, Request
 from broker.groups.values import (
@@ -59,7 +60,8 @@ RANGE: Protocols = (("range", subscription("t")),)
 class Desk:
     """A coordinator whose log is a list and whose clock stands still until told otherwise."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, topology: Topology | None = None, **settings: Any) -> None:
+        self.topology = topology
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now = BEGAN
         self.log: list[tuple[bytes, bytes | None, int]] = []
@@ -73,7 +75,7 @@ class Desk:
         self.perform(self.shard.loaded(self.now))
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, lambda: f"id{next(self._ids)}")
+        return GroupShard(self.settings, lambda: f"id{next(self._ids)}", self.topology)
 
     # -- the shell ----------------------------------------------------------------------------------
 
@@ -135,6 +137,9 @@ class Desk:
         assert twin.state.metadata == self.shard.state.metadata
         assert twin.state.offsets.committed == self.shard.state.offsets.committed
         assert twin.state.offsets.pending == self.shard.state.offsets.pending
+        assert {name: group.facts() for name, group in twin.state.consumers.items()} == {
+            name: group.facts() for name, group in self.shard.state.consumers.items()
+        }
 
     def restart(self) -> None:
         """Begin anew with what the log says."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.groups.metrics import group_samples
+from broker.groups.metrics import BY_PROTOCOL, group_samples
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DeleteGroupsRequest,
@@ -149,7 +149,12 @@ def test_a_group_whose_tombstone_cannot_be_written_stays() -> None:
 def test_what_is_counted() -> None:
     desk = desk_with_groups()
     desk.commit(2, group="simple")
-    samples = {metric.name: value for metric, _, value in group_samples([desk.shard])}
+    shown = list(group_samples([desk.shard]))
+    samples = {metric.name: value for metric, labels, value in shown if not labels}
+    assert {labels[0]: value for metric, labels, value in shown if metric is BY_PROTOCOL} == {
+        "classic": 5,
+        "consumer": 0,
+    }
     of_groups = "kafka_coordinator_group_groupmetadatamanager_"
     assert {
         name.removeprefix(of_groups): v for name, v in samples.items() if of_groups in name
@@ -168,4 +173,5 @@ def test_what_is_counted() -> None:
         "offset_deletion_count": 0,
         "offset_expiration_count": 0,
         "group_completed_rebalance_count": 2,
+        "consumer_group_rebalance_count": 0,
     }

@@ -3,7 +3,7 @@
 Rules of this file:
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: what its key names is gone.
-- A type that is not declared here is none of ours (the groups of KIP-848 have many): `decode_key` gives None, and
+- A type that is not declared here is none of ours (share groups have many): `decode_key` gives None, and
   the record is left alone, so that a log written by Apache Kafka keeps what we do not understand.
 - A value of a newer version than ours is refused: half of it would be a guess.
 """
@@ -13,6 +13,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kafka_ds.wire.compile import Buffer, decode, write_parts
 from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.persisted_consumer_groups import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
 from kafka_ds.wire.types import (
     NO_UUID,
     bytes_,
@@ -102,11 +118,40 @@ RECORD_TYPES: dict[int, RecordType] = {
     0: RecordType(LegacyOffsetCommitKey, OffsetCommitValue),
     1: RecordType(OffsetCommitKey, OffsetCommitValue),
     2: RecordType(GroupMetadataKey, GroupMetadataValue),
+    3: RecordType(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    4: RecordType(ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
+    5: RecordType(ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    6: RecordType(
+        ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue
+    ),
+    7: RecordType(ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    8: RecordType(
+        ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue
+    ),
+    16: RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
 }
 _NUMBERS = {types.key: number for number, types in RECORD_TYPES.items()}
 
-Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
-Value: TypeAlias = OffsetCommitValue | GroupMetadataValue
+ConsumerGroupKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+ConsumerGroupValue: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 
 def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
