@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker.groups.consumer.committing import check_commit, check_fetch
+from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.group import Group
 from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
 from broker.groups.rebalance import Rebalancing
@@ -81,9 +83,14 @@ class Committing:
         self, request: OffsetCommitRequest, client: Client, now: Instant, step: Step
     ) -> OffsetCommitResponse:
         """Remember offsets; raises KafkaError where none of them may be committed."""
-        group = self._state.find(request.group_id)
         generation_id = request.generation_id_or_member_epoch
-        if group is None and generation_id >= 0:
+        group = None
+        consumers = self._state.consumers.get(request.group_id)
+        if consumers is not None:
+            check_commit(consumers, request, self._state.topology, client.api_version)
+        else:
+            group = self._state.find(request.group_id)
+        if group is None and consumers is None and generation_id >= 0:
             if client.api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -113,13 +120,16 @@ class Committing:
         return OffsetCommitResponse(topics=topics)
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, now: Instant, step: Step
+        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: Step
     ) -> TxnOffsetCommitResponse:
         """Remember offsets for when the transaction commits; raises KafkaError where none may be."""
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        consumers = self._state.consumers.get(request.group_id)
         group = self._state.find(request.group_id)
-        if group is None and request.generation_id >= 0:
+        if consumers is not None:
+            check_commit(consumers, request, self._state.topology, client.api_version)
+        elif group is None and request.generation_id >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
             self._check_commit(group, request, request.generation_id)
@@ -185,8 +195,11 @@ class Committing:
     def fetch(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """The group's offsets for what is asked, or all that it has."""
+        """The group's offsets for what is asked, or all that it has; raises KafkaError."""
         group_id = request.group_id
+        consumers = self._state.consumers.get(group_id)
+        if consumers is not None:
+            check_fetch(consumers, request)
         offsets = self._state.offsets
         if request.topics is None:
             wanted = [
@@ -219,10 +232,15 @@ class Committing:
         """Forget offsets of topics that nobody in the group subscribes to."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
-        group = self._state.find(request.group_id)
+        classic = self._state.find(request.group_id)
+        group = self._state.consumers.get(request.group_id, classic)
         if group is None:
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
-        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+        if (
+            classic is not None
+            and classic.state is not GroupState.EMPTY
+            and not classic.is_consumer_group
+        ):
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP, topics=[])
         offsets = self._state.offsets
         topics = []
@@ -261,9 +279,17 @@ class Committing:
         state = self._state
         if not self._to_expire:
             self._to_expire = [group.group_id for group in state.all_groups()]
+            self._to_expire += state.consumers
         removed = []
         while self._to_expire and len(step.records) < EXPIRED_RECORDS_MAX:
-            group = state.find(self._to_expire.pop())
+            group_id = self._to_expire.pop()
+            consumers = state.consumers.get(group_id)
+            if consumers is not None:
+                if self._expire_group(consumers, now, step):
+                    step.records.extend(consumers.tombstones())
+                    removed.append(group_id)
+                continue
+            group = state.find(group_id)
             if group is None or not self._expire_group(group, now, step):
                 continue
             if group.group_id in state.metadata:
@@ -277,7 +303,7 @@ class Committing:
             step.store(RemovingGroups(group_ids=tuple(removed)))
         return bool(self._to_expire)
 
-    def _expire_group(self, group: Group, now: Instant, step: Step) -> bool:
+    def _expire_group(self, group: Group | ConsumerGroup, now: Instant, step: Step) -> bool:
         """Forget a group's old offsets; whether nothing is left of the group then."""
         offsets = self._state.offsets
         kept = offsets.has_open_transaction(group.group_id)
@@ -287,15 +313,24 @@ class Committing:
                 self._state.counts[Count.OFFSET_EXPIRATIONS] += 1
             else:
                 kept = True
+        if isinstance(group, ConsumerGroup):
+            return not group.members and not kept
         return group.state is GroupState.EMPTY and not group.pending and not kept
 
-    def _offsets_of(self, group: Group) -> Iterator[tuple[str, int, CommittedOffset]]:
+    def _offsets_of(
+        self, group: Group | ConsumerGroup
+    ) -> Iterator[tuple[str, int, CommittedOffset]]:
         for topic, partitions in self._state.offsets.of_group(group.group_id).items():
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
     def _is_expired(
-        self, group: Group, topic: str, partition: int, offset: CommittedOffset, now: Instant
+        self,
+        group: Group | ConsumerGroup,
+        topic: str,
+        partition: int,
+        offset: CommittedOffset,
+        now: Instant,
     ) -> bool:
         if group.is_subscribed_to(topic):
             return False
@@ -309,9 +344,9 @@ class Committing:
         return now.now_ms - since_ms >= self._state.settings.offsets_retention_ms
 
 
-def _unused_since_ms(group: Group, offset: CommittedOffset) -> int | None:
+def _unused_since_ms(group: Group | ConsumerGroup, offset: CommittedOffset) -> int | None:
     """From when on an offset is counted as unused; None while it is not."""
-    if group.protocol_type is None:
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return offset.commit_timestamp_ms
     if group.state is GroupState.EMPTY:
         changed_ms = group.state_changed_ms

@@ -15,6 +15,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.coordinating.loads import Loads, State
 from broker.coordinating.topic import CoordinatedTopic, Partitions
+from broker.groups.consumer.topology import ImageTopology
 from broker.groups.placement import TOPIC
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import GroupShard, Request
@@ -38,9 +39,17 @@ class GroupCoordinator:
     ) -> None:
         """`image` is the published one; `new_id` gives the part of a member id that nobody had before."""
         self.loads = Loads()
+        self._topology = ImageTopology(image)
 
         def begin(partition: HostedPartition) -> ShardRunner:
-            return ShardRunner(partition, settings, clock=clock, loads=self.loads, new_id=new_id)
+            return ShardRunner(
+                partition,
+                settings,
+                clock=clock,
+                loads=self.loads,
+                new_id=new_id,
+                topology=self._topology,
+            )
 
         self.topic = CoordinatedTopic(
             InternalTopicSettings(
@@ -66,6 +75,7 @@ class GroupCoordinator:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Begin to read what is led here now; forget the offsets of topics that are gone."""
+        self._topology.changed(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
             self.start()
         deleted = tuple(

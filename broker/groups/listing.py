@@ -2,7 +2,8 @@
 
 Rules of this file:
 - Filters are compared without regard to case. A state or type that we do not know matches nothing.
-- A group that is not there is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+- A group that is not there, or of the consumer protocol, is described as Dead, from version 6 on with
+  GROUP_ID_NOT_FOUND (KIP-1043). ListGroups tells of both kinds.
 - Only a group without members is deleted, and its offsets with it.
 """
 
@@ -14,7 +15,8 @@ from broker.groups.group import Group, Member
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import ShardState
 from broker.groups.states import GroupState
-from broker.groups.values import RemovingGroups, Step
+from broker.groups.subscription import CONSUMER_PROTOCOL
+from broker.groups.values import CoordinatorRecord, RemovingGroups, Step
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.group_admin import (
     DeletableGroupResult,
@@ -24,6 +26,7 @@ from kafka_ds.wire.messages.group_admin import (
 )
 
 CLASSIC = "classic"
+CONSUMER = "consumer"
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
 
 
@@ -37,9 +40,21 @@ class Listing:
         """The groups of these states and types; no state or no type means any."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {each.strip().lower() for each in types}
+        found = []
+        if not wanted_types or CONSUMER in wanted_types:
+            found += [
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=CONSUMER_PROTOCOL,
+                    group_state=group.state.value,
+                    group_type=CONSUMER,
+                )
+                for group in self._state.consumers.values()
+                if not wanted_states or group.state.value.lower() in wanted_states
+            ]
         if wanted_types and CLASSIC not in wanted_types:
-            return []
-        return [
+            return found
+        return found + [
             ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
@@ -54,7 +69,9 @@ class Listing:
         """One group with its members."""
         group = self._state.find(group_id)
         if group is None:
-            return _missing(group_id, api_version)
+            is_consumers = group_id in self._state.consumers
+            said = "is not a classic group." if is_consumers else "not found."
+            return _missing(group_id, api_version, f"Group {group_id} {said}")
         stable = group.state is GroupState.STABLE
         return DescribedGroup(
             group_id=group_id,
@@ -70,28 +87,39 @@ class Listing:
         results = []
         removed = []
         for group_id in dict.fromkeys(group_ids):
+            consumers = self._state.consumers.get(group_id)
             group = self._state.find(group_id)
             code = ErrorCode.NONE
-            if group is None:
+            if consumers is not None and not consumers.members:
+                step.records += self._offset_tombstones(group_id)
+                step.records += consumers.tombstones()
+            elif consumers is not None:
+                code = ErrorCode.NON_EMPTY_GROUP
+            elif group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.state is not GroupState.EMPTY:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 removed.append(group_id)
-                for topic, partition in self._state.offsets.partitions_of(group_id):
-                    step.records.append(offset_tombstone(group_id, topic, partition))
+                step.records += self._offset_tombstones(group_id)
                 step.records.append(group_tombstone(group_id))
             results.append(DeletableGroupResult(group_id=group_id, error_code=code))
         if removed:
             step.store(RemovingGroups(group_ids=tuple(removed)))
         return results
 
+    def _offset_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        return [
+            offset_tombstone(group_id, topic, partition)
+            for topic, partition in self._state.offsets.partitions_of(group_id)
+        ]
 
-def _missing(group_id: str, api_version: int) -> DescribedGroup:
+
+def _missing(group_id: str, api_version: int, message: str) -> DescribedGroup:
     named = api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS
     return DescribedGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if named else ErrorCode.NONE,
-        error_message=f"Group {group_id} not found." if named else None,
+        error_message=message if named else None,
         group_id=group_id,
         group_state=GroupState.DEAD.value,
         protocol_type="",

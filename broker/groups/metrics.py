@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from broker.coordinating.loads import LoadMetrics
+from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.shard import GroupShard
 from broker.groups.state import Count
 from broker.groups.states import GroupState
@@ -29,25 +30,41 @@ _SAYS = {
     Count.OFFSET_DELETIONS: "Offsets deleted by request, or with their group or topic.",
     Count.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
     Count.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
+    Count.CONSUMER_REBALANCES: "Epochs of groups of the consumer protocol that have begun.",
 }
 _BY_COUNT = {
     count: attribute(_COUNTERS, count.value.replace("_", "-"), says)
     for count, says in _SAYS.items()
 }
+BY_PROTOCOL = attribute(
+    _COUNTERS, "group-count", "Groups by protocol: classic, consumer.", "protocol"
+)
+BY_CONSUMER_STATE = attribute(
+    _COUNTERS,
+    "consumer-group-count",
+    "Groups of the consumer protocol by state.",
+    "state",
+)
 assert set(_BY_COUNT) == set(Count), "each count is shown"
 
 
 def group_samples(shards: Iterable[GroupShard]) -> Iterator[Sample]:
     """Groups by state, offsets, and what has happened to them."""
     states: Counter[GroupState] = Counter()
+    consumers: Counter[ConsumerGroupState] = Counter()
     counts: Counter[Count] = Counter()
     offsets = 0
     for shard in shards:
         states.update(shard.count_by_state())
+        consumers.update(shard.count_consumer_groups())
         counts.update(shard.state.counts)
         offsets += len(shard.state.offsets)
     yield OFFSETS, (), offsets
     yield GROUPS, (), states.total()
+    yield BY_PROTOCOL, ("classic",), states.total()
+    yield BY_PROTOCOL, ("consumer",), consumers.total()
+    for each in ConsumerGroupState:
+        yield BY_CONSUMER_STATE, (each.value.lower(),), consumers[each]
     for state, metric in _BY_STATE.items():
         yield metric, (), states[state]
     for count, metric in _BY_COUNT.items():

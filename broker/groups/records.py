@@ -1,7 +1,8 @@
 """Pure: the records that groups write, and how they lie in a batch.
 
 Rules of this file: the versions of the values are those that Kafka 4.3 writes: 3 for groups, 4 for offsets (which
-carries the topic's id), and 1 for offsets whose committer said how long they are to be kept (OffsetCommit 2-4).
+carries the topic's id), and 1 for offsets whose committer said how long they are to be kept (OffsetCommit 2-4). All
+records of groups of the consumer protocol are of version 0; what came later stands in tagged fields.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kafka_ds.wire.messages.persisted import (
 
 GROUP_METADATA_VERSION = 3
 OFFSET_COMMIT_VERSION = 4
+CONSUMER_GROUP_VERSION = 0
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 
 
@@ -72,8 +74,9 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return encode_key(record.key), None
     if isinstance(value, GroupMetadataValue):
         version = GROUP_METADATA_VERSION
+    elif not isinstance(value, OffsetCommitValue):
+        version = CONSUMER_GROUP_VERSION
     else:
-        assert isinstance(value, OffsetCommitValue)
         expires = value.expire_timestamp != NO_TIMESTAMP
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY if expires else OFFSET_COMMIT_VERSION
     return encode_key(record.key), encode_value(value, version)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from broker.coordinating.lead import Lead
 from broker.coordinating.loads import Loads, State
+from broker.groups.consumer.topology import Topology
 from broker.groups.loading import replay_batch
 from broker.groups.records import encode_record
 from broker.groups.shard import GroupShard, Request, TopicsDeleted
@@ -26,6 +27,7 @@ from broker.groups.values import (
     NO_PRODUCER_ID,
     Client,
     CoordinatorRecord,
+    Downgrading,
     GroupSettings,
     Instant,
     Producer,
@@ -35,6 +37,7 @@ from broker.groups.values import (
     Storing,
     StoringAssignment,
     Ticket,
+    Upgrading,
 )
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
@@ -71,6 +74,7 @@ class ShardRunner:
         clock: Clock,
         loads: Loads,
         new_id: Callable[[], str],
+        topology: Topology | None = None,
     ) -> None:
         self.partition = partition
         self.lead = Lead(
@@ -79,7 +83,7 @@ class ShardRunner:
             loads=loads,
             load_bytes=settings.offsets_load_buffer_size,
         )
-        self.shard = GroupShard(settings, new_id)
+        self.shard = GroupShard(settings, new_id, topology)
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -321,6 +325,14 @@ def _tell(storing: Storing | None) -> None:
     elif isinstance(storing, RemovingGroups):
         for group_id in storing.group_ids:
             _LOGGER.info("group %s was removed", group_id, extra={"group": group_id})
+    elif isinstance(storing, Upgrading | Downgrading):
+        now_is = "consumer" if isinstance(storing, Upgrading) else "classic"
+        _LOGGER.info(
+            "group %s has the %s protocol now",
+            storing.group_id,
+            now_is,
+            extra={"group": storing.group_id},
+        )
 
 
 class _NotYet:

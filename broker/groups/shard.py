@@ -13,24 +13,30 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
 from broker.groups.committing import Committing
+from broker.groups.consumer.consumers import ConsumerGroups
+from broker.groups.consumer.group import ConsumerGroupState
+from broker.groups.consumer.topology import Topology
 from broker.groups.group import Group
 from broker.groups.joining import Joining
 from broker.groups.listing import Listing
 from broker.groups.membership import Membership
-from broker.groups.rebalance import Rebalancing
+from broker.groups.rebalance import Rebalancing, refused_join
 from broker.groups.state import ShardState
 from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     NO_PRODUCER_ID,
     Client,
+    Downgrading,
     GroupSettings,
     Instant,
+    JoiningClassic,
     RemovingGroups,
     ReplacingStatic,
     Reply,
@@ -38,9 +44,12 @@ from broker.groups.values import (
     Step,
     StoringAssignment,
     Ticket,
+    Upgrading,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -57,10 +66,13 @@ from kafka_ds.wire.messages import (
 )
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.wire.messages.persisted import (
+    ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
+    Key,
     OffsetCommitKey,
     OffsetCommitValue,
+    Value,
 )
 
 
@@ -91,6 +103,8 @@ Request: TypeAlias = (
     | DeleteGroupsRequest
     | ListGroupsRequest
     | DescribeGroupsRequest
+    | ConsumerGroupHeartbeatRequest
+    | ConsumerGroupDescribeRequest
     | TopicsDeleted
 )
 _EXPIRE = TimerKey(TimerKind.EXPIRE)
@@ -99,21 +113,27 @@ _EXPIRE = TimerKey(TimerKind.EXPIRE)
 class GroupShard:
     """The groups of one partition."""
 
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
-        self.state = ShardState(settings, new_id)
+    def __init__(
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        topology: Topology | None = None,
+    ) -> None:
+        self.state = ShardState(settings, new_id, topology)
         self._settings = settings
         self._rebalancing = Rebalancing(self.state)
         self._joining = Joining(self.state, self._rebalancing)
         self._membership = Membership(self.state, self._rebalancing)
         self._committing = Committing(self.state, self._rebalancing)
         self._listing = Listing(self.state)
+        self._consumers = ConsumerGroups(self.state, self._rebalancing)
 
     # -- the log ------------------------------------------------------------------------------------
 
     def replay(
         self,
-        key: OffsetCommitKey | GroupMetadataKey,
-        value: OffsetCommitValue | GroupMetadataValue | None,
+        key: Key,
+        value: Value | None,
         *,
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
@@ -125,6 +145,9 @@ class GroupShard:
             else:
                 assert isinstance(value, GroupMetadataValue)
                 self.state.metadata[key.group] = value
+        elif not isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, ConsumerGroupValue)
+            self._consumers.replay(key, value)
         else:
             assert value is None or isinstance(value, OffsetCommitValue)
             self.state.offsets.replay(
@@ -145,6 +168,7 @@ class GroupShard:
             if len(group.members) > self._settings.group_max_size:
                 # The limit was lowered: let all join again, and drop who comes last.
                 self._rebalancing.prepare(group, now, step)
+        self._consumers.loaded(now)
         self._expect_expiry(now)
         return step.result()
 
@@ -162,6 +186,12 @@ class GroupShard:
             case RemovingGroups() as storing:
                 for group_id in storing.group_ids:
                     self.state.forget(group_id)
+            case Upgrading() as storing:
+                self._consumers.migrating.upgraded(storing, now, step)
+            case Downgrading() as storing:
+                self._consumers.migrating.downgraded(storing, now, step)
+            case JoiningClassic() as storing:
+                self._joining.join(storing.request, storing.client, storing.ticket, now, step)
             case unreachable:
                 assert_never(unreachable)
         return step.result()
@@ -170,8 +200,10 @@ class GroupShard:
         """The records of a result could not be appended; `code` is for those who wait."""
         step = Step()
         match result.storing:
-            case None | RemovingGroups():
+            case None | RemovingGroups() | Upgrading() | Downgrading():
                 pass
+            case JoiningClassic() as storing:
+                step.reply(storing.ticket, refused_join(code, storing.request.member_id))
             case StoringAssignment() as storing:
                 group = self.state.groups[storing.group_id]
                 self._membership.assignment_not_stored(group, code, now, step)
@@ -187,10 +219,8 @@ class GroupShard:
     def handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
         """Decide what a request comes to."""
         step = Step()
-        if isinstance(request, JoinGroupRequest):
-            self._joining.join(request, client, ticket, now, step)
-        elif isinstance(request, SyncGroupRequest):
-            self._membership.sync(request, ticket, step)
+        if isinstance(request, JoinGroupRequest | SyncGroupRequest):
+            self._let_in(request, client, ticket, now, step)
         else:
             try:
                 response = self._respond(request, client, now, step)
@@ -199,9 +229,30 @@ class GroupShard:
             step.reply(ticket, response)
         return step.result()
 
+    def _let_in(
+        self,
+        request: JoinGroupRequest | SyncGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        now: Instant,
+        step: Step,
+    ) -> None:
+        group = self.state.consumers.get(request.group_id)
+        if isinstance(request, JoinGroupRequest):
+            if group is None:
+                self._joining.join(request, client, ticket, now, step)
+            else:
+                self._consumers.join(group, request, client, ticket, now, step)
+        elif group is None:
+            self._membership.sync(request, ticket, step)
+        else:
+            step.reply(ticket, self._consumers.sync(group, request, now))
+
     def _respond(
         self,
         request: HeartbeatRequest
+        | ConsumerGroupHeartbeatRequest
+        | ConsumerGroupDescribeRequest
         | LeaveGroupRequest
         | OffsetCommitRequest
         | TxnOffsetCommitRequest
@@ -217,16 +268,16 @@ class GroupShard:
     ) -> Any:
         """The response to a request that never waits for other members; raises KafkaError before any change."""
         match request:
-            case HeartbeatRequest():
-                return self._membership.heartbeat(request, now)
+            case ConsumerGroupHeartbeatRequest():
+                return self._consumers.heartbeats.heartbeat(request, client, now, step)
+            case HeartbeatRequest() | LeaveGroupRequest():
+                return self._respond_to_member(request, now, step)
             case OffsetCommitRequest():
                 return self._committing.commit(request, client, now, step)
             case FetchOffsets():
                 return self._committing.fetch(request.group, require_stable=request.require_stable)
-            case LeaveGroupRequest():
-                return self._membership.leave(request, now, step)
             case TxnOffsetCommitRequest():
-                return self._committing.commit_in_transaction(request, now, step)
+                return self._committing.commit_in_transaction(request, client, now, step)
             case OffsetDeleteRequest():
                 return self._committing.delete(request, step)
             case TopicsDeleted():
@@ -236,9 +287,24 @@ class GroupShard:
             case _:
                 return self._respond_to_operator(request, client, step)
 
+    def _respond_to_member(
+        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, step: Step
+    ) -> Any:
+        group = self.state.consumers.get(request.group_id)
+        if isinstance(request, HeartbeatRequest):
+            if group is None:
+                return self._membership.heartbeat(request, now)
+            return self._consumers.heartbeat(group, request, now)
+        if group is None:
+            return self._membership.leave(request, now, step)
+        return self._consumers.leave(group, request, now, step)
+
     def _respond_to_operator(
         self,
-        request: DeleteGroupsRequest | ListGroupsRequest | DescribeGroupsRequest,
+        request: DeleteGroupsRequest
+        | ListGroupsRequest
+        | DescribeGroupsRequest
+        | ConsumerGroupDescribeRequest,
         client: Client,
         step: Step,
     ) -> Any:
@@ -250,6 +316,8 @@ class GroupShard:
                 version = client.api_version
                 described = [self._listing.described(g, version) for g in request.groups]
                 return DescribeGroupsResponse(groups=described)
+            case ConsumerGroupDescribeRequest():
+                return self._consumers.described(request)
             case DeleteGroupsRequest():
                 results = self._listing.delete(request.groups_names, step)
                 return DeleteGroupsResponse(results=results)
@@ -272,7 +340,13 @@ class GroupShard:
             more = self._committing.expire(now, step)
             self._expect_expiry(now, at_once=more)
             return step.result()
-        group = self.state.groups[key.group_id]
+        consumer = self.state.consumers.get(key.group_id)
+        if consumer is not None:
+            self._consumers.tick(consumer, key, now, step)
+            return step.result()
+        group = self.state.groups.get(key.group_id)
+        if group is None or (key.member_id and key.kind is not TimerKind.SESSION):
+            return step.result()  # it was of a group that is gone, or of the other protocol
         if key.kind is TimerKind.SESSION:
             self._rebalancing.session_is_over(group, key.member_id, now, step)
         elif key.kind is TimerKind.JOIN:
@@ -297,8 +371,12 @@ class GroupShard:
         ]
 
     def count_by_state(self) -> dict[GroupState, int]:
-        """How many groups there are in each state."""
+        """How many groups of the classic protocol there are in each state."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self.state.all_groups():
             counts[group.state] += 1
         return counts
+
+    def count_consumer_groups(self) -> Counter[ConsumerGroupState]:
+        """How many groups of the consumer protocol there are in each state."""
+        return Counter(group.state for group in self.state.consumers.values())

@@ -1,7 +1,9 @@
 """Pure: what one partition's coordinator knows, and what its parts share.
 
 Rules of this file:
-- Replicated, and changed by `replay` alone: `metadata` and `offsets`. They are what the log says.
+- Replicated, and changed by `replay` alone: `metadata`, `consumers` and `offsets`. They are what the log says.
+- A group is of the classic protocol (`metadata`, and as it is now in `groups`) or of the consumer protocol
+  (`consumers`).
 - Not replicated: `groups` as they are now (who waits for what, who has joined since) and the timers. They begin anew
   when the log has been loaded: sessions are counted from then on.
 - A group that is known by its offsets alone (a "simple" one) has no members and no protocol; it comes into being when
@@ -14,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.topology import Matches, NoTopics, Topology
 from broker.groups.group import Group
 from broker.groups.offsets import Offsets
 from broker.groups.states import GroupState
@@ -29,25 +33,34 @@ class Count(Enum):
     OFFSET_DELETIONS = "offset_deletion_count"
     OFFSET_EXPIRATIONS = "offset_expiration_count"
     COMPLETED_REBALANCES = "group_completed_rebalance_count"
+    CONSUMER_REBALANCES = "consumer_group_rebalance_count"
 
 
 class ShardState:
     """The state of one partition's coordinator."""
 
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
-        """`new_id` gives a text that nobody had before, for member ids."""
+    def __init__(
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        topology: Topology | None = None,
+    ) -> None:
+        """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics."""
         self.settings = settings
         self.new_id = new_id
+        self.topology: Topology = NoTopics() if topology is None else topology
+        self.matches = Matches(self.topology)
         self.metadata: dict[str, GroupMetadataValue] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
         self.offsets = Offsets()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self.counts: Counter[Count] = Counter()
 
     def find(self, group_id: str) -> Group | None:
-        """The group of this id, if there is one."""
+        """The group of this id, if there is one and it is none of the consumer protocol."""
         group = self.groups.get(group_id)
-        if group is None and self.offsets.has_group(group_id):
+        if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
             group = self.create(group_id)
         return group
 
@@ -58,8 +71,8 @@ class ShardState:
         return group
 
     def all_groups(self) -> Iterator[Group]:
-        """Every group, those of offsets alone too."""
-        for group_id in self.offsets.group_ids() - self.groups.keys():
+        """Every group of the classic protocol, those of offsets alone too."""
+        for group_id in self.offsets.group_ids() - self.groups.keys() - self.consumers.keys():
             self.create(group_id)
         yield from tuple(self.groups.values())
 

@@ -22,10 +22,12 @@ class TimerKind(IntEnum):
     """The members of a generation have had their time to ask for their assignment."""
     EXPIRE = 3
     """Old offsets are looked for."""
+    REBALANCE = 4
+    """A member of the consumer protocol has had its time to give partitions back."""
 
 
 class TimerKey(NamedTuple):
-    """What a deadline belongs to; members only have sessions."""
+    """What a deadline belongs to: in a classic group members only have sessions, in a consumer group all but EXPIRE."""
 
     kind: TimerKind
     group_id: str = ""

@@ -11,12 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka_ds.wire.messages.persisted import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from kafka_ds.wire.messages import JoinGroupRequest
+from kafka_ds.wire.messages.persisted import Key, Value
 
 Ticket: TypeAlias = int
 # (name, metadata), the preferred one first.
@@ -47,8 +43,8 @@ class Client(NamedTuple):
 class CoordinatorRecord(NamedTuple):
     """One record of `__consumer_offsets`; without a value it is a tombstone."""
 
-    key: OffsetCommitKey | GroupMetadataKey
-    value: OffsetCommitValue | GroupMetadataValue | None
+    key: Key
+    value: Value | None
 
 
 class Producer(NamedTuple):
@@ -97,7 +93,32 @@ class RemovingGroups:
     group_ids: tuple[str, ...]
 
 
-Storing: TypeAlias = StoringAssignment | ReplacingStatic | RemovingGroups
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrading:
+    """A classic group becomes one of the consumer protocol."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downgrading:
+    """A group of the consumer protocol becomes a classic one."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoiningClassic:
+    """An empty group of the consumer protocol goes, and this request begins a classic one in its place."""
+
+    request: JoinGroupRequest
+    client: Client
+    ticket: Ticket
+
+
+Storing: TypeAlias = (
+    StoringAssignment | ReplacingStatic | RemovingGroups | Upgrading | Downgrading | JoiningClassic
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +166,11 @@ class Step:
 class GroupSettings:
     """The settings of all groups, under Kafka's names, with its defaults."""
 
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_session_timeout_ms: int = 45_000
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1

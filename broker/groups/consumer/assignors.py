@@ -1,0 +1,143 @@
+"""Pure: who is to have which partition: the assignors `uniform` and `range` (KIP-848).
+
+Rules of this file:
+- Each partition of a topic that somebody subscribes to goes to one of those who do. The same group gives the same
+  answer wherever it is asked for: members are taken in order.
+- `uniform` levels how many partitions members have, and otherwise leaves each partition where it was. Where all
+  subscribe to the same topics, none has two more than another; else no single move could level it further.
+- `range` gives each member a run of every topic's partitions, so that members read the same partitions of several
+  topics: who joins data wants that. It remembers nothing.
+- Racks are not looked at, as in Kafka since 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.groups.consumer.member import Partition, Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """A member as an assignor sees it."""
+
+    instance_id: str | None
+    topic_ids: frozenset[bytes]
+    had: Partitions
+
+
+Subscribers = Mapping[str, Subscriber]
+# Topic id -> number of partitions.
+Sizes = Mapping[bytes, int]
+Assignor = Callable[[Subscribers, Sizes], dict[str, Partitions]]
+
+
+def assign_uniform(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
+    """As even as it gets with few moves."""
+    order = sorted(members)
+    topics = {topic for member in members.values() for topic in member.topic_ids if topic in sizes}
+    if len({member.topic_ids for member in members.values()}) <= 1:
+        has = _level(members, order, topics, sizes)
+    else:
+        has = _spread(members, order, topics, sizes)
+    return {member_id: frozenset(partitions) for member_id, partitions in has.items()}
+
+
+def _kept(
+    members: Subscribers, order: list[str], sizes: Sizes
+) -> tuple[dict[str, set[Partition]], set[Partition]]:
+    """What each member had and may still have; and all of it together."""
+    taken: set[Partition] = set()
+    has: dict[str, set[Partition]] = {}
+    for member_id in order:
+        member = members[member_id]
+        has[member_id] = {
+            p for p in member.had - taken if p[0] in member.topic_ids and p[1] < sizes.get(p[0], 0)
+        }
+        taken |= has[member_id]
+    return has, taken
+
+
+def _level(
+    members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
+) -> dict[str, set[Partition]]:
+    """All subscribe to the same: everybody gets so many, and some one more."""
+    has, taken = _kept(members, order, sizes)
+    if not order:
+        return has
+    least, more = divmod(sum(sizes[topic] for topic in topics), len(order))
+    # Those that had most are the ones with one more: that moves least.
+    quota = {
+        member_id: least + (place < more)
+        for place, member_id in enumerate(sorted(order, key=lambda m: (-len(has[m]), m)))
+    }
+    for member_id in order:
+        surplus = sorted(has[member_id])[quota[member_id] :]
+        has[member_id].difference_update(surplus)
+        taken.difference_update(surplus)
+    free = iter(
+        [
+            (topic, index)
+            for topic in sorted(topics)
+            for index in range(sizes[topic])
+            if (topic, index) not in taken
+        ]
+    )
+    for member_id in order:
+        for _ in range(quota[member_id] - len(has[member_id])):
+            has[member_id].add(next(free))
+    return has
+
+
+def _spread(
+    members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
+) -> dict[str, set[Partition]]:
+    """Subscriptions differ: give what is free to who has least, then move from who has most."""
+    has, taken = _kept(members, order, sizes)
+    subscribers = {topic: [m for m in order if topic in members[m].topic_ids] for topic in topics}
+
+    def least(topic: bytes) -> str:
+        return min(subscribers[topic], key=lambda m: (len(has[m]), m))
+
+    # Topics that few want come first: the others have more places to go to.
+    for topic in sorted(topics, key=lambda t: (len(subscribers[t]), t)):
+        for index in range(sizes[topic]):
+            if (topic, index) not in taken:
+                has[least(topic)].add((topic, index))
+    # Each move makes the sum of the squares smaller, so this ends.
+    moved = True
+    while moved:
+        moved = False
+        for giver in sorted(order, key=lambda m: (-len(has[m]), m)):
+            for topic in sorted({topic for topic, _ in has[giver]}):
+                taker = least(topic)
+                if len(has[taker]) + 1 < len(has[giver]):
+                    partition = max(p for p in has[giver] if p[0] == topic)
+                    has[giver].remove(partition)
+                    has[taker].add(partition)
+                    moved = True
+    return has
+
+
+def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
+    """A run of each topic's partitions for everybody who wants it."""
+    has: dict[str, set[Partition]] = {member_id: set() for member_id in members}
+    # Static members come first, so that a new id of one moves nothing.
+    order = sorted(members, key=lambda m: _range_order(m, members[m].instance_id))
+    for topic in {topic for member in members.values() for topic in member.topic_ids}:
+        wanting = [m for m in order if topic in members[m].topic_ids]
+        least, more = divmod(sizes.get(topic, 0), len(wanting))
+        first = 0
+        for place, member_id in enumerate(wanting):
+            count = least + (place < more)
+            has[member_id].update((topic, index) for index in range(first, first + count))
+            first += count
+    return {member_id: frozenset(partitions) for member_id, partitions in has.items()}
+
+
+def _range_order(member_id: str, instance_id: str | None) -> tuple[bool, str]:
+    return (instance_id is None, member_id if instance_id is None else instance_id)
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

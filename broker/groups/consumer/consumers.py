@@ -1,0 +1,133 @@
+"""Pure: the groups of the consumer protocol (KIP-848) of a shard: which request, deadline or record goes where.
+
+Rules of this file:
+- A request of the classic protocol for such a group is one of its members' that speaks it still. An empty group is
+  nobody's: it makes room for a classic one, once its tombstones are in the log.
+- A deadline that finds nobody, or nothing to wait for any more, was overtaken, and does nothing. One that drops a
+  member comes again soon, for the case that its records cannot be written.
+"""
+
+from __future__ import annotations
+
+from broker.groups.consumer.changing import Changing
+from broker.groups.consumer.classic_members import ClassicMembers
+from broker.groups.consumer.describing import Describing
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.heartbeats import Heartbeats
+from broker.groups.consumer.member import MemberState
+from broker.groups.consumer.migrating import Migrating
+from broker.groups.rebalance import Rebalancing
+from broker.groups.state import ShardState
+from broker.groups.timers import TimerKey, TimerKind
+from broker.groups.values import Client, Instant, JoiningClassic, Step, Ticket
+from kafka_ds.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka_ds.wire.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from kafka_ds.wire.messages.persisted_consumer_groups import ConsumerGroupMetadataKey
+
+# After this long a member whose end could not be written is dropped once more.
+RETRY_MS = 500
+
+
+class ConsumerGroups:
+    """All groups of the consumer protocol of one shard."""
+
+    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+        self._state = state
+        self._changing = Changing(state)
+        self.migrating = Migrating(state, self._changing, rebalancing)
+        self.heartbeats = Heartbeats(state, self._changing, self.migrating)
+        self._classic = ClassicMembers(state, self._changing, self.migrating)
+        self._describing = Describing(state, self._changing)
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        """Take one record in."""
+        consumers = self._state.consumers
+        group = consumers.get(key.group_id)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            consumers.pop(key.group_id, None)
+            return
+        if group is None:
+            if value is None:
+                return
+            group = consumers[key.group_id] = ConsumerGroup(key.group_id)
+        group.replay(key, value)
+
+    def loaded(self, now: Instant) -> None:
+        """The log has been read: every session begins anew."""
+        for group in self._state.consumers.values():
+            for member in group.members.values():
+                self._changing.expect(group.group_id, member, now)
+                if member.classic is None:
+                    self._changing.expect_revocation(group.group_id, member, now)
+
+    # -- requests of the classic protocol -----------------------------------------------------------
+
+    def join(
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        now: Instant,
+        step: Step,
+    ) -> None:
+        """JoinGroup."""
+        if group.members:
+            step.reply(ticket, self._classic.join(group, request, client, now, step))
+        else:
+            step.records.extend(group.tombstones())
+            step.store(JoiningClassic(request=request, client=client, ticket=ticket))
+
+    def sync(
+        self, group: ConsumerGroup, request: SyncGroupRequest, now: Instant
+    ) -> SyncGroupResponse:
+        """SyncGroup."""
+        return self._classic.sync(group, request, now)
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now: Instant
+    ) -> HeartbeatResponse:
+        """Heartbeat."""
+        return self._classic.heartbeat(group, request, now)
+
+    def leave(
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: Step
+    ) -> LeaveGroupResponse:
+        """LeaveGroup."""
+        return self._classic.leave(group, request, now, step)
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    def described(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe."""
+        return ConsumerGroupDescribeResponse(
+            groups=[self._describing.described(group_id) for group_id in request.group_ids]
+        )
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def tick(self, group: ConsumerGroup, key: TimerKey, now: Instant, step: Step) -> None:
+        """A deadline of this group has come."""
+        member = group.members.get(key.member_id)
+        if member is None:
+            return
+        if key.kind is TimerKind.REBALANCE and (
+            member.state is not MemberState.UNREVOKED_PARTITIONS or not member.revoking
+        ):
+            return
+        if key.kind in (TimerKind.JOIN, TimerKind.SYNC) and member.classic is None:
+            return
+        self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
+        self.migrating.fence(group, member.member_id, now, step)

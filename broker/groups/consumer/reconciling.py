@@ -1,0 +1,81 @@
+"""Pure: one step of a member towards its target: what it must give back, and what it may take.
+
+Rules of this file (KIP-848):
+- Giving back comes first: a member stays in its epoch until it says that it no longer owns what others are to have.
+- It takes what is free at once, in the target's epoch; for what others still own it waits there.
+- So no partition ever has two owners, and no member waits for another one without cause.
+- A member says what it owns, or nothing at all; silence means that it may own everything still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from broker.groups.consumer.member import ConsumerMember, MemberState, Owned, Partition, Partitions
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+
+def reconciled(
+    member: ConsumerMember,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    owner_of: Callable[[Partition], str | None],
+    says_it_owns: Partitions | None,
+) -> ConsumerMember:
+    """The member after this step, or the same where there is none to take."""
+    epoch = member.epoch
+    if member.state is MemberState.STABLE and epoch == target_epoch:
+        return member
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if _still_owns(member.revoking, says_it_owns):
+            return member
+        # What it was asked for is done; whether the target has moved on meanwhile is seen below.
+        epoch += 1
+    elif member.state is MemberState.UNKNOWN:
+        if says_it_owns is None or says_it_owns:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin.",
+            )
+        epoch = target_epoch
+    return _next(member, epoch, target, target_epoch, owner_of, says_it_owns)
+
+
+def _next(
+    member: ConsumerMember,
+    epoch: int,
+    target: Partitions,
+    target_epoch: int,
+    owner_of: Callable[[Partition], str | None],
+    says_it_owns: Partitions | None,
+) -> ConsumerMember:
+    kept = {p: since for p, since in member.assigned.items() if p in target}
+    revoking = {p: since for p, since in member.assigned.items() if p not in target}
+    if revoking and _still_owns(revoking, says_it_owns):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            epoch=epoch,
+            previous_epoch=member.epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+    missing = [p for p in target if p not in kept]
+    # What it has itself given back just now is free for itself, too.
+    free = [p for p in missing if owner_of(p) in (None, member.member_id)]
+    waits = len(free) < len(missing)
+    return replace(
+        member,
+        state=MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE,
+        epoch=target_epoch,
+        previous_epoch=member.epoch,
+        assigned=kept | dict.fromkeys(free, target_epoch),
+        revoking={},
+    )
+
+
+def _still_owns(partitions: Owned, says_it_owns: Partitions | None) -> bool:
+    return says_it_owns is None or not says_it_owns.isdisjoint(partitions)

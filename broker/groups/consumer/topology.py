@@ -1,0 +1,146 @@
+"""Pure: the topics as groups see them: which there are, how many partitions each has, and which match an expression.
+
+Rules of this file:
+- Two numbers tell whether anything could have changed: `names_version` moves with topics that come and go, `version`
+  with partitions too. They count from the broker's start; a group that has not looked since then looks once.
+- Expressions (KIP-848) match whole names. One expression over all names is looked up once for all groups and each set
+  of topics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from broker.cluster.events import Event, PartitionChanged, TopicCreated, TopicDeleted
+from broker.cluster.image import MetadataImage
+from broker.patterns import matcher
+
+# How many expressions' topics are kept; one more clears them.
+MATCHES_MAX = 1_000
+NO_HASH = 0
+
+
+class TopicShape(NamedTuple):
+    """What an assignment depends on."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class Topology(Protocol):
+    """What the machine of groups is told of topics."""
+
+    version: int
+    names_version: int
+
+    def topic(self, name: str) -> TopicShape | None:
+        """The topic of this name."""
+        ...
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic of this id."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        ...
+
+    def metadata_version(self) -> int:
+        """Which commit of the metadata this is."""
+        ...
+
+
+class NoTopics:
+    """No topics at all: for machines that only read a log."""
+
+    version = 0
+    names_version = 0
+
+    def topic(self, name: str) -> TopicShape | None:
+        """None."""
+        return None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """None."""
+        return None
+
+    def names(self) -> Iterable[str]:
+        """None."""
+        return ()
+
+    def metadata_version(self) -> int:
+        """None was read."""
+        return -1
+
+
+class ImageTopology:
+    """The topics of the published metadata."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self.version = 0
+        self.names_version = 0
+
+    def changed(self, events: Sequence[Event]) -> None:
+        """These events have been taken into the image."""
+        if any(isinstance(event, TopicCreated | TopicDeleted) for event in events):
+            self.names_version += 1
+            self.version += 1
+        elif any(isinstance(event, PartitionChanged) for event in events):
+            self.version += 1
+
+    def topic(self, name: str) -> TopicShape | None:
+        """The topic of this name."""
+        found = self._image.topics.get(name)
+        return None if found is None else TopicShape(found.topic_id, len(found.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic of this id."""
+        found = self._image.topics_by_id.get(topic_id)
+        return None if found is None else found.name
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        return self._image.topics
+
+    def metadata_version(self) -> int:
+        """The version of the metadata's table."""
+        return self._image.version
+
+
+class Matches:
+    """The topics of expressions."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._names_version = -1
+        self._found: dict[str, frozenset[str]] = {}
+
+    def of(self, expression: str) -> frozenset[str]:
+        """The topics whose whole name it matches; raises KafkaError where it is none."""
+        if self._names_version != self._topology.names_version or len(self._found) >= MATCHES_MAX:
+            self._names_version = self._topology.names_version
+            self._found = {}
+        known = self._found.get(expression)
+        if known is None:
+            matches = matcher(expression)
+            known = frozenset(name for name in self._topology.names() if matches(name))
+            self._found[expression] = known
+        return known
+
+
+def metadata_hash(topology: Topology, names: Iterable[str]) -> int:
+    """A number that changes when a topic of these comes, goes, or grows.
+
+    Kafka keeps another hash in the same place (KIP-1101): a group that goes from one to the other rebalances once.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    found = False
+    for name in sorted(names):
+        shape = topology.topic(name)
+        if shape is not None:
+            found = True
+            digest.update(shape.topic_id + shape.partitions.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True) if found else NO_HASH
