@@ -275,17 +275,6 @@ class BrokerConfig(AccessConfig):
     )
 
     # -- groups -------------------------------------------------------------------------------------
-    group_initial_rebalance_delay_ms: int = i32(
-        3_000, "How long a group that forms waits for more members.", low=0
-    )
-    group_max_session_timeout_ms: int = i32(
-        1_800_000, "The longest session that a member may ask for."
-    )
-    group_max_size: int = i32(2**31 - 1, "How many members a group may have.", low=1)
-    group_min_session_timeout_ms: int = i32(
-        6_000, "The shortest session that a member may ask for."
-    )
-    offset_metadata_max_bytes: int = i32(
     group_consumer_assignors: tuple[str, ...] = strings(
         ("uniform", "range"),
         "The assignors of the consumer protocol (KIP-848), the one for members that ask for none first.",
@@ -317,6 +306,17 @@ class BrokerConfig(AccessConfig):
     group_consumer_session_timeout_ms: int = i32(
         45_000, "How long a member of the consumer protocol is a member without a heartbeat.", low=1
     )
+    group_initial_rebalance_delay_ms: int = i32(
+        3_000, "How long a group that forms waits for more members.", low=0
+    )
+    group_max_session_timeout_ms: int = i32(
+        1_800_000, "The longest session that a member may ask for."
+    )
+    group_max_size: int = i32(2**31 - 1, "How many members a group may have.", low=1)
+    group_min_session_timeout_ms: int = i32(
+        6_000, "The shortest session that a member may ask for."
+    )
+    offset_metadata_max_bytes: int = i32(
         4096, "How much a client may say with an offset that it commits."
     )
     offsets_commit_timeout_ms: int = i32(

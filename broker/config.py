@@ -170,6 +170,7 @@ def _check_whole(config: BrokerConfig) -> None:
             )
     _ = config.super_principals
     _check_cluster(config)
+    _check_groups(config)
     _check_topic(config.topic)
 
 
@@ -186,7 +187,6 @@ def _check_cluster(config: BrokerConfig) -> None:
                 f"{name}={interval_ms} is not below "
                 f"broker.session.timeout.ms={config.broker_session_timeout_ms}"
             )
-    _check_groups(config)
     first_ms = config.remote_log_manager_task_retry_backoff_ms
     longest_ms = config.remote_log_manager_task_retry_backoff_max_ms
     if first_ms > longest_ms:
@@ -199,6 +199,34 @@ def _check_cluster(config: BrokerConfig) -> None:
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if wait_ms > (most_ms := getattr(config, attribute_of(name))):
             raise ConfigError(f"replica.fetch.wait.max.ms={wait_ms} is above {name}={most_ms}")
+
+
+def _check_groups(config: BrokerConfig) -> None:
+    for name, value, low, high in (
+        (
+            "session.timeout.ms",
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_min_session_timeout_ms,
+            config.group_consumer_max_session_timeout_ms,
+        ),
+        (
+            "heartbeat.interval.ms",
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_min_heartbeat_interval_ms,
+            config.group_consumer_max_heartbeat_interval_ms,
+        ),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(
+                f"group.consumer.{name}={value} is not between group.consumer.min.{name}={low} "
+                f"and group.consumer.max.{name}={high}"
+            )
+    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
+        raise ConfigError(
+            "group.consumer.heartbeat.interval.ms is not below group.consumer.session.timeout.ms"
+        )
+    if not config.group_consumer_assignors:
+        raise ConfigError("group.consumer.assignors is empty")
 
 
 def _check_topic(topic: TopicConfig) -> None:
@@ -249,34 +277,6 @@ def _check_copies(topic: TopicConfig) -> None:
         lag = getattr(topic, f"remote_copy_lag_{what}")
         if lag > kept >= 0:
             raise ConfigError(
-def _check_groups(config: BrokerConfig) -> None:
-    for name, value, low, high in (
-        (
-            "session.timeout.ms",
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
-        ),
-        (
-            "heartbeat.interval.ms",
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
-        ),
-    ):
-        if not low <= value <= high:
-            raise ConfigError(
-                f"group.consumer.{name}={value} is not between group.consumer.min.{name}={low} "
-                f"and group.consumer.max.{name}={high}"
-            )
-    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
-        raise ConfigError(
-            "group.consumer.heartbeat.interval.ms is not below group.consumer.session.timeout.ms"
-        )
-    if not config.group_consumer_assignors:
-        raise ConfigError("group.consumer.assignors is empty")
-
-
                 f"remote.copy.lag.{what}={lag} is more than the {kept} of the local retention, "
                 "which waits for the copy"
             )
