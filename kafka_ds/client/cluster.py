@@ -44,6 +44,7 @@ EARLIEST: Final = -2
 EARLIEST_LOCAL: Final = -4
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 CONSUMER: Final = -1
+BRIEF_MS: Final = 20
 BROKER_RESOURCE: Final = 4
 
 _ABSENT: Final = frozenset(
@@ -196,6 +197,21 @@ class Cluster:
         if name not in self._topics:
             raise TopicGone(f"there is no topic {name}")
         return self._topics[name]
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has; one that is about to be created is waited for.
+
+        Raises:
+            BrokerTimeout: it is not there, and nobody creates it.
+        """
+
+        def ask() -> int:
+            found = self._ask_topics([name]).get(name)
+            if found is None or not found.partitions:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            return len(found.partitions)
+
+        return self.persist(f"topic {name}", ask)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -409,8 +425,16 @@ class Cluster:
                     f"{what}: no answer within kafka.default.api.timeout.ms="
                     f"{settings.default_api_timeout_ms}; last: {problem}"
                 ) from problem
+            if _is_brief(problem):
+                time.sleep(min(pause_ms, BRIEF_MS) / 1_000)
+                continue
             time.sleep(pause_ms / 1_000)
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
+
+
+def _is_brief(problem: ClientError | KafkaError) -> bool:
+    """A transaction that is about to end: the Java client does not wait long for that either."""
+    return isinstance(problem, KafkaError) and problem.code == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _grouped(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:

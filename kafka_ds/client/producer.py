@@ -125,6 +125,11 @@ class Producer:
         self._failures = 0
         self.written: dict[TopicPartition, Written] = {}
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether batches are part of a transaction."""
+        return self._transactional_id is not None
+
     def send(self, batch: Outgoing) -> None:
         """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
         lane = self._lanes.setdefault(batch.key, _Lane())

@@ -38,13 +38,13 @@ from kafka_ds.wire.batch import (
 from kafka_ds.wire.compression import compress
 from kafka_ds.wire.crc import crc32c
 
-__all__ = ["encode_batches"]
+__all__ = ["KernelBatch", "encode_batches", "sealed"]
 
 BATCH_BYTES_MAX = 1 << 20
 SPAN_MAX = 1 << 31  # offsets of one batch: the last one's distance from the first is 31 bits wide
 
 
-class _Batch(NamedTuple):
+class KernelBatch(NamedTuple):
     """One batch that the kernel wrote, and the header that it gets."""
 
     out: NDArray[np.uint8]
@@ -66,7 +66,7 @@ def encode_batches(
     A new batch begins at about `batch_bytes_max` (before compression) and where the leader epoch
     or the timestamp type changes. Where no row is at all, an empty batch spans the range.
     """
-    batches: list[_Batch] = []
+    batches: list[KernelBatch] = []
     next_offset = first_offset
     for part in _parts(table):
         batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, codec)
@@ -80,7 +80,7 @@ def encode_batches(
     for batch in batches:
         leader_epoch = batch.header.leader_epoch
         encoded += _empty_batches(next_offset, batch.header.base_offset - 1, leader_epoch)
-        encoded.append(_sealed(batch))
+        encoded.append(sealed(batch))
         next_offset = batch.header.next_offset
     encoded += _empty_batches(next_offset, last_offset, leader_epoch)
     return encoded
@@ -95,7 +95,7 @@ def _parts(table: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
 
 def _kernel_batches(
     part: pa.RecordBatch, first_offset: int, last_offset: int, batch_bytes_max: int, codec: int
-) -> Iterator[_Batch]:
+) -> Iterator[KernelBatch]:
     columns = columns_of(part)
     offsets = columns.offset
     if offsets[0] < first_offset or offsets[-1] > last_offset or (np.diff(offsets) <= 0).any():
@@ -119,13 +119,14 @@ def _kernel_batches(
             base_sequence=NO_SEQUENCE,
             record_count=end_row - first_row,
         )
-        yield _Batch(out, row[encoding.START], row[encoding.END], header)
+        yield KernelBatch(out, row[encoding.START], row[encoding.END], header)
 
 
-def _sealed(batch: _Batch) -> bytes:
+def sealed(batch: KernelBatch, level: int | None = None) -> bytes:
+    """The batch with its header and checksum, compressed (at this level) as its header says."""
     view = batch.out.data[batch.start : batch.end]
     if batch.header.codec != Codec.NONE:
-        return seal(batch.header, compress(batch.header.codec, view[HEADER_BYTES:]))
+        return seal(batch.header, compress(batch.header.codec, view[HEADER_BYTES:], level))
     HEADER.pack_into(view, 0, *batch.header)
     CRC_FIELD.pack_into(view, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
     return bytes(view)

@@ -1,0 +1,239 @@
+"""Shell: a task's rows to sealed batches to the producer, some megabytes of them at a time.
+
+Rules of this file (beside the producer it is impure in the compiled loops, and draws where rows without keys begin):
+- Rows are collected until there are enough for full batches, given their partitions, ordered by them, and encoded: no
+  step looks at a single row in Python. A batch holds rows of one partition in the order in which they came.
+- A record that is larger than `max.request.size` is an error that names its row, as in the Java client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.producer import Outgoing, Producer
+from kafka_ds.client.producer_settings import ProducerSettings
+from kafka_ds.client.transactions import Identity
+from kafka_ds.lake.arrow import columns_of
+from kafka_ds.lake.rebuild import KernelBatch, sealed
+from kafka_ds.sink.loops import loops
+from kafka_ds.sink.rows import Columns, RowError, TopicRows, rows_by_topic
+from kafka_ds.wire import encoding, kernel
+from kafka_ds.wire.arrays import fixed
+from kafka_ds.wire.batch import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from kafka_ds.wire.partitioning import STICKY, STICKY_FIELDS
+
+__all__ = ["NO_IDENTITY", "BatchWriter"]
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+NO_IDENTITY: Final = Identity(producer_id=NO_PRODUCER_ID, epoch=NO_PRODUCER_EPOCH)
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+
+
+@dataclass(slots=True, kw_only=True)
+class _Target:
+    """A topic, where its next row without a key goes, and what each partition's next record is numbered."""
+
+    name: str
+    partition_count: int
+    sticky: NDArray[np.int64]
+    sequences: dict[int, int] = field(default_factory=dict)
+
+
+class BatchWriter:
+    """The rows of one task to their topics.
+
+    Parameters
+    ----------
+    describe
+        Names rows of the task, by their places in it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        producer: Producer,
+        columns: Columns,
+        *,
+        identity: Identity = NO_IDENTITY,
+        is_transactional: bool = False,
+        describe: Callable[[Iterable[int]], str],
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._producer = producer
+        self._columns = columns
+        self._identity = identity
+        self._attributes = settings.compression | (TRANSACTIONAL_FLAG if is_transactional else 0)
+        self._describe = describe
+        self._batch_bytes_max = min(settings.batch_size, settings.max_request_size)
+        self._targets: dict[str, _Target] = {}
+        self._collected: list[pa.RecordBatch] = []
+        self._collected_bytes = 0
+        self.row_count = 0
+        # Which partition begins is no secret: tasks shall not all begin with the same.
+        self._random = Random()  # noqa: S311
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; they are on their way when enough have come, or with `flush`."""
+        self._collected.append(rows)
+        self._collected_bytes += rows.nbytes
+        if self._collected_bytes >= CHUNK_BYTES:
+            self._write()
+
+    def flush(self) -> None:
+        """Until every row was taken."""
+        self._write()
+        self._producer.flush()
+
+    def _write(self) -> None:
+        if not self._collected:
+            return
+        together = pa.Table.from_batches(self._collected).combine_chunks()
+        self._collected, self._collected_bytes = [], 0
+        for part in together.to_batches():
+            if not part.num_rows:
+                continue
+            now_ms = time.time_ns() // 1_000_000
+            for of_topic in rows_by_topic(
+                part,
+                self._columns,
+                first_row=self.row_count,
+                now_ms=now_ms,
+                describe=self._describe,
+            ):
+                self._write_topic(of_topic)
+            self.row_count += part.num_rows
+        self._producer.push()
+
+    def _write_topic(self, of_topic: TopicRows) -> None:
+        target = self._target(of_topic.topic)
+        records, rows = of_topic.records, of_topic.rows
+        partitions, ends, order = self._assigned(of_topic, target)
+        if (np.diff(partitions) < 0).any():
+            records, rows = records.take(pa.array(order)), rows[order]
+        start = 0
+        for partition, end in enumerate(ends.tolist()):
+            if end > start:
+                within = records.slice(start, end - start)
+                self._write_partition(target, partition, within, rows[start:end])
+            start = end
+
+    def _assigned(
+        self, of_topic: TopicRows, target: _Target
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """The partition of each row, where each partition's rows end, and the rows by partition."""
+        beyond = np.flatnonzero(of_topic.wanted >= target.partition_count)
+        if len(beyond):
+            row = int(beyond[0])
+            raise RowError(
+                f"{self._describe([int(of_topic.rows[row])])}: column 'partition' is {of_topic.wanted[row]}; "
+                f"topic {target.name} has partitions 0 to {target.partition_count - 1}"
+            )
+        count = of_topic.records.num_rows
+        columns = columns_of(_numbered(of_topic.records))
+        partitions = np.empty(count, np.int32)
+        loops().assign(
+            fixed(of_topic.wanted),
+            columns.key,
+            columns.value,
+            self._settings.keys_decide,
+            self._batch_bytes_max,
+            target.partition_count,
+            target.sticky,
+            partitions,
+        )
+        ends, order = np.zeros(target.partition_count, np.int64), np.empty(count, np.int64)
+        loops().order(fixed(partitions), ends, order)
+        return partitions, ends, order
+
+    def _write_partition(
+        self, target: _Target, partition: int, records: pa.RecordBatch, rows: NDArray[np.int64]
+    ) -> None:
+        columns = columns_of(_numbered(records))
+        out, batches = kernel.encode(columns, first_offset=0, bytes_max=self._batch_bytes_max)
+        for row in batches.tolist():
+            first, end = row[encoding.FIRST_ROW], row[encoding.END_ROW]
+            size = row[encoding.END] - row[encoding.START]
+            if size > self._settings.max_request_size:
+                raise RowError(
+                    f"{self._describe([int(rows[first])])}: {size} bytes are more than "
+                    f"kafka.max.request.size={self._settings.max_request_size}"
+                )
+            header = BatchHeader(
+                base_offset=0,
+                batch_length=size - LOG_OVERHEAD_BYTES,
+                leader_epoch=NO_LEADER_EPOCH,
+                magic=MAGIC,
+                crc=0,
+                attributes=self._attributes,
+                last_offset_delta=end - first - 1,
+                base_timestamp=int(columns.timestamp[first]),
+                max_timestamp=row[encoding.MAX_TIMESTAMP],
+                producer_id=self._identity.producer_id,
+                producer_epoch=self._identity.epoch,
+                base_sequence=self._sequence(target, partition, end - first),
+                record_count=end - first,
+            )
+            batch = KernelBatch(out, row[encoding.START], row[encoding.END], header)
+            self._producer.send(
+                Outgoing(
+                    topic=target.name,
+                    partition=partition,
+                    data=sealed(batch, self._settings.compression_level),
+                    record_count=end - first,
+                    describe=_places(self._describe, rows[first:end]),
+                )
+            )
+
+    def _sequence(self, target: _Target, partition: int, count: int) -> int:
+        if self._identity.producer_id == NO_PRODUCER_ID:
+            return NO_SEQUENCE
+        sequence = target.sequences.get(partition, 0)
+        target.sequences[partition] = (sequence + count) & _SEQUENCE_MASK
+        return sequence
+
+    def _target(self, topic: str) -> _Target:
+        target = self._targets.get(topic)
+        if target is None:
+            count = self._cluster.partition_count(topic)
+            sticky = np.zeros(STICKY_FIELDS, np.int64)
+            sticky[STICKY] = self._random.randrange(count)
+            target = self._targets[topic] = _Target(
+                name=topic, partition_count=count, sticky=sticky
+            )
+        return target
+
+
+def _numbered(records: pa.RecordBatch) -> pa.RecordBatch:
+    """With the columns that the kernel wants beside: offsets from 0 on, no leader epoch, created then."""
+    count = records.num_rows
+    zeros = pa.array(np.zeros(count, np.int32))
+    return pa.RecordBatch.from_arrays(
+        [*records.columns, pa.array(np.arange(count, dtype=np.int64)), zeros, zeros],
+        names=[*records.schema.names, "offset", "leader_epoch", "timestamp_type"],
+    )
+
+
+def _places(
+    describe: Callable[[Iterable[int]], str], rows: NDArray[np.int64]
+) -> Callable[[Iterable[int]], str]:
+    return lambda places: describe([int(rows[place]) for place in places])

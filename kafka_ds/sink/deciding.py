@@ -1,0 +1,399 @@
+"""Shell: the driver's side of the exactly-once protocol on real brokers: performs the effects of `protocol`.
+
+Rules of this file:
+- The lock is a transactional id. Its epoch fences; its transactions make a decision, or all that is written again, one
+  thing. Brokers answer InitProducerId only when the predecessor's transaction has ended, in the log, too.
+- Behind the last stable offset, which a transaction of another query may hold, records count by the markers that follow
+  them; below it, by what Fetch lists as aborted. Compaction goes up to the last stable offset at most, so behind it no
+  marker is missing.
+- What a refused end means the log says: an attempt's first or last record can be read by read_committed, or not. A read
+  waits for the last stable offset, so until the attempt has ended.
+- Records that are written again keep their bytes: a batch gets another producer, sequence and checksum, no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from kafka_ds.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from kafka_ds.client.errors import OffsetsGone, UnsupportedByBroker
+from kafka_ds.client.fetch import Chunk, Range, fetch_range
+from kafka_ds.client.producer import Outgoing, Producer
+from kafka_ds.client.transactions import Identity, Transactions
+from kafka_ds.lake.convert import decode_hot
+from kafka_ds.sink import protocol
+from kafka_ds.sink.options import SinkOptions
+from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
+from kafka_ds.sink.record import (
+    decision_key,
+    decision_value,
+    finished_key,
+    finished_value,
+    is_attempt_of,
+    last_of,
+    lock_id,
+)
+from kafka_ds.wire.batch import (
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    Codec,
+    ControlType,
+    Record,
+    build_batch,
+    control_type,
+    iterate_headers,
+    read_records,
+    seal,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.wire.types import NO_UUID
+
+__all__ = ["CannotFinish", "Deciding"]
+
+LOGGER = logging.getLogger("kafka_ds.sink")
+
+# The decisions' topic: one partition, since each prefix has to find its own whatever happens to the topic.
+_TOPIC_SETTINGS: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_BROKERS_DEFAULT: Final = -1
+_PARTITION: Final = 0
+_ENDED_OTHERWISE: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    }
+)
+Pair = tuple[bytes | None, bytes | None]
+
+
+class CannotFinish(RuntimeError):
+    """A decided batch whose records are gone before it was finished; the message names topic and offsets."""
+
+
+class Deciding:
+    """What the driver asks of the brokers, for one prefix. Not for use by several threads at once."""
+
+    def __init__(self, cluster: Cluster, options: SinkOptions) -> None:
+        assert options.prefix is not None
+        self._cluster = cluster
+        self._options = options
+        self._settings = options.producer
+        self._prefix = options.prefix
+        self._place: TopicPartition = (options.decisions_topic, _PARTITION)
+        self._transactions = Transactions(cluster)
+        self._lock: Identity | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def run(self, steps: protocol.Steps) -> None:
+        """Perform steps until there are no more."""
+        answer: Any = None
+        try:
+            while True:
+                answer = self._perform(steps.send(answer))
+        except StopIteration:
+            return
+
+    def _perform(self, effect: protocol.Effect) -> Any:  # noqa: C901  (a table)
+        match effect:
+            case protocol.Lock():
+                return self._take_lock()
+            case protocol.ReadLast():
+                return self._read_last()
+            case protocol.Decide(decision):
+                return self._decide(decision)
+            case protocol.End(attempt):
+                return self._end(attempt, committed=True)
+            case protocol.Abort(attempt):
+                return self._end(attempt, committed=False)
+            case protocol.WasAborted(attempt):
+                return self._was_aborted(attempt)
+            case protocol.Rewrite(decision, lost):
+                return self._rewrite(decision, lost)
+            case protocol.Finish(decision):
+                return self._finish(decision)
+            case protocol.ListOpen():
+                return self._list_open()
+            case protocol.Fence(transactional_id):
+                return self._begin(transactional_id)
+
+    # -- the lock -------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        self._lock = self._begin(lock_id(self._prefix))
+        self._sequences.clear()
+
+    def _begin(self, transactional_id: str) -> Identity:
+        return self._transactions.begin(transactional_id, self._settings.transaction_timeout_ms)
+
+    def _in_transaction(self, fill: Callable[[Producer], None]) -> None:
+        """All that ``fill`` sends, or nothing of it."""
+        lock, identity = lock_id(self._prefix), self._lock
+        assert identity is not None, "the lock is held"
+        producer = Producer(
+            self._cluster,
+            self._settings,
+            transactional_id=lock,
+            join=lambda partitions: self._transactions.add(lock, identity, partitions),
+        )
+        try:
+            fill(producer)
+            producer.flush()
+        finally:
+            producer.close()
+        self._transactions.end(lock, identity, committed=True)
+
+    def _sequence(self, place: TopicPartition, count: int) -> int:
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + count
+        return sequence
+
+    # -- decisions ------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the topic of decisions, where it is not there."""
+        name = self._place[0]
+        if name in self._cluster.topics([name]):
+            return
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=_BROKERS_DEFAULT,
+            assignments=[],
+            configs=[CreatableTopicConfig(name=n, value=v) for n, v in _TOPIC_SETTINGS.items()],
+        )
+
+        def ask() -> None:
+            request = CreateTopicsRequest(
+                topics=[topic], timeout_ms=self._settings.request_timeout_ms
+            )
+            answer = self._cluster.any_broker().call(request, CreateTopicsResponse).topics[0]
+            if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise KafkaError(
+                    ErrorCode(answer.error_code),
+                    f"topic {name} of option 'decisionsTopic': {answer.error_message}",
+                )
+
+        self._cluster.persist(f"creating topic {name}", ask)
+        self._cluster.partition_count(name)
+
+    def _read_last(self) -> Last:
+        ask = self._cluster.offsets
+        start = ask({self._place: EARLIEST}, read_committed=False)[self._place].offset
+        stable = ask({self._place: LATEST}, read_committed=True)[self._place].offset
+        end = ask({self._place: LATEST}, read_committed=False)[self._place].offset
+        pairs = [
+            pair
+            for chunk in self._fetch(self._place, start, stable)
+            for pair in _settled(chunk, stable)
+        ]
+        keys = (decision_key(self._prefix), finished_key(self._prefix))
+        behind, undecided = _by_markers(self._fetch(self._place, stable, end, committed=False))
+        is_settled = not any(key in keys for key, _ in undecided)
+        return last_of(self._prefix, [*pairs, *behind], settled=is_settled)
+
+    def _fetch(
+        self, place: TopicPartition, start: int, end: int, *, committed: bool = True
+    ) -> Iterator[Chunk]:
+        wanted = Range(topic=place[0], partition=place[1], topic_id=NO_UUID, start=start, end=end)
+        timeout_ms = self._settings.delivery_timeout_ms
+        return fetch_range(
+            self._cluster, wanted, poll_timeout_ms=timeout_ms, read_committed=committed
+        )
+
+    def _decide(self, decision: Decision) -> None:
+        pair = (decision_key(self._prefix), decision_value(decision))
+        self._in_transaction(lambda producer: self._send_note(producer, pair))
+
+    def _finish(self, decision: Decision) -> None:
+        """Without a transaction: it is true whoever says it, and as often as it is said."""
+        producer = Producer(self._cluster, self._settings)
+        try:
+            pair = (finished_key(self._prefix), finished_value(decision))
+            self._send_note(producer, pair, is_transactional=False)
+            producer.flush()
+        finally:
+            producer.close()
+
+    def _send_note(
+        self, producer: Producer, pair: tuple[bytes, bytes], *, is_transactional: bool = True
+    ) -> None:
+        key, value = pair
+        record = Record(offset=0, timestamp=time.time_ns() // 1_000_000, key=key, value=value)
+        identity = self._lock if is_transactional else None
+        data = build_batch(
+            [record],
+            codec=Codec.GZIP,
+            producer_id=identity.producer_id if identity else NO_PRODUCER_ID,
+            producer_epoch=identity.epoch if identity else NO_PRODUCER_EPOCH,
+            base_sequence=self._sequence(self._place, 1) if identity else NO_SEQUENCE,
+            is_transactional=is_transactional,
+        )
+        topic, partition = self._place
+        note = f"what is decided for prefix {self._prefix} ({len(data)} bytes)"
+        producer.send(
+            Outgoing(
+                topic=topic, partition=partition, data=data, record_count=1, describe=lambda _: note
+            )
+        )
+
+    # -- attempts -------------------------------------------------------------------------------
+
+    def _end(self, attempt: Attempt, *, committed: bool) -> bool:
+        identity = Identity(producer_id=attempt.producer_id, epoch=attempt.epoch)
+        try:
+            self._transactions.end(attempt.transactional_id, identity, committed=committed)
+        except KafkaError as refusal:
+            if refusal.code not in _ENDED_OTHERWISE:
+                raise
+            return False
+        return True
+
+    def _was_aborted(self, attempt: Attempt) -> bool:
+        for span in attempt.spans:
+            place = (span.topic, span.partition)
+            try:
+                for offset in {span.first_offset, span.last_offset}:
+                    if any(self._rows(self._fetch(place, offset, offset + 1), offset)):
+                        return False
+            except OffsetsGone as gone:
+                LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
+                continue
+            LOGGER.warning(
+                "transactional id %s was decided and aborted nevertheless (it timed out, or was used by a "
+                "task that was taken for dead): its records are written again",
+                attempt.transactional_id,
+            )
+            return True
+        raise CannotFinish(
+            f"whether transactional id {attempt.transactional_id} has been committed cannot be told: its records "
+            f"are gone ({_described(attempt.spans)})"
+        )
+
+    @staticmethod
+    def _rows(chunks: Iterable[Chunk], offset: int) -> Iterator[int]:
+        for chunk in chunks:
+            for rows in decode_hot(
+                [chunk.records],
+                columns=frozenset({"offset"}),
+                start_offset=offset,
+                end_offset=offset,
+                aborted=chunk.aborted,
+            ):
+                yield from rows.column(0).to_pylist()
+
+    def _rewrite(self, decision: Decision, lost: tuple[Attempt, ...]) -> None:
+        def fill(producer: Producer) -> None:
+            for attempt in lost:
+                for span in attempt.spans:
+                    self._send_again(producer, attempt, span)
+            self._send_note(producer, (finished_key(self._prefix), finished_value(decision)))
+
+        self._in_transaction(fill)
+
+    def _send_again(self, producer: Producer, attempt: Attempt, span: Span) -> None:
+        assert self._lock is not None
+        place = (span.topic, span.partition)
+        count = 0
+        owner = (attempt.producer_id, attempt.epoch)
+        chunks = self._fetch(place, span.first_offset, span.last_offset + 1, committed=False)
+        for header, payload in _batches_of(chunks, owner, span):
+            renewed = header._replace(
+                base_offset=0,
+                leader_epoch=NO_LEADER_EPOCH,
+                attributes=header.attributes & ~LOG_APPEND_TIME_FLAG,
+                producer_id=self._lock.producer_id,
+                producer_epoch=self._lock.epoch,
+                base_sequence=self._sequence(place, header.record_count),
+            )
+            count += header.record_count
+            producer.send(
+                Outgoing(
+                    topic=span.topic,
+                    partition=span.partition,
+                    data=seal(renewed, payload),
+                    record_count=header.record_count,
+                    describe=lambda _: f"records of {attempt.transactional_id}, written again",
+                )
+            )
+        if count != span.record_count:
+            raise CannotFinish(
+                f"transactional id {attempt.transactional_id} was decided and aborted nevertheless, and of its "
+                f"{span.record_count} records {count} are left ({_described([span])})"
+            )
+
+    def _list_open(self) -> set[str]:
+        try:
+            found = self._transactions.open_ids(f"{self._prefix}-")
+        except UnsupportedByBroker as problem:
+            # Kafka before 3.0: what is open ends with kafka.transaction.timeout.ms.
+            LOGGER.warning("attempts that were given up cannot be looked for: %s", problem)
+            return set()
+        return {name for name in found if is_attempt_of(self._prefix, name)}
+
+
+def _settled(chunk: Chunk, end: int) -> Iterator[Pair]:
+    """The records that read_committed sees."""
+    for position, header in iterate_headers(chunk.records):
+        is_hidden = any(
+            header.producer_id == producer and first <= header.base_offset <= last
+            for producer, first, last in chunk.aborted
+        )
+        if header.is_control or (header.is_transactional and is_hidden):
+            continue
+        if header.base_offset < end:
+            for record in read_records(chunk.records, position, header):
+                yield record.key, record.value
+
+
+def _by_markers(chunks: Iterable[Chunk]) -> tuple[list[Pair], list[Pair]]:
+    """The records that are committed, in the order of their commits, and those of which it is not known."""
+    committed: list[Pair] = []
+    waiting: dict[int, list[Pair]] = {}
+    for chunk in chunks:
+        for position, header in iterate_headers(chunk.records):
+            records = read_records(chunk.records, position, header)
+            pairs = [(record.key, record.value) for record in records]
+            if header.is_control:
+                of_transaction = waiting.pop(header.producer_id, [])
+                if control_type(records[0]) == ControlType.COMMIT:
+                    committed += of_transaction
+            elif header.is_transactional:
+                waiting.setdefault(header.producer_id, []).extend(pairs)
+            else:
+                committed += pairs
+    return committed, [pair for pairs in waiting.values() for pair in pairs]
+
+
+def _batches_of(
+    chunks: Iterable[Chunk], owner: tuple[int, int], span: Span
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    for chunk in chunks:
+        for position, header in iterate_headers(chunk.records):
+            is_in = span.first_offset <= header.base_offset <= span.last_offset
+            mine = (header.producer_id, header.producer_epoch) == owner and not header.is_control
+            if is_in and mine:
+                end = position + header.size_in_bytes
+                yield header, memoryview(chunk.records)[position + HEADER_BYTES : end]
+
+
+def _described(spans: Iterable[Span]) -> str:
+    return ", ".join(
+        f"{span.topic}-{span.partition} [{span.first_offset}, {span.last_offset + 1})"
+        for span in spans
+    )

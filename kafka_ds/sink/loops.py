@@ -1,0 +1,39 @@
+"""Shell: the loops of the partitioner, compiled when first asked for, and kept where `kafka_ds.wire.kernel` keeps its.
+
+Rules of this file: those of `kernel`: each loop has one signature, declared, and numba is imported with this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_ds.wire import kernel, partitioning
+from kafka_ds.wire.arrays import read_only
+from kafka_ds.wire.encoding import NO_BINARY
+
+__all__ = ["Loops", "loops"]
+
+
+class Loops(NamedTuple):
+    """`kafka_ds.wire.partitioning`, compiled."""
+
+    assign: Callable[..., None]
+    order: Callable[..., None]
+
+
+@lru_cache(maxsize=1)
+def loops() -> Loops:
+    """Compile them (a second), or load what was compiled before."""
+    ints, numbers = read_only(None, np.int32), np.zeros(2, np.int64)
+    out = np.empty(0, np.int32)
+    with kernel.cache_folder() as folder:
+        return Loops(
+            assign=kernel.compiled(
+                folder, partitioning.assign, (ints, NO_BINARY, NO_BINARY, True, 0, 1, numbers, out)
+            ),
+            order=kernel.compiled(folder, partitioning.order, (ints, numbers, numbers)),
+        )

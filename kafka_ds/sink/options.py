@@ -1,0 +1,109 @@
+"""Pure: every option of the sink in one value; the only place that knows their names and defaults.
+
+Rules of this file: those of the source's options: names are case-insensitive, an unknown one is an error, and `kafka.*`
+settings are a producer's. What Spark adds to a query's options by itself is let through.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ds.client.producer_settings import ProducerSettings, parse_producer_settings
+from kafka_ds.client.settings import ClientOptionError
+
+__all__ = ["SINK_OPTIONS", "SinkOptionError", "SinkOptions", "parse_sink_options"]
+
+EXACTLY_ONCE: Final = "exactly_once"
+AT_LEAST_ONCE: Final = "at_least_once"
+DECISIONS_TOPIC: Final = "__kafka_ds_decisions"
+
+# Every option as it is spelt, with what it does: errors and the documentation are made from this table.
+SINK_OPTIONS: Final = {
+    "topic": "the topic of all rows, whatever the column `topic` says",
+    "deliveryGuarantee": "exactly_once (streams, where it is the default) or at_least_once (batches)",
+    "transactionalIdPrefix": "names the stream's transactions, for good; made from `checkpointLocation` when not given",
+    "decisionsTopic": "where streams note what they have decided (__kafka_ds_decisions); created when it is not there",
+}
+_SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
+# Spark hands these over with the others.
+_SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname"})
+PREFIX_CHARACTERS_MAX: Final = 200
+
+
+class SinkOptionError(ValueError):
+    """An option or a column that is wrong; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a write asks for. ``prefix`` is None where nothing is written in transactions."""
+
+    producer: ProducerSettings
+    topic: str | None = None
+    prefix: str | None = None
+    decisions_topic: str = DECISIONS_TOPIC
+
+
+def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
+    """The options of a batch's or a stream's write.
+
+    Raises:
+        SinkOptionError: naming the option.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name not in _SPELLINGS and name not in _SPARKS and not name.startswith("kafka."):
+            close = difflib.get_close_matches(name, _SPELLINGS, 1)
+            hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
+            raise SinkOptionError(f"option '{name}' is no option of a write{hint}")
+    try:
+        producer = parse_producer_settings(options)
+    except ClientOptionError as problem:
+        raise SinkOptionError(str(problem)) from None
+    topic = options.get("topic")
+    if topic is not None and not topic.strip():
+        raise SinkOptionError("option 'topic' is empty")
+    return SinkOptions(
+        producer=producer,
+        topic=topic and topic.strip(),
+        prefix=_prefix(options, producer) if _in_transactions(options, stream=stream) else None,
+        decisions_topic=options.get("decisionstopic", "").strip() or DECISIONS_TOPIC,
+    )
+
+
+def _in_transactions(options: Mapping[str, str], *, stream: bool) -> bool:
+    default = EXACTLY_ONCE if stream else AT_LEAST_ONCE
+    wanted = options.get("deliveryguarantee", default).strip().lower()
+    if wanted not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise SinkOptionError(
+            f"option 'deliveryGuarantee' is {wanted!r}; it is {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
+        )
+    if wanted == EXACTLY_ONCE and not stream:
+        raise SinkOptionError(
+            "option 'deliveryGuarantee' is exactly_once, which is for streams: a batch that is run again is another one"
+        )
+    return wanted == EXACTLY_ONCE
+
+
+def _prefix(options: Mapping[str, str], producer: ProducerSettings) -> str:
+    if not producer.enable_idempotence:
+        raise SinkOptionError(
+            "option 'deliveryGuarantee' is exactly_once, which the settings 'kafka.enable.idempotence', 'kafka.acks', "
+            "'kafka.retries' and 'kafka.max.in.flight.requests.per.connection' exclude"
+        )
+    given = options.get("transactionalidprefix", "").strip()
+    checkpoint = options.get("checkpointlocation", "").strip().rstrip("/")
+    if len(given) > PREFIX_CHARACTERS_MAX:
+        raise SinkOptionError(
+            f"option 'transactionalIdPrefix' has more than {PREFIX_CHARACTERS_MAX} characters"
+        )
+    if not given and not checkpoint:
+        raise SinkOptionError(
+            "option 'transactionalIdPrefix' must be given, or the checkpoint as 'checkpointLocation', of which it "
+            "is made: transactions are found by it after a restart ('deliveryGuarantee' = at_least_once has none)"
+        )
+    return given or f"kafka-ds-{hashlib.sha256(checkpoint.encode()).hexdigest()[:16]}"

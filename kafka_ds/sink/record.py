@@ -1,0 +1,127 @@
+"""Pure: what is decided as records of the decisions' topic: one of each batch, and one that says that it is finished.
+
+Rules of this file: the topic is compacted, so the keys say what replaces what: the last decision of a prefix, and the
+last batch of it that is finished, each under a key of its own: whoever notes an old batch late hides no new decision. A
+reader takes a record of a later layout for an error and never for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
+
+__all__ = [
+    "LayoutUnknown", "attempt_id", "decision_key", "decision_value", "finished_key", "finished_value", "is_attempt_of",
+    "last_of", "lock_id",
+]  # fmt: skip
+
+LAYOUT: Final = 1
+
+
+class LayoutUnknown(ValueError):
+    """A record of a version of this package that is newer than this one."""
+
+
+def lock_id(prefix: str) -> str:
+    """The transactional id of whoever decides."""
+    return f"{prefix}-driver"
+
+
+def attempt_id(prefix: str, partition: int, attempt: int) -> str:
+    """The transactional id of a task's attempt. Few are ever in use: brokers remember each one for days."""
+    return f"{prefix}-{partition}-{attempt}"
+
+
+def is_attempt_of(prefix: str, transactional_id: str) -> bool:
+    """Whether it is an attempt's id under this prefix, and not under one that begins like it."""
+    return re.fullmatch(re.escape(prefix) + r"-\d+-\d+", transactional_id) is not None
+
+
+def decision_key(prefix: str) -> bytes:
+    """Under which the last decision lies."""
+    return prefix.encode()
+
+
+def finished_key(prefix: str) -> bytes:
+    """Under which the last finished batch lies."""
+    return b"finished\x00" + prefix.encode()
+
+
+def decision_value(decision: Decision) -> bytes:
+    """As JSON: what ends the batch's transactions, or writes their records again."""
+    document = {
+        "layout": LAYOUT,
+        "query": decision.query,
+        "batch": decision.batch,
+        "attempts": [
+            {
+                "transactional_id": attempt.transactional_id,
+                "producer_id": attempt.producer_id,
+                "epoch": attempt.epoch,
+                "spans": [
+                    [s.topic, s.partition, s.first_offset, s.last_offset, s.record_count]
+                    for s in attempt.spans
+                ],
+            }
+            for attempt in decision.attempts
+        ],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def finished_value(decision: Decision) -> bytes:
+    """As JSON: which batch needs nothing any more."""
+    document = {"layout": LAYOUT, "query": decision.query, "batch": decision.batch}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def last_of(
+    prefix: str, records: Iterable[tuple[bytes | None, bytes | None]], *, settled: bool
+) -> Last:
+    """The last decision of a prefix out of all records of its partition, in their order."""
+    keys = {decision_key(prefix): 0, finished_key(prefix): 1}
+    found: list[bytes | None] = [None, None]
+    for key, value in records:
+        if key in keys:
+            found[keys[key]] = value
+    decision, finished = (None if value is None else _document(value) for value in found)
+    if decision is None:
+        return Last(decision=None, finished=False, settled=settled)
+    attempts = tuple(
+        Attempt(
+            transactional_id=attempt["transactional_id"],
+            producer_id=attempt["producer_id"],
+            epoch=attempt["epoch"],
+            spans=tuple(_span(*fields) for fields in attempt["spans"]),
+        )
+        for attempt in decision["attempts"]
+    )
+    done = Decision(query=decision["query"], batch=decision["batch"], attempts=attempts)
+    is_finished = finished is not None and (finished["query"], finished["batch"]) == (
+        done.query,
+        done.batch,
+    )
+    return Last(decision=done, finished=is_finished, settled=settled)
+
+
+def _document(value: bytes) -> dict:  # type: ignore[type-arg]
+    document: dict = json.loads(value)  # type: ignore[type-arg]
+    if document.get("layout") != LAYOUT:
+        raise LayoutUnknown(
+            f"a decision of layout {document.get('layout')}; this version of kafka-ds reads {LAYOUT}"
+        )
+    return document
+
+
+def _span(topic: str, partition: int, first: int, last: int, count: int) -> Span:
+    return Span(
+        topic=topic,
+        partition=partition,
+        first_offset=first,
+        last_offset=last,
+        record_count=count,
+    )

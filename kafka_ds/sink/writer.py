@@ -1,0 +1,215 @@
+"""Shell: the writers that Spark calls: rows to topics on the executors, one decision a micro-batch on the driver.
+
+Rules of this file: a writer is data (options and columns), made on the driver and sent to tasks; what it opens it
+closes in the same call. A batch is written with idempotence: a task that is tried again writes its rows again, as with
+Spark's Kafka sink. A stream is written in transactions (`protocol`), unless the user wants less: each task attempt in
+one of its own id, which the driver ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import ClientError
+from kafka_ds.client.producer import Producer
+from kafka_ds.client.transactions import Identity, Transactions
+from kafka_ds.sink import protocol
+from kafka_ds.sink.options import SinkOptions
+from kafka_ds.sink.protocol import Attempt, Span
+from kafka_ds.sink.record import attempt_id
+from kafka_ds.sink.rows import Columns, describe_rows
+from kafka_ds.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchSink", "StreamSink", "TransactionalSink", "Wrote"]
+
+# How Spark tells tasks which query they work for.
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Wrote(WriterCommitMessage):
+    """What a task has written: how many rows, and (in a transaction) what it takes to end that."""
+
+    row_count: int
+    query: str | None = None
+    attempt: Attempt | None = None
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Appends a DataFrame, at least once."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+        """A task's rows, all of them acknowledged."""
+        return _write_plainly(self._options, self._columns, iterator)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Appends micro-batches, each at least once."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+        """A task's rows, all of them acknowledged."""
+        return _write_plainly(self._options, self._columns, iterator)
+
+
+class TransactionalSink(DataSourceStreamArrowWriter):
+    """Appends micro-batches, each exactly once."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def recover(self) -> None:
+        """Finish what is decided. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
+        self._drive(protocol.recover())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+        """A task's rows, all of them acknowledged, in a transaction that is still open."""
+        context = TaskContext.get()
+        assert context is not None and self._options.prefix is not None
+        name = attempt_id(self._options.prefix, context.partitionId(), context.attemptNumber())
+        query = context.getLocalProperty(_QUERY_ID)
+        filled = (rows for rows in iterator if rows.num_rows)
+        first = next(filled, None)
+        if first is None:
+            # Nobody's transactional id is used for nothing.
+            return Wrote(row_count=0, query=query)
+        settings = self._options.producer
+        with Cluster(settings.client, creates_topics=True) as cluster:
+            transactions = Transactions(cluster)
+            identity = transactions.begin(name, settings.transaction_timeout_ms)
+            producer = Producer(
+                cluster,
+                settings,
+                transactional_id=name,
+                join=lambda partitions: transactions.add(name, identity, partitions),
+            )
+            try:
+                count = _write(
+                    self._options, self._columns, cluster, producer, identity, [first], filled
+                )
+            except Exception:
+                _give_up(transactions, name, identity)
+                raise
+            finally:
+                producer.close()
+        spans = tuple(
+            Span(
+                topic=topic,
+                partition=partition,
+                first_offset=written.first_offset,
+                last_offset=written.last_offset,
+                record_count=written.record_count,
+            )
+            for (topic, partition), written in sorted(producer.written.items())
+        )
+        attempt = Attempt(
+            transactional_id=name,
+            producer_id=identity.producer_id,
+            epoch=identity.epoch,
+            spans=spans,
+        )
+        return Wrote(row_count=count, query=query, attempt=attempt)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Make these rows, or those of an earlier try that was decided, the micro-batch."""
+        wrote = _wrote(messages)
+        query = next((each.query for each in wrote if each.query), None)
+        attempts = _attempts(wrote)
+        if query is None:
+            assert not attempts, "a task that wrote knows its query"
+            self._drive(protocol.recover())
+            return
+        self._drive(protocol.commit(query, batchId, attempts))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """End what the tasks of a micro-batch that failed have begun."""
+        self._drive(protocol.abort(_attempts(_wrote(messages))))
+
+    def _drive(self, steps: protocol.Steps) -> None:
+        from kafka_ds.sink.deciding import Deciding
+
+        with Cluster(self._options.producer.client) as cluster:
+            deciding = Deciding(cluster, self._options)
+            deciding.prepare()
+            deciding.run(steps)
+
+
+def _wrote(messages: Iterable[WriterCommitMessage | None]) -> list[Wrote]:
+    return [message for message in messages if isinstance(message, Wrote)]
+
+
+def _attempts(wrote: Sequence[Wrote]) -> list[Attempt]:
+    return [each.attempt for each in wrote if each.attempt is not None]
+
+
+def _write_plainly(
+    options: SinkOptions, columns: Columns, iterator: Iterator[pa.RecordBatch]
+) -> Wrote:
+    settings = options.producer
+    with Cluster(settings.client, creates_topics=True) as cluster:
+        identity = None
+        if settings.enable_idempotence:
+            identity = Transactions(cluster).begin(None, settings.transaction_timeout_ms)
+        producer = Producer(cluster, settings)
+        try:
+            count = _write(options, columns, cluster, producer, identity, iterator)
+        finally:
+            producer.close()
+    return Wrote(row_count=count)
+
+
+def _write(
+    options: SinkOptions,
+    columns: Columns,
+    cluster: Cluster,
+    producer: Producer,
+    identity: Identity | None,
+    *parts: Iterable[pa.RecordBatch],
+) -> int:
+    from kafka_ds.sink.batches import NO_IDENTITY, BatchWriter
+
+    context = TaskContext.get()
+    spark_partition = 0 if context is None else context.partitionId()
+    writer = BatchWriter(
+        cluster,
+        options.producer,
+        producer,
+        columns,
+        identity=identity or NO_IDENTITY,
+        is_transactional=producer.is_transactional,
+        describe=partial(describe_rows, spark_partition=spark_partition),
+    )
+    for rows in parts:
+        for batch in rows:
+            writer.add(batch)
+    writer.flush()
+    return writer.row_count
+
+
+def _give_up(transactions: Transactions, name: str, identity: Identity) -> None:
+    """Abort what is open, as well as that goes: the driver fences what is left."""
+    with contextlib.suppress(ClientError, KafkaError):
+        transactions.end(name, identity, committed=False)
