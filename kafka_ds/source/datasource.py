@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -144,6 +149,31 @@ class KafkaDataSource(DataSource):
 
         return KafkaStreamReader(self._parsed(stream=True), declared(schema))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer of a batch query."""
+        from kafka_ds.sink.options import SinkOptionError, parse_sink_options
+        from kafka_ds.sink.rows import check_columns
+        from kafka_ds.sink.writer import BatchSink
+
+        if overwrite:
+            raise SinkOptionError("mode 'overwrite' is not possible: rows are appended to topics")
+        options = parse_sink_options(dict(self.options), stream=False)
+        return BatchSink(options, check_columns(_types(schema), options.topic))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The writer of a micro-batch, and of its end; ``overwrite`` (mode complete) appends, as with Spark's sink."""
+        from kafka_ds.sink.options import parse_sink_options
+        from kafka_ds.sink.rows import check_columns
+        from kafka_ds.sink.writer import StreamSink, TransactionalSink
+
+        options = parse_sink_options(dict(self.options), stream=True)
+        columns = check_columns(_types(schema), options.topic)
+        if options.prefix is None:
+            return StreamSink(options, columns)
+        sink = TransactionalSink(options, columns)
+        sink.recover()
+        return sink
+
     def _parsed(self, *, stream: bool | None) -> Options:
         return parse_options(dict(self.options), stream=stream)
 
@@ -156,6 +186,10 @@ class PushingKafkaDataSource(KafkaDataSource):
         from kafka_ds.source.batch import PushingKafkaBatchReader
 
         return PushingKafkaBatchReader(self._parsed(stream=False), declared(schema))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 def schema_of(names: Sequence[str]) -> StructType:
