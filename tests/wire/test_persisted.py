@@ -14,6 +14,12 @@ import pytest
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_subscription,
+    encode_subscription,
+)
 from kafka_ds.wire.messages.persisted import (
     RECORD_TYPES,
     GroupMetadataKey,
@@ -41,8 +47,8 @@ VERSIONED = [
 ]
 
 
-def definition(jars: Path, name: str) -> dict[str, Any]:
-    jar = next(jars.glob("kafka-group-coordinator-[0-9]*.jar"))
+def definition(jars: Path, name: str, library: str = "kafka-group-coordinator") -> dict[str, Any]:
+    jar = next(jars.glob(f"{library}-[0-9]*.jar"))
     with zipfile.ZipFile(jar) as archive:
         text = archive.read(f"common/message/{name}.json").decode()
     parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
@@ -58,6 +64,26 @@ def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -
     assert info.flexible == kafka_range(theirs["flexibleVersions"])
     for version in range(info.versions.first, info.versions.last + 1):
         Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+
+
+@pytest.mark.parametrize("cls", [ConsumerProtocolSubscription, ConsumerProtocolAssignment])
+def test_what_consumers_tell_each_other_is_declared_as_kafka_defines_it(
+    cls: type, kafka_clients_jar: Path
+) -> None:
+    theirs = definition(kafka_clients_jar.parent, cls.__name__, "kafka-clients")
+    info = message_info(cls)
+    assert info.versions == kafka_range(theirs["validVersions"])
+    for version in range(info.versions.first, info.versions.last + 1):
+        Comparison(theirs, version).struct(plan(cls, version), theirs["fields"])
+
+
+def test_what_a_later_consumer_adds_is_passed_over() -> None:
+    said = ConsumerProtocolSubscription(topics=["t"], rack_id="r", generation_id=4)
+    data = encode_subscription(said, 3)
+    assert decode_subscription(b"\x00\x09" + data[2:] + b"more") == said
+    for broken in (b"", b"\x00", b"\xff\xff", b"\x00\x03\x00"):
+        with pytest.raises(MalformedFrame):
+            decode_subscription(broken)
 
 
 @pytest.mark.jars

@@ -5,8 +5,6 @@ Rules of this file:
 - Bytes begin with the version of what follows. A later version than ours begins like the last that we know (Kafka).
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 
