@@ -1,0 +1,245 @@
+"""Options and settings of the sink, its partitioner against another client's, and what is decided as records."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
+
+from kafka_ds.client.producer_settings import parse_producer_settings
+from kafka_ds.client.settings import ClientOptionError
+from kafka_ds.lake.arrow import columns_of
+from kafka_ds.sink.loops import loops
+from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
+from kafka_ds.sink.record import (
+    LayoutUnknown,
+    attempt_id,
+    decision_key,
+    decision_value,
+    finished_key,
+    finished_value,
+    is_attempt_of,
+    last_of,
+    lock_id,
+)
+from kafka_ds.sink.rows import check_columns, describe_rows
+from kafka_ds.wire.arrays import fixed
+from kafka_ds.wire.compression import Codec
+from kafka_ds.wire.encoding import BinaryColumn
+from kafka_ds.wire.partitioning import NO_PARTITION, STICKY, STICKY_FIELDS
+
+SERVERS = {"kafka.bootstrap.servers": "h:9092"}
+
+
+# -- settings ---------------------------------------------------------------------------------------
+
+
+def test_settings_have_kafkas_names_and_words() -> None:
+    settings = parse_producer_settings(
+        {
+            **SERVERS, "kafka.acks": "1", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7",
+            "kafka.compression.gzip.level": "9", "kafka.Linger.Ms": "5", "kafka.batch.size": "1000",
+            "kafka.partitioner.ignore.keys": "true", "kafka.max.block.ms": "7", "kafka.client.id": "me",
+            "topic": "not a setting",
+        }
+    )  # fmt: skip
+    assert (settings.acks, settings.compression, settings.compression_level) == (1, Codec.ZSTD, 7)
+    assert (settings.batch_size, settings.keys_decide) == (1000, False)
+    assert (settings.client.default_api_timeout_ms, settings.client.client_id) == (7, "me")
+    # KIP-679: fewer acknowledgements than all switch it off, where nobody asked for it.
+    assert not settings.enable_idempotence
+    assert parse_producer_settings(SERVERS).enable_idempotence
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("acks", "2", "all or -1 or 1 or 0"),
+        ("compression.type", "brotli", "none or gzip"),
+        ("compression.lz4.level", "18", "between 1 and 17"),
+        ("compression.snappy.level", "1", "not a setting of a Kafka producer"),
+        ("batch.size", "many", "a whole number"),
+        ("batch.size", "0", "between 1 and"),
+        ("key.serializer", "x", "encode them with DataFrame operations"),
+        ("transactional.id", "x", "transactionalIdPrefix"),
+        ("partitioner.class", "x", "partition"),
+        ("no.such.setting", "x", "is not a setting of a Kafka"),
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_is_named(name: str, value: str, said: str) -> None:
+    with pytest.raises(ClientOptionError, match=f"kafka.{name}.*{said}"):
+        parse_producer_settings({**SERVERS, f"kafka.{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("acks", "1"), ("retries", "0"), ("max.in.flight.requests.per.connection", "6")],
+)
+def test_idempotence_that_was_asked_for_is_not_dropped_in_silence(name: str, value: str) -> None:
+    given_ = {**SERVERS, f"kafka.{name}": value}
+    assert not parse_producer_settings(given_).enable_idempotence
+    with pytest.raises(ClientOptionError, match=f"which 'kafka.{name}' excludes"):
+        parse_producer_settings({**given_, "kafka.enable.idempotence": "true"})
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+
+def options(stream: bool = True, **more: str) -> SinkOptions:
+    return parse_sink_options({**SERVERS, **more}, stream=stream)
+
+
+def test_transactions_are_found_again_by_the_checkpoint_or_a_prefix() -> None:
+    made = options(checkpointLocation="/a/b").prefix
+    assert (
+        made
+        == options(checkpointLocation="/a/b/").prefix
+        != options(checkpointLocation="/a/c").prefix
+    )
+    assert options(transactionalIdPrefix="mine", checkpointLocation="/a").prefix == "mine"
+    assert options(deliveryGuarantee="at_least_once").prefix is None
+    assert options(stream=False).prefix is None
+    with pytest.raises(SinkOptionError, match="'transactionalIdPrefix' must be given"):
+        options()
+    with pytest.raises(SinkOptionError, match="exactly_once, which the settings"):
+        options(**{"checkpointLocation": "/a", "kafka.acks": "1"})
+    with pytest.raises(SinkOptionError, match="more than 200 characters"):
+        options(transactionalIdPrefix="x" * 201)
+
+
+def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(
+        SinkOptionError, match="'tpoic' is no option of a write; did you mean 'topic'"
+    ):
+        options(tpoic="x")
+    with pytest.raises(SinkOptionError, match="option 'topic' is empty"):
+        options(checkpointLocation="/a", topic=" ")
+    with pytest.raises(SinkOptionError, match="'deliveryGuarantee' is 'once'"):
+        options(deliveryGuarantee="once")
+    assert all(text for text in SINK_OPTIONS.values())
+
+
+def test_columns_are_those_of_sparks_sink() -> None:
+    types = {"value": "binary", "topic": "string", "offset": "bigint"}
+    assert check_columns(types, None).names == {"value", "topic"}
+    with pytest.raises(SinkOptionError, match="column 'value' is missing"):
+        check_columns({"key": "string"}, "t")
+    with pytest.raises(SinkOptionError, match="option 'topic' must be given"):
+        check_columns({"value": "string"}, None)
+    with pytest.raises(SinkOptionError, match="column 'partition' is bigint; it has to be int"):
+        check_columns({"value": "string", "partition": "bigint"}, "t")
+
+
+def test_rows_are_named_by_their_places() -> None:
+    assert describe_rows([4], 2) == "row 4 of Spark partition 2"
+    assert describe_rows(range(9), 0) == "rows 0, 1, 2 and 6 more of Spark partition 0"
+
+
+# -- partitions -------------------------------------------------------------------------------------
+
+
+def column(values: list[bytes | None]) -> BinaryColumn:
+    count = len(values)
+    batch = pa.record_batch(
+        {
+            "offset": pa.array(range(count), pa.int64()),
+            "leader_epoch": pa.array([0] * count, pa.int32()),
+            "timestamp_type": pa.array([0] * count, pa.int32()),
+            "timestamp": pa.array([0] * count, pa.timestamp("us", tz="UTC")),
+            "key": pa.array(values, pa.binary()),
+        }
+    )
+    return columns_of(batch).key
+
+
+def assigned(keys: list[bytes | None], wanted: list[int] | None = None, **more: Any) -> list[int]:
+    count, sticky = len(keys), more.get("sticky", np.zeros(STICKY_FIELDS, np.int64))
+    out = np.empty(count, np.int32)
+    places = fixed(np.array(wanted or [NO_PARTITION] * count, np.int32))
+    values = column([b"x" * 84] * count)
+    keys_decide, bytes_max = more.get("keys_decide", True), more.get("bytes_max", 1_000)
+    loops().assign(places, column(keys), values, keys_decide, bytes_max, 7, sticky, out)
+    return out.tolist()
+
+
+def test_a_key_goes_where_every_client_puts_it() -> None:
+    random = Random(1)
+    keys = [random.randbytes(n % 41) for n in range(2_000)]
+    assert assigned(list(keys)) == [(murmur2_of_kafka_python(k) & 0x7FFF_FFFF) % 7 for k in keys]
+
+
+def test_rows_without_keys_stay_together_and_move_on() -> None:
+    sticky = np.zeros(STICKY_FIELDS, np.int64)
+    sticky[STICKY] = 5
+    # A hundred bytes a row, a thousand a batch: ten rows, and on to the next, around the end.
+    keys: list[bytes | None] = [None] * 25
+    assert assigned(keys, sticky=sticky) == [5] * 10 + [6] * 10 + [0] * 5
+    assert assigned(keys[:10], sticky=sticky) == [0] * 5 + [1] * 5
+    # Partitions that rows name, and keys, do not count; keys that are to be ignored are as none.
+    mixed: list[bytes | None] = [None, b"k", None]
+    assert assigned(mixed, [3, NO_PARTITION, NO_PARTITION])[::2] == [3, 0]
+    assert assigned(mixed, keys_decide=False) == [0, 0, 0]
+
+
+def test_rows_are_put_in_order_by_partition() -> None:
+    ends, rows = np.zeros(4, np.int64), np.empty(6, np.int64)
+    loops().order(fixed(np.array([2, 0, 2, 3, 0, 2], np.int32)), ends, rows)
+    assert rows.tolist() == [1, 4, 0, 2, 5, 3]
+    assert ends.tolist() == [2, 2, 5, 6]
+
+
+# -- records ----------------------------------------------------------------------------------------
+
+DECISION = Decision(
+    query="q",
+    batch=7,
+    attempts=(
+        Attempt(
+            transactional_id="p-0-0",
+            producer_id=2**40,
+            epoch=3,
+            spans=(Span(topic="ü", partition=1, first_offset=5, last_offset=9, record_count=4),),
+        ),
+    ),
+)
+
+
+def test_a_decision_survives_its_record() -> None:
+    records = [
+        (decision_key("p"), b"{}"),
+        (decision_key("p"), decision_value(DECISION)),
+        (decision_key("other"), b"nonsense of somebody else"),
+    ]
+    assert last_of("p", records, settled=True) == Last(decision=DECISION, finished=False)
+    finished = (finished_key("p"), finished_value(DECISION))
+    assert last_of("p", [*records, finished], settled=True).finished
+    assert last_of("p", [finished, *records], settled=True).finished
+    assert not last_of("p", [], settled=False).settled
+
+
+def test_an_older_batch_that_is_finished_says_nothing_of_the_last() -> None:
+    older = Decision(query="q", batch=6, attempts=())
+    records = [
+        (decision_key("p"), decision_value(DECISION)),
+        (finished_key("p"), finished_value(older)),
+    ]
+    assert not last_of("p", records, settled=True).finished
+
+
+def test_a_later_layout_is_an_error() -> None:
+    later = decision_value(DECISION).replace(b'"layout":1', b'"layout":2')
+    with pytest.raises(LayoutUnknown, match="layout 2"):
+        last_of("p", [(decision_key("p"), later)], settled=True)
+
+
+def test_a_prefix_owns_no_ids_of_a_longer_one() -> None:
+    assert is_attempt_of("a", attempt_id("a", 1, 0))
+    assert not is_attempt_of("a", attempt_id("a-1", 1, 0))
+    assert not is_attempt_of("a", lock_id("a"))
+    assert is_attempt_of("a.+", attempt_id("a.+", 12, 3))
+    assert not is_attempt_of("a.", attempt_id("ab", 1, 0))
