@@ -44,6 +44,8 @@ class RangeSource:
                 end_offset=end,
                 aborted=aborted,
                 limit_bytes=BATCH_BYTES_MAX,
+                # The log start may lie within the first batch.
+                begins_within=next_offset == start,
             )
             next_offset = decoded.next_offset
             self.residue.extend(decoded.residue)

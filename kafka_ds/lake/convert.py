@@ -82,14 +82,17 @@ def decode_batches(
     end_offset: int,
     aborted: Iterable[AbortedRange] = (),
     limit_bytes: int | None = None,
+    begins_within: bool = False,
 ) -> Decoded:
     """Rows and residue of the batches in `chunks`, which make up the whole range.
 
     Both offsets belong to the range, and it is aligned to batches: one that lies outside is
-    undecodable, as are bytes that are no batch. `limit_bytes` bounds what one batch may decompress
-    to.
+    undecodable, as are bytes that are no batch. With `begins_within` the first batch may begin
+    before the range, which then starts within it, where DeleteRecords put the log start: its rows
+    from there on are the range's. `limit_bytes` bounds what one batch may decompress to.
     """
     run = _Run(start_offset, end_offset, aborted, is_aligned=True, limit_bytes=limit_bytes)
+    run.begins_within = begins_within
     for chunk in chunks:
         run.add(chunk)
     return run.finish()
@@ -145,6 +148,7 @@ class _Run:
         self._is_aligned = is_aligned
         self._limit_bytes = limit_bytes and min(limit_bytes, DECOMPRESSED_BYTES_MAX)
         self._next_offset = start_offset if is_aligned else 0
+        self.begins_within = False
         # The group that is being gathered, and the chunk that each of its sources came from.
         self._sources: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
         self._origins: list[NDArray[np.uint8]] = []
@@ -158,8 +162,12 @@ class _Run:
         """All batches of a chunk."""
         data = read_only(chunk, np.uint8)
         rows, end, reason = kernel.scan(data)
-        within = (self._start_offset, self._end_offset) if self._is_aligned else None
-        sound, next_offset = sound_batches(data, rows, next_offset=self._next_offset, within=within)
+        start_offset, first_offset = self._start_offset, self._next_offset
+        if self.begins_within and len(rows):
+            start_offset = first_offset = self._first_offset(rows[0])
+        within = (start_offset, self._end_offset) if self._is_aligned else None
+        sound, next_offset = sound_batches(data, rows, next_offset=first_offset, within=within)
+        next_offset = max(next_offset, self._next_offset)
         verdicts = judge(rows, sound, self._aborted)
         if not self._is_aligned:
             rows, verdicts = self._overlapping(rows, verdicts)
@@ -170,6 +178,13 @@ class _Run:
         if end < len(data) and (self._is_aligned or reason != decoding.AT_CUT_BATCH):
             # The framing is lost: nobody can say where the next batch begins.
             self._add_residue("undecodable", next_offset, self._end_offset, data[end:])
+
+    def _first_offset(self, row: NDArray[np.int64]) -> int:
+        """Where the range's first batch may begin: before the range, if it reaches into it."""
+        self.begins_within = False
+        base = int(row[decoding.BASE_OFFSET])
+        reaches = base < self._start_offset <= base + int(row[decoding.LAST_OFFSET_DELTA])
+        return base if reaches else self._start_offset
 
     def finish(self) -> Decoded:
         self._flush()
@@ -307,6 +322,9 @@ class _Run:
             base = min(max(base, self._start_offset), self._end_offset)
             last = min(max(last, base), self._end_offset)
         else:
+            if self._is_aligned:
+                # Only the range's first batch can begin before it.
+                base = max(base, self._start_offset)
             self._saw_timestamp(int(row[decoding.MAX_TIMESTAMP]))
         self._add_residue(kind, base, last, data[start : start + int(row[decoding.SIZE])])
 

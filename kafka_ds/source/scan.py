@@ -8,11 +8,10 @@ table, and what is another's by now is an error. Rows and types are the source's
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
@@ -24,11 +23,11 @@ from kafka_ds.source.progress import StreamOffset
 from kafka_ds.source.scanning import (
     UNDATED,
     TableVersion,
-    as_offsets,
     as_option,
     as_pinned,
     column,
     conditions,
+    hot_options,
     hot_reads,
     times,
 )
@@ -36,21 +35,6 @@ from kafka_ds.source.schema import default_columns, parse_headers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# What the pinned ranges say instead.
-_PINNED: Final = (
-    "subscribe",
-    "subscribepattern",
-    "assign",
-    "startingoffsets",
-    "endingoffsets",
-    "startingoffsetsbytimestamp",
-    "endingoffsetsbytimestamp",
-    "startingtimestamp",
-    "endingtimestamp",
-    "startingoffsetsbytimestampstrategy",
-    "asofleaderepoch",
-)
 
 
 def scan(spark: SparkSession, topic: str | None = None, **options: object) -> DataFrame:
@@ -179,16 +163,5 @@ def _hot(
     ranges: Mapping[TopicPartition, tuple[int, int]],
     held: StreamOffset,
 ) -> DataFrame:
-    assigned: dict[str, list[int]] = {}
-    for topic, partition in sorted(ranges):
-        assigned.setdefault(topic, []).append(partition)
-    options = {name: value for name, value in given.items() if name.lower() not in _PINNED}
-    starts = as_offsets({tp: start for tp, (start, _) in ranges.items()})
-    ends = as_offsets({tp: end for tp, (_, end) in ranges.items()})
-    options |= {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-        "pinnedTo": json.dumps(held.document()),
-    }
+    options = hot_options(given, ranges, held)
     return spark.read.format("kafka_ds").options(**options).load()

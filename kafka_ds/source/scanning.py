@@ -27,6 +27,22 @@ UNDATED: Final = (
 )
 
 
+# What the pinned ranges say instead.
+_PINNED: Final = (
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "endingoffsets",
+    "startingoffsetsbytimestamp",
+    "endingoffsetsbytimestamp",
+    "startingtimestamp",
+    "endingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+    "asofleaderepoch",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
     """One version of a topic's table, as Spark is to read it.
@@ -97,6 +113,25 @@ def as_pinned(
             for view in views
         },
     )
+
+
+def hot_options(
+    given: Mapping[str, str],
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    held: StreamOffset,
+) -> dict[str, str]:
+    """The options by which the source reads these ranges, out of those of the scan."""
+    assigned: dict[str, list[int]] = {}
+    for topic, partition in sorted(ranges):
+        assigned.setdefault(topic, []).append(partition)
+    starts = as_offsets({tp: start for tp, (start, _) in ranges.items()})
+    ends = as_offsets({tp: end for tp, (_, end) in ranges.items()})
+    return {name: value for name, value in given.items() if name.lower() not in _PINNED} | {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "pinnedTo": json.dumps(held.document()),
+    }
 
 
 def as_option(name: str, value: object) -> str:

@@ -59,6 +59,36 @@ def offsets_of(decoded: Decoded) -> list[int]:
     return [offset for table in decoded.table_batches for offset in table["offset"].to_pylist()]
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_range_may_begin_within_a_batch(codec: Codec) -> None:
+    """DeleteRecords put the log start there before a copy: the rest of the batch's rows are the range's."""
+    first = simple(0, 8, codec=codec)
+    batches = [first, simple(8, 3, base_offset=8)]
+    decoded = decode(*batches, start=5, end=10, begins_within=True)
+    assert (offsets_of(decoded), decoded.residue) == ([5, 6, 7, 8, 9, 10], [])
+    assert (decoded.record_count, decoded.next_offset) == (6, 11)
+    # Elsewhere a batch that begins too early is another's, and none of its rows may come twice.
+    for chunks, start, more in (
+        ([simple(8, 3, base_offset=8), first], 8, {"begins_within": True}),
+        ([first], 5, {}),
+        ([first], 8, {"begins_within": True}),
+    ):
+        refused = decode(*chunks, start=start, end=10, **more)
+        assert [each.kind for each in refused.residue] == ["undecodable"]
+        assert offsets_of(refused) in ([], [8, 9, 10])
+
+
+def test_of_a_marker_within_which_a_range_begins_the_rest_is_residue() -> None:
+    control = build_batch(
+        [Record(0, T0, b"k", b"v"), Record(3, T0, b"k", b"v")],
+        is_control=True,
+        is_transactional=True,
+    )
+    decoded = decode(control, start=2, end=3, begins_within=True)
+    (left,) = decoded.residue
+    assert (left.kind, left.base_offset, left.last_offset, left.data) == ("control", 2, 3, control)
+
+
 # -- every record as it was -----------------------------------------------------------------------
 
 
