@@ -1,8 +1,8 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only, with those of `broker.lake_config` and `broker.access_config`; `broker.config`
-reads them from a file and a command line. Where Apache Kafka has the setting, the name, type and bounds are its own;
-defaults that differ are marked `ours`.
+Rules of this file: declarations only, with those of `broker.lake_config`, `broker.access_config` and
+`broker.listener_config`; `broker.config` reads them from a file and a command line. Where Apache Kafka has the setting,
+the name, type and bounds are its own; defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.access_config import AccessConfig
-from broker.listeners import Endpoint, parse_endpoints
+from broker.listener_config import (
+    CHANGEABLE_KEYS,
+    CHANGEABLE_LIMITS,
+    ListenerConfig,
+    listener_key,
+    names_of,
+)
+from broker.listeners import Endpoint, parse_endpoints, protocols_of
 from broker.settings import (
     MAX_LONG,
     Value,
@@ -39,6 +45,8 @@ CHANGEABLE = (
     "remote.list.offsets.request.timeout.ms",
     "remote.log.manager.copy.max.bytes.per.second",
     "remote.log.manager.fetch.max.bytes.per.second",
+    *CHANGEABLE_KEYS,
+    *CHANGEABLE_LIMITS,
 )
 # Kafka's names of its own choices for replica.selector.class (KIP-392).
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
@@ -46,10 +54,11 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(AccessConfig):
+class BrokerConfig(ListenerConfig):
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
+    `listener_values` are the settings of single listeners, by their full names (`broker.listener_config`).
     `changes` are those made while it runs, by resource name (`broker.dynamic_config`), `started_topic` is what
     `topic` was before them.
     """
@@ -76,7 +85,7 @@ class BrokerConfig(AccessConfig):
     )
     listener_security_protocol_map: str = string(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The protocol of each listener name; only PLAINTEXT is served yet.",
+        "The protocol of each listener name.",
     )
     metrics_port: int | None = i32(
         None,
@@ -134,7 +143,9 @@ class BrokerConfig(AccessConfig):
         60_000, "How long a broker that starts tries to be taken in.", low=1
     )
     inter_broker_listener_name: str | None = string(
-        None, "The listener by which brokers reach each other; without it, the first one."
+        None,
+        "The listener by which brokers reach each other; without it, that of security.inter.broker.protocol, or the "
+        "first one.",
     )
     leader_imbalance_check_interval_seconds: int = i64(
         300,
@@ -385,6 +396,7 @@ class BrokerConfig(AccessConfig):
     origins: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     started_topic: TopicConfig | None = None
+    listener_values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -401,7 +413,29 @@ class BrokerConfig(AccessConfig):
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener by which brokers reach each other."""
-        return self.inter_broker_listener_name or self.endpoints[0].name
+        return (
+            self.inter_broker_listener_name
+            or self.security_inter_broker_protocol
+            or self.endpoints[0].name
+        ).upper()
+
+    @property
+    def protocols(self) -> Mapping[str, str]:
+        """The security protocol of each listener, by its name."""
+        return protocols_of(self.endpoints, self.listener_security_protocol_map)
+
+    def of_listener(self, listener: str, base: str, mechanism: str | None = None) -> Value:
+        """The value of a setting at a listener, or for a SASL mechanism there."""
+        for name in names_of(listener, base, mechanism):
+            for resource in (str(self.node_id), ALL_BROKERS):
+                text = self.changes.get(resource, {}).get(name)
+                if text is not None:
+                    key = listener_key(name)
+                    assert key is not None
+                    return key.setting.parse(text)
+            if name in self.listener_values:
+                return self.listener_values[name]
+        return self.in_force(base) if base in settings_of(BrokerConfig) else None
 
     def in_force(self, name: str) -> Value:
         """The value of a setting that only a broker has, with what was changed while it runs."""

@@ -12,10 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.broker_config import BrokerConfig as BrokerConfig
-from broker.listeners import check_protocols
+from broker.listener_config import (
+    JAAS,
+    LISTENER_PREFIX,
+    check_listener_value,
+    listener_key,
+    names_of,
+)
 from broker.properties import PropertiesError, parse_properties
 from broker.settings import (
     ConfigError,
@@ -30,6 +36,7 @@ from broker.topic_config import TopicConfig
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
 
+ENABLED = "sasl.enabled.mechanisms"
 # An entry of *.replication.throttled.replicas.
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
@@ -78,6 +85,7 @@ def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
     config = BrokerConfig(
         **typed,
         topic=_topic_defaults(values),
+        listener_values={n: value for n, value in values.items() if listener_key(n) is not None},
         origins={name: place for name, (_, place) in given.items()},
     )
     _check_whole(config)
@@ -97,9 +105,12 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def _parse(name: str, text: str) -> Value:
-    setting = broker_settings().get(name)
+    key = listener_key(name)
+    setting = broker_settings().get(name) if key is None else key.setting
     if setting is not None:
-        return setting.parse(text)
+        value = setting.parse(text)
+        check_listener_value(name, value)
+        return value
     synonym = broker_synonyms(TopicConfig).get(name)
     if synonym is not None:
         return synonym[0].parse(text)
@@ -122,6 +133,11 @@ def _suggestion(name: str) -> str:
         if topic_setting.synonyms:
             return f": for all topics it is called {topic_setting.synonyms[0][0]}"
         return ": it belongs to a topic"
+    if name.startswith(LISTENER_PREFIX):
+        return (
+            f": a listener's own are {LISTENER_PREFIX}<listener>.<setting>, in lower case, and a mechanism's "
+            f"{LISTENER_PREFIX}<listener>.<mechanism>.<setting>"
+        )
     return _nearest(name, known_names())
 
 
@@ -159,7 +175,7 @@ def _check_whole(config: BrokerConfig) -> None:
     if "://" in config.lake_uri and not config.lake_uri.startswith(("file://", "s3://")):
         raise ConfigError(f"lake.uri={config.lake_uri} is neither a folder nor an s3:// URI")
     listening = config.endpoints
-    check_protocols(listening, config.listener_security_protocol_map)
+    _check_listeners(config)
     names = {endpoint.name for endpoint in listening}
     for endpoint in config.advertised_endpoints:
         if endpoint.name not in names:
@@ -172,6 +188,38 @@ def _check_whole(config: BrokerConfig) -> None:
     _check_cluster(config)
     _check_groups(config)
     _check_topic(config.topic)
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    """What the protocols of the listeners ask of other settings. What files hold is seen when they are read."""
+    names = {listener.lower() for listener in config.protocols}
+    for name in config.listener_values:
+        key = listener_key(name)
+        if key is not None and key.listener not in names:
+            raise ConfigError(f"{name}: listeners names no {key.listener}")
+    for listener, protocol in config.protocols.items():
+        if protocol.startswith("SASL") and not config.of_listener(listener, ENABLED):
+            raise ConfigError(
+                f"{ENABLED} is empty: clients of the listener {listener} could not authenticate"
+            )
+    if config.inter_broker_listener_name and config.security_inter_broker_protocol:
+        raise ConfigError(
+            "inter.broker.listener.name and security.inter.broker.protocol are not given together"
+        )
+    between = config.inter_broker_listener
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    if not config.protocols.get(between, "").startswith("SASL"):
+        return
+    if mechanism is None or mechanism not in cast(
+        "tuple[str, ...]", config.of_listener(between, ENABLED)
+    ):
+        raise ConfigError(
+            f"sasl.mechanism.inter.broker.protocol={mechanism or ''} is none of {ENABLED} of {between}"
+        )
+    if config.of_listener(between, JAAS, mechanism) is None:
+        raise ConfigError(
+            f"{names_of(between, JAAS, mechanism)[0]} is not given: brokers need it to reach each other"
+        )
 
 
 def _check_cluster(config: BrokerConfig) -> None:

@@ -6,12 +6,13 @@ the default. The value of a secret is never told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.broker_config import ALL_BROKERS, CHANGEABLE
+from broker.listener_config import listener_key
 from broker.settings import Kind, Setting, attribute_of, settings_of
 
 if TYPE_CHECKING:
@@ -66,7 +67,29 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
         value = setting.text(getattr(config.topic, attribute_of(name)))
         if setting.synonyms:
             described.append(_of_broker(config, setting, setting.synonyms[0][0], value))
+    described.extend(_of_listeners(config))
     return sorted(described, key=lambda entry: entry.name)
+
+
+def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
+    """What listeners have of their own: only what was given, as in Kafka."""
+    changed = {name for own in config.changes.values() for name in own}
+    for name in {*config.listener_values, *changed}:
+        key = listener_key(name)
+        if key is None:
+            continue
+        synonyms = _changes(config, key.setting, name)
+        if name in config.listener_values:
+            value = key.setting.text(config.listener_values[name])
+            synonyms.append(Synonym(name=name, value=value, source=Source.STATIC_BROKER))
+        if synonyms:
+            yield _described(
+                key.setting,
+                name,
+                synonyms[0].value,
+                tuple(synonyms),
+                is_read_only=not key.is_changeable,
+            )
 
 
 def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:

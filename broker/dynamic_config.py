@@ -3,8 +3,9 @@
 Rules of this file:
 - Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
   them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold
-  (`BrokerConfig.in_force`). All others are read once, at the start, and are refused by name: an answer that says
-  "changed" while nothing changes would be a lie.
+  (`BrokerConfig.in_force`), and what a listener has of its own of them (`broker.listener_config`). All others are read
+  once, at the start, and are refused by name: an answer that says "changed" while nothing changes would be a lie.
+- A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.broker_config import ALL_BROKERS, CHANGEABLE
 from broker.config import broker_settings, known_names, topic_config, topic_settings
+from broker.listener_config import listener_key
 from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
 from broker.topic_config import TopicConfig
 
@@ -50,7 +52,7 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
     typed: dict[str, Any] = {
         attribute_of(changeable()[key].name): _parse(key, text)
         for key, text in given.items()
-        if key not in CHANGEABLE
+        if key not in CHANGEABLE and listener_key(key) is None
     }
     changed = replace(
         started,
@@ -63,7 +65,15 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
 
 
 def _parse(key: str, text: str) -> Any:
+    of_listener = listener_key(key)
+    if of_listener is not None and of_listener.is_changeable:
+        return of_listener.setting.parse(text)
     if key not in changeable():
+        setting = of_listener.setting if of_listener else broker_settings().get(key)
+        if setting is not None and setting.sensitive:
+            raise ConfigError(
+                f"{key} is a secret: what changes while brokers run is kept in the lake, so it stays in the file"
+            )
         if key in known_names() or key in broker_settings():
             raise ConfigError(f"{key} cannot be changed while the broker runs")
         raise ConfigError(f"{key} is no setting of this broker")

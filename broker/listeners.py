@@ -7,13 +7,12 @@ listener.security.protocol.map. Mistakes raise ConfigError naming the setting.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.settings import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS = ("PLAINTEXT",)
 _ENDPOINT = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_.%-]*)):(?P<port>\d{1,5})"
 )
@@ -51,19 +50,15 @@ def parse_endpoints(setting: str, text: str) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-def check_protocols(endpoints: Sequence[Endpoint], protocol_map: str) -> None:
-    """Refuses a listener whose protocol is unknown or not served."""
+def protocols_of(endpoints: Sequence[Endpoint], protocol_map: str) -> Mapping[str, str]:
+    """The security protocol of each listener, by its name; ConfigError where there is none."""
     protocols = _parse_map(protocol_map)
     for endpoint in endpoints:
-        protocol = protocols.get(endpoint.name)
-        if protocol is None:
+        if endpoint.name not in protocols:
             raise ConfigError(
                 f"listeners: {endpoint.name} is not in listener.security.protocol.map"
             )
-        if protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                f"listeners: {endpoint.name} asks for {protocol}, which this broker does not serve yet"
-            )
+    return {endpoint.name: protocols[endpoint.name] for endpoint in endpoints}
 
 
 def _parse_map(text: str) -> dict[str, str]:

@@ -29,7 +29,6 @@ from broker.cluster.events import (
     BROKER_RESOURCE,
     NO_BROKER_EPOCH,
     ConfigChanged,
-    Endpoint,
     Event,
     SupportedFeature,
 )
@@ -127,7 +126,13 @@ class Node:
         self.network = network
         self.metrics = Metrics()
         self.tier = None
-        self.server = Server(config, Dispatcher(REGISTRY, self, self.metrics.net), self.metrics.net)
+        self.server = Server(
+            config,
+            Dispatcher(REGISTRY, self, self.metrics.net),
+            self.metrics.net,
+            now_ms=clock.now_ms,
+            credentials=lambda user, way: self.security.scram_users.credential(user, way),
+        )
         self._metrics_server = MetricsServer(self.metrics)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads
@@ -152,6 +157,7 @@ class Node:
         self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.config = with_changes(self.config, self.metadata.broker_configs)
+        await self.server.configure(self.config)
         self.log_manager = await self._open_logs()
         try:
             self._check_lake()
@@ -389,6 +395,7 @@ class Node:
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
+            await self.server.configure(self.config)
         await self.replica_manager.apply(events)
         self.member.directories.applied(events)
         self.groups.apply(events)
@@ -427,7 +434,7 @@ class Node:
             node_id=self.config.node_id,
             cluster_id=self.log_manager.cluster_id,
             incarnation_id=new_uuid(),
-            endpoints=tuple(self._endpoints()),
+            endpoints=self.server.told(),
             rack=self.config.broker_rack,
             log_dirs=tuple(self.log_manager.directory_ids.values()),
             features=tuple(
@@ -436,18 +443,6 @@ class Node:
             ),
             previous_broker_epoch=self.log_manager.previous_broker_epoch,
         )
-
-    def _endpoints(self) -> list[Endpoint]:
-        """What clients are told: what is advertised, with what only the bound sockets know."""
-        addresses = self.server.addresses
-        return [
-            Endpoint(
-                listener=endpoint.name,
-                host=endpoint.host or own_host(),
-                port=endpoint.port or addresses[endpoint.name][1],
-            )
-            for endpoint in self.config.advertised_endpoints
-        ]
 
     def _fail(self, error: BaseException) -> None:
         """A part of this broker has ended that it cannot do without."""

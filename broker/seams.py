@@ -8,6 +8,7 @@ in the place of `broker.system` and decide what fails, what is lost and when tim
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -86,6 +87,12 @@ class Listener(Protocol):
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:
         """Accept; up to `backlog` connections may wait for it."""
+        ...
+
+    async def accept(
+        self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
+    ) -> None:
+        """The same, where what is accepted is the caller's to go on with."""
         ...
 
     async def close(self) -> None: ...

@@ -15,7 +15,9 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, TypeAlias
 
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+from kafka_ds.security.secret import Secret
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
@@ -81,7 +83,7 @@ class Setting:
         """The value that `text` means, or a ConfigError that names this setting."""
         value = self._typed(text.strip())
         self._check_bounds(text, value)
-        if self.honours is not None and self.text(value) not in self.honours:
+        if self.honours is not None and (self.text(value) or "") not in self.honours:
             accepted = " or ".join(self.honours) or "an empty value"
             shown = "(hidden)" if self.sensitive else text
             raise ConfigError(
@@ -113,6 +115,8 @@ class Setting:
                 raise ConfigError(f"{self.name}={text} is not a number") from None
         if self.kind is Kind.LIST:
             return tuple(item.strip() for item in text.split(",")) if text else ()
+        if self.kind is Kind.PASSWORD:
+            return Secret(text) if text else None
         return text
 
     def _whole(self, text: str) -> int:
@@ -174,6 +178,11 @@ def double(default: float, says: str, **more: Any) -> Any:
 def string(default: str | None, says: str, **more: Any) -> Any:
     """Declares a text; `choices` lists the only ones."""
     return _declare(Kind.STRING, default, says, {"nullable": default is None, **more})
+
+
+def password(says: str, **more: Any) -> Any:
+    """Declares a text that is never shown."""
+    return _declare(Kind.PASSWORD, None, says, {"nullable": True, **more})
 
 
 def strings(default: tuple[str, ...] | None, says: str, **more: Any) -> Any:

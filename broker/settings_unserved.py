@@ -26,8 +26,6 @@ background.threads I 10
 broker.id I -1
 client.quota.callback.class C
 config.providers A
-connection.failed.authentication.delay.ms I 100
-connections.max.reauth.ms L 0
 controller.listener.names A
 controller.quorum.append.linger.ms I 25
 controller.quorum.auto.join.enable B false
@@ -95,8 +93,6 @@ group.streams.session.timeout.ms I 45000
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
 log.dir.failure.timeout.ms L 30000
-max.connection.creation.rate I 2147483647
-max.connections.per.ip.overrides S
 max.request.partition.size.limit I 2000
 metadata.log.dir S
 metadata.log.max.record.bytes.between.snapshots L 20971520
@@ -115,7 +111,6 @@ num.network.threads I 3
 offsets.topic.compression.codec I 0
 principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
 producer.purgatory.purge.interval.requests I 1000
-queued.max.request.bytes L -1
 queued.max.requests I 500
 remote.log.manager.copier.thread.pool.size I 10
 remote.log.manager.expiration.thread.pool.size I 10
@@ -130,7 +125,6 @@ remote.log.storage.manager.class.name S
 remote.log.storage.manager.class.path S
 remote.log.storage.manager.impl.prefix S rsm.config.
 sasl.client.callback.handler.class C
-sasl.enabled.mechanisms A GSSAPI
 sasl.jaas.config P
 sasl.kerberos.kinit.cmd S /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin L 60000
@@ -149,7 +143,6 @@ sasl.login.refresh.window.jitter D 0.05
 sasl.login.retry.backoff.max.ms L 10000
 sasl.login.retry.backoff.ms L 100
 sasl.mechanism.controller.protocol S GSSAPI
-sasl.mechanism.inter.broker.protocol S GSSAPI
 sasl.oauthbearer.assertion.algorithm S RS256
 sasl.oauthbearer.assertion.claim.aud S
 sasl.oauthbearer.assertion.claim.exp.seconds I 300
@@ -163,22 +156,15 @@ sasl.oauthbearer.assertion.private.key.passphrase P
 sasl.oauthbearer.assertion.template.file S
 sasl.oauthbearer.client.credentials.client.id S
 sasl.oauthbearer.client.credentials.client.secret P
-sasl.oauthbearer.clock.skew.seconds I 30
-sasl.oauthbearer.expected.audience A
-sasl.oauthbearer.expected.issuer S
 sasl.oauthbearer.jwks.endpoint.refresh.ms L 3600000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms L 10000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms L 100
-sasl.oauthbearer.jwks.endpoint.url S
 sasl.oauthbearer.jwt.retriever.class C @common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class C @common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope S
 sasl.oauthbearer.scope.claim.name S scope
-sasl.oauthbearer.sub.claim.name S sub
 sasl.oauthbearer.token.endpoint.url S
 sasl.server.callback.handler.class C
-sasl.server.max.receive.size I 524288
-security.inter.broker.protocol S PLAINTEXT
 security.providers S
 share.coordinator.append.linger.ms I -1
 share.coordinator.cached.buffer.max.bytes I 1048588
@@ -196,27 +182,12 @@ socket.connection.setup.timeout.max.ms L 30000
 socket.connection.setup.timeout.ms L 10000
 ssl.allow.dn.changes B false
 ssl.allow.san.changes B false
-ssl.cipher.suites A
-ssl.client.auth S none
-ssl.enabled.protocols A TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm S https
 ssl.engine.factory.class C
-ssl.key.password P
 ssl.keymanager.algorithm S SunX509
-ssl.keystore.certificate.chain P
-ssl.keystore.key P
-ssl.keystore.location S
-ssl.keystore.password P
-ssl.keystore.type S JKS
-ssl.principal.mapping.rules S DEFAULT
 ssl.protocol S TLSv1.3
 ssl.provider S
 ssl.secure.random.implementation S
 ssl.trustmanager.algorithm S PKIX
-ssl.truststore.certificates P
-ssl.truststore.location S
-ssl.truststore.password P
-ssl.truststore.type S JKS
 telemetry.max.bytes I 1048576
 transaction.partition.verification.enable B true
 transaction.two.phase.commit.enable B false
@@ -229,6 +200,10 @@ _ONE_WORKER = (
 )
 _BUILT_IN = "Not applicable: the tier is built in, its tables are Delta tables (lake.uri)."
 _REASONS = {
+    "sasl.jaas.config": (
+        "Not applicable: an entry is one mechanism's of one listener, "
+        "`listener.name.<listener>.<mechanism>.sasl.jaas.config`."
+    ),
     "remote.log.manager.copier.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.expiration.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.follower.thread.pool.size": (

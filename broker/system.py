@@ -24,6 +24,8 @@ from broker.seams import DiskFile, ReadableBuffer
 
 # Where the kernel cannot tell whether a read would wait, the read is simply done.
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_RETRY_SECONDS = 1.0
 _NOWAIT_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -193,6 +195,7 @@ class SystemListener:
             self._socket.close()
             raise
         self._server: asyncio.AbstractServer | None = None
+        self._accepting: asyncio.AbstractEventLoop | None = None
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
 
@@ -204,7 +207,40 @@ class SystemListener:
             protocol_factory, sock=self._socket, backlog=backlog
         )
 
+    async def accept(
+        self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
+    ) -> None:
+        self._socket.setblocking(False)
+        self._socket.listen(backlog)
+        self._accepting = loop = asyncio.get_running_loop()
+        loop.add_reader(self._socket, self._accept, accepted, backlog)
+
+    def _accept(self, accepted: Callable[[socket.socket], object], backlog: int) -> None:
+        for _ in range(backlog):
+            try:
+                connected, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_FILES or self._accepting is None:
+                    raise
+                # Whoever waits goes on waiting; asking again at once would only burn the processor.
+                self._accepting.remove_reader(self._socket)
+                loop, back = self._accepting, (self._socket, self._accept, accepted, backlog)
+                loop.call_later(ACCEPT_RETRY_SECONDS, self._go_on, *back)
+                return
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted(connected)
+
+    def _go_on(self, *reader: Any) -> None:
+        if self._accepting is not None:
+            self._accepting.add_reader(*reader)
+
     async def close(self) -> None:
+        if self._accepting is not None:
+            self._accepting.remove_reader(self._socket)
+            self._accepting = None
         if self._server is None:
             self._socket.close()
         else:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +28,11 @@ from broker.security.principal import ANONYMOUS
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
+    from broker.net.authentication import Authentication
+    from broker.net.memory import RequestMemory
     from broker.net.server import Server
+    from broker.security.listener_security import ListenerSecurity
+    from broker.security.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +70,10 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_assembler",
+        "_authentication",
         "_frames",
         "_frames_bytes",
+        "_handle",
         "_is_closed",
         "_is_reading",
         "_is_scheduled",
@@ -74,9 +81,11 @@ class Connection(asyncio.BufferedProtocol):
         "_out",
         "_out_bytes",
         "_reached_end",
+        "_security",
         "_server",
         "_slots",
         "_transport",
+        "_waits_for_room",
         "host",
         "last_tick",
         "listener",
@@ -84,9 +93,21 @@ class Connection(asyncio.BufferedProtocol):
         "principal",
     )
 
-    def __init__(self, server: Server, listener: str) -> None:
+    def __init__(
+        self, server: Server, listener: str, security: ListenerSecurity | None = None
+    ) -> None:
+        """`security` is the listener's, where it is not PLAINTEXT."""
         self._server = server
-        self._assembler = FrameAssembler(server.scratch, server.pool, server.request_bytes_max)
+        self._assembler = FrameAssembler(
+            server.scratch, server.pool, server.request_bytes_max, server.memory
+        )
+        self._authentication: Authentication | None = None
+        self._handle: Callable[..., Answer | Waiting] = server.dispatcher.handle
+        self._security = security
+        if security is not None and security.uses_sasl:
+            self._authentication = server.doors.authentication(self, security.offered)
+            self._handle = self._authentication.handle
+            self._assembler.size_max = server.unknown_bytes_max
         self._transport: asyncio.Transport
         self.listener = listener
         self.host = ""
@@ -104,25 +125,50 @@ class Connection(asyncio.BufferedProtocol):
         self._is_scheduled = False
         self._is_closed = False
         self._reached_end = False
+        self._waits_for_room = False
 
     # -- what the event loop calls ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
-        name = transport.get_extra_info("peername") or ("", 0)
-        self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        self.comes_from(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        refusal = self._server.admit(self)
+        came_by_tls = self._security is not None and self._security.uses_tls
+        refusal = self._know(self._security) if came_by_tls else self._server.admit(self)
         if refusal is not None:
             log.info("refused %s: %s", self.peer, refusal)
             self._is_closed = True
             self._transport.abort()
             return
         self._server.set_options(transport.get_extra_info("socket"))
+        delay_s = 0.0 if came_by_tls else self._server.delay_s(self)
+        if delay_s > 0:
+            self._is_reading = False
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(delay_s, self._regulate)
+
+    def comes_from(self, transport: Any, name: Sequence[Any]) -> None:
+        """By what it is closed, and the address of its other end."""
+        self._transport = transport
+        self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+
+    def _know(self, security: ListenerSecurity | None) -> str | None:
+        """Takes the holder of the certificate for the user, where none comes by SASL; why that is nobody."""
+        if security is None or security.uses_sasl:
+            return None
+        principal = security.principal_of(self._transport.get_extra_info("peercert"))
+        if principal is None:
+            self._server.metrics.failed_authentications += 1
+            return "no rule of ssl.principal.mapping.rules names the holder of its certificate"
+        self._server.metrics.authentications += 1
+        self.principal = principal
+        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._assembler.close()
+        if self._authentication is not None:
+            self._authentication.close()
         self._frames.clear()
         self._out.clear()
         for slot in self._slots:
@@ -153,13 +199,17 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
         elif error is not None:
             self._close_if_done()
+        elif self._assembler.needs_room:
+            self._regulate()
 
     def eof_received(self) -> bool:
         """Keeps the way out open while there is something left to say."""
         self._reached_end = True
         if not self._assembler.is_between_frames:
             log.debug("%s left in the middle of a request", self.peer)
-        return bool(self._slots or self._frames)
+        # TLS has no way out that stays open alone.
+        by_tls = self._security is not None and self._security.uses_tls
+        return bool(self._slots or self._frames) and not by_tls
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -168,6 +218,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writable = True
         self.last_tick = self._server.tick
         self._serve()
+
+    def let_in(self, principal: Principal, handle: Callable[..., Answer | Waiting] | None) -> None:
+        """The client has said who it is; with `handle` there is nothing more to ask of it."""
+        self.principal = principal
+        self._assembler.size_max = self._server.request_bytes_max
+        if handle is not None:
+            self._handle = handle
 
     # -- what the server calls ----------------------------------------------------------------------
 
@@ -226,9 +283,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
         self._frames_bytes -= len(frame)
-        outcome = self._server.dispatcher.handle(
-            frame, self.host, self.listener, arrived_s, self.principal
-        )
+        outcome = self._handle(frame, self.host, self.listener, arrived_s, self.principal)
         if isinstance(outcome, Waiting):
             future = asyncio.ensure_future(outcome.result)
             slot = _Slot(outcome, future, frame)
@@ -304,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
             and self._frames_bytes < UNANSWERED_BYTES_MAX
+            and (self._server.memory is None or self._has_room(self._server.memory))
         )
         if wants is not self._is_reading:
             self._is_reading = wants
@@ -311,6 +367,24 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _has_room(self, memory: RequestMemory) -> bool:
+        """Whether more of this connection may be in memory; where not, it is called again when there is room."""
+        assembler = self._assembler
+        if not assembler.needs_room and not (assembler.is_between_frames and not memory.has_room):
+            return True
+        if memory.has_room:
+            assembler.take_room()
+            return True
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            memory.wait(self._room_came)
+        return False
+
+    def _room_came(self) -> None:
+        self._waits_for_room = False
+        if not self._is_closed:
+            self._regulate()
 
     def _serve_soon(self) -> None:
         if not self._is_scheduled:

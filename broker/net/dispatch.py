@@ -29,6 +29,7 @@ from kafka_ds.wire.messages.cluster import MetadataRequest
 from kafka_ds.wire.types import MISSING, fields_of
 
 if TYPE_CHECKING:
+    from broker.net.authentication import Authentication
     from broker.node import Node
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Dispatcher:
         listener: str,
         arrived_s: float,
         principal: Principal = ANONYMOUS,
+        authentication: Authentication | None = None,
     ) -> Answer | Waiting:
         """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
 
@@ -113,7 +115,10 @@ class Dispatcher:
         started_s = _count(counters, version, frame, arrived_s)
         try:
             result = served.handler(
-                request, RequestContext(header, client_host, listener, self._node, principal)
+                request,
+                RequestContext(
+                    header, client_host, listener, self._node, principal, authentication
+                ),
             )
             if type(result) is response_class:
                 parts = encode_response(result, version, header.correlation_id)

@@ -4,15 +4,20 @@ Rules of this file: bytes are copied once at most. What arrives is received into
 connections of the event loop share (it is empty again before the next one receives); a request that lies whole in
 it is copied out, as a handler may keep it and may write into it. A request of which only a part is there gets a
 buffer of its own, into which the rest is received directly. Never is more memory taken than the bytes that came,
-but for one step of 4 MiB: a length is only a promise.
+but for one step of 4 MiB: a length is only a promise. With a limit on the memory of all connections a request that is
+larger than the scratch buffer begins only when there is room: until then `needs_room` says that nothing is received.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from broker.net.buffers import POOLED_BYTES_MAX, BufferPool
 from kafka_ds.wire.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from broker.net.memory import RequestMemory
 
 SCRATCH_BYTES = 64 << 10
 _LENGTH_BYTES = 4
@@ -36,17 +41,29 @@ class FrameAssembler:
         "_buffer",
         "_filled",
         "_head",
+        "_held_bytes",
+        "_memory",
         "_pool",
         "_scratch",
         "_size",
-        "_size_max",
         "error",
+        "needs_room",
+        "size_max",
     )
 
-    def __init__(self, scratch: Scratch, pool: BufferPool, size_max: int) -> None:
+    def __init__(
+        self,
+        scratch: Scratch,
+        pool: BufferPool,
+        size_max: int,
+        memory: RequestMemory | None = None,
+    ) -> None:
         self._scratch = scratch.view
         self._pool = pool
-        self._size_max = size_max
+        self._memory = memory
+        self._held_bytes = 0  # of the memory of all
+        self.needs_room = False
+        self.size_max = size_max
         self._head = b""  # the first bytes of a length that is not complete
         self._buffer: bytearray | None = None  # of the request that is being received
         self._size = 0
@@ -94,34 +111,57 @@ class FrameAssembler:
         while end - position >= _LENGTH_BYTES:
             body = position + _LENGTH_BYTES
             (size,) = _LENGTH.unpack_from(scratch, position)
-            if not 0 < size <= self._size_max:
-                self.error = MalformedFrame(_why_refused(size, self._size_max))
+            if not 0 < size <= self.size_max:
+                self.error = MalformedFrame(_why_refused(size, self.size_max))
                 return frames
             position = body + size
             if position > end:
                 self._begin(size, scratch[body:end])
                 return frames
             frames.append(memoryview(bytearray(scratch[body:position])))
+            if self._memory is not None:
+                self._hold(size)
         self._head = bytes(scratch[position:end])
         return frames
 
     def _begin(self, size: int, first: memoryview) -> None:
+        self._size = size
+        self._filled = len(first)
+        if self._memory is not None:
+            if not self._memory.has_room:
+                self._buffer, self.needs_room = bytearray(first), True
+                return
+            self._hold(size)
         if size <= POOLED_BYTES_MAX:
             self._buffer = self._pool.take(size)
         else:
             self._buffer = bytearray(POOLED_BYTES_MAX)
         self._buffer[: len(first)] = first
-        self._size = size
-        self._filled = len(first)
+
+    def take_room(self) -> None:
+        """There is room for the request that waited for it."""
+        self.needs_room = False
+        self._hold(self._size)
+
+    def _hold(self, size: int) -> None:
+        assert self._memory is not None
+        self._held_bytes += size
+        self._memory.take(size)
 
     def recycle(self, frame: memoryview) -> None:
         """Gives the memory of an answered request back; the caller forgets the frame."""
+        if self._memory is not None:
+            self._held_bytes -= len(frame)
+            self._memory.give(len(frame))
         self._pool.give(frame.obj)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Forgets the request that is being received."""
+        """Forgets the request that is being received, and those that were not answered."""
         self._buffer = None
         self._head = b""
+        if self._memory is not None:
+            held, self._held_bytes = self._held_bytes, 0
+            self._memory.give(held)
 
 
 def _why_refused(size: int, size_max: int) -> str:

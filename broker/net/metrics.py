@@ -48,7 +48,25 @@ CLOSED = attribute(_SOCKETS, "connection-close-total", "Connections that have en
 EXPIRED = attribute(
     _SOCKETS,
     "expired-connections-killed-count",
+    "Connections that were used after their session's end, without authenticating anew (KIP-368).",
+)
+IDLE = attribute(
+    _SOCKETS,
+    "idle-connections-closed-total",
     "Connections that were closed after connections.max.idle.ms.",
+    ours=True,
+)
+AUTHENTICATED = attribute(
+    _SOCKETS, "successful-authentication-total", "Clients that have authenticated, by TLS or SASL."
+)
+NOT_AUTHENTICATED = attribute(
+    _SOCKETS, "failed-authentication-total", "Clients that tried to, and failed."
+)
+REAUTHENTICATED = attribute(
+    _SOCKETS, "successful-reauthentication-total", "Clients that have authenticated anew."
+)
+NOT_REAUTHENTICATED = attribute(
+    _SOCKETS, "failed-reauthentication-total", "Clients that tried to, and failed."
 )
 REFUSED = attribute(
     _SOCKETS,
@@ -108,7 +126,12 @@ class NetMetrics:
     connections_created: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
-    connections_expired: int = 0
+    connections_idle: int = 0
+    sessions_expired: int = 0
+    authentications: int = 0
+    failed_authentications: int = 0
+    reauthentications: int = 0
+    failed_reauthentications: int = 0
     malformed: int = 0
 
     def api(self, key: int, name: str) -> ApiCounters:
@@ -132,7 +155,12 @@ class NetMetrics:
         yield CONNECTIONS, (), self.connections
         yield CREATED, (), self.connections_created
         yield CLOSED, (), self.connections_closed
-        yield EXPIRED, (), self.connections_expired
+        yield EXPIRED, (), self.sessions_expired
+        yield IDLE, (), self.connections_idle
+        yield AUTHENTICATED, (), self.authentications
+        yield NOT_AUTHENTICATED, (), self.failed_authentications
+        yield REAUTHENTICATED, (), self.reauthentications
+        yield NOT_REAUTHENTICATED, (), self.failed_reauthentications
         yield REFUSED, (), self.connections_refused
         yield MALFORMED, (), self.malformed
 

@@ -17,6 +17,7 @@ from broker.security.principal import ANONYMOUS, Principal
 from kafka_ds.wire.types import message_info
 
 if TYPE_CHECKING:
+    from broker.net.authentication import Authentication
     from broker.node import Node
     from kafka_ds.wire.errors import ErrorCode
     from kafka_ds.wire.frame import RequestHeader
@@ -38,6 +39,7 @@ class RequestContext:
     listener: str
     node: Node
     principal: Principal = ANONYMOUS
+    authentication: Authentication | None = None  # where it is still under way, or may begin anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,26 @@ import logging
 import os
 import socket
 import sys
-from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from broker.cluster import events
 from broker.config import BrokerConfig
 from broker.listeners import Endpoint
 from broker.net.buffers import BufferPool
 from broker.net.connection import Connection
 from broker.net.dispatch import Dispatcher
+from broker.net.doors import Doors, limit_settings
 from broker.net.frames import Scratch
+from broker.net.limits import ConnectionLimits
+from broker.net.memory import RequestMemory
 from broker.net.metrics import NetMetrics
 from broker.seams import Listener, Network
 from broker.settings import ConfigError
+
+if TYPE_CHECKING:
+    from broker.security.listener_security import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +43,39 @@ DRAIN_SECONDS_MAX = 2.0
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - what an empty host in `listeners` asks for
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Server:
     """Accepts clients on all listeners and holds their connections."""
 
-    def __init__(self, config: BrokerConfig, dispatcher: Dispatcher, metrics: NetMetrics) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dispatcher: Dispatcher,
+        metrics: NetMetrics,
+        *,
+        now_ms: Callable[[], int] = _wall_ms,
+        credentials: Credentials = lambda user, mechanism: None,
+    ) -> None:
+        """`now_ms` and `credentials` are what listeners with SASL go by."""
         self._config = config
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.scratch = Scratch()
         self.pool = BufferPool()
         self.request_bytes_max = config.socket_request_max_bytes
+        # Of who has not authenticated yet.
+        self.unknown_bytes_max = min(config.sasl_server_max_receive_size, self.request_bytes_max)
+        most = config.queued_max_request_bytes
+        self.memory = RequestMemory(most) if most > 0 else None
+        self.limits = ConnectionLimits(limit_settings(config))
+        self.doors = Doors(self, now_ms, credentials)
         self.tick = 0
         self.gathers_writes = False
         self._listeners: list[tuple[Endpoint, Listener]] = []
         self._connections: dict[Connection, None] = {}  # In the order in which they came.
-        self._per_host: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_at_last_tick = 0
         self._all_gone: asyncio.Event | None = None
@@ -58,7 +83,8 @@ class Server:
     # -- listeners ----------------------------------------------------------------------------------
 
     def bind(self, network: Network) -> None:
-        """Takes the ports, before anybody can be served: a port in use is found out first."""
+        """Takes the ports, before anybody can be served: a port in use is found out first; so are bad keys."""
+        self.doors.open(self._config)
         for endpoint in self._config.endpoints:
             self._listeners.append((endpoint, bind(network, endpoint)))
 
@@ -66,6 +92,19 @@ class Server:
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and port of each listener by its name, as they are bound."""
         return {endpoint.name: listener.address for endpoint, listener in self._listeners}
+
+    def told(self) -> tuple[events.Endpoint, ...]:
+        """What clients are told: what is advertised, with what only the bound sockets know."""
+        addresses, config = self.addresses, self._config
+        return tuple(
+            events.Endpoint(
+                listener=endpoint.name,
+                host=endpoint.host or own_host(),
+                port=endpoint.port or addresses[endpoint.name][1],
+                security_protocol=config.protocols[endpoint.name],
+            )
+            for endpoint in config.advertised_endpoints
+        )
 
     async def serve(self) -> None:
         """Begins to accept."""
@@ -78,15 +117,22 @@ class Server:
         backlog = self._config.socket_listen_backlog_size
         for endpoint, listener in self._listeners:
             try:
-                await listener.serve(partial(Connection, self, endpoint.name), backlog=backlog)
+                await self.doors.serve(endpoint.name, listener, backlog)
             except OSError as error:
                 raise cannot_listen(endpoint, error) from None
+        self.doors.watch()
         self._tick()
+
+    async def configure(self, config: BrokerConfig) -> None:
+        """Takes settings that were changed while the broker runs."""
+        self.limits.settings = limit_settings(config)
+        await self.doors.configure(config)
 
     async def stop_accepting(self) -> None:
         """Lets nobody in any more; who is there is served."""
         if self._timer is not None:
             self._timer.cancel()
+        self.doors.stop()
         self._all_gone = asyncio.Event()
         for _, listener in self._listeners:
             await listener.close()
@@ -115,20 +161,32 @@ class Server:
 
     def admit(self, connection: Connection) -> str | None:
         """Takes a connection in, or says why not."""
-        config = self._config
-        if len(self._connections) >= config.max_connections:
+        refusal = self.limits.why_not(connection.host, connection.listener)
+        if refusal is not None:
             self.metrics.connections_refused += 1
-            return f"max.connections={config.max_connections} are there"
-        if self._per_host[connection.host] >= config.max_connections_per_ip:
-            self.metrics.connections_refused += 1
-            return f"max.connections.per.ip={config.max_connections_per_ip} are there"
+            return refusal
         if self._all_gone is not None:
             return "the broker is stopping"
+        if self.limits.must_give_way:
+            self._send_away(connection.listener)
         self._connections[connection] = None
-        self._per_host[connection.host] += 1
+        self.limits.came(connection.host, connection.listener)
         self.metrics.connections = len(self._connections)
         self.metrics.connections_created += 1
         return None
+
+    def _send_away(self, listener: str) -> None:
+        """Makes room for a broker: who has been silent for longest goes, of another listener (KIP-402)."""
+        others = [connection for connection in self._connections if connection.listener != listener]
+        if others:
+            silent = min(others, key=lambda connection: connection.last_tick)
+            log.info("closing %s: max.connections are there, and a broker comes", silent.peer)
+            silent.abort()
+            self.forget(silent)
+
+    def delay_s(self, connection: Connection) -> float:
+        """How many seconds one that was admitted has to wait (max.connection.creation.rate)."""
+        return self.limits.delay_s(connection.listener, asyncio.get_running_loop().time())
 
     def set_options(self, connected: socket.socket | None) -> None:
         """Kafka's options for a client's socket."""
@@ -146,13 +204,11 @@ class Server:
             )
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """A connection is gone; harmless when it is forgotten."""
         if connection not in self._connections:
             return
         del self._connections[connection]
-        self._per_host[connection.host] -= 1
-        if not self._per_host[connection.host]:
-            del self._per_host[connection.host]
+        self.limits.went(connection.host, connection.listener)
         self.metrics.connections = len(self._connections)
         self.metrics.connections_closed += 1
         if not self._connections and self._all_gone is not None:
@@ -174,7 +230,7 @@ class Server:
         ticks_max = max(-(-idle_ms // int(seconds * 1000)), 1)
         for connection in [c for c in self._connections if self.tick - c.last_tick > ticks_max]:
             log.info("closed %s: silent for connections.max.idle.ms=%d", connection.peer, idle_ms)
-            self.metrics.connections_expired += 1
+            self.metrics.connections_idle += 1
             connection.abort()
 
 

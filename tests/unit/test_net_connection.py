@@ -410,7 +410,7 @@ def test_who_is_silent_is_closed_and_who_speaks_is_not() -> None:
             await asyncio.sleep(0.05)
         assert silent_transport.closing
         assert not busy_transport.closing
-        assert harness.metrics.connections_expired == 1
+        assert harness.metrics.connections_idle == 1
         await harness.server.stop()
 
     run(test())

@@ -1,0 +1,32 @@
+"""Shell: SaslAuthenticate 0-2: a message of a mechanism's client, and what its server says to it (KIP-152).
+
+- On a listener with SASL the connection's own machine answers (`broker.security.sasl`): SASL_AUTHENTICATION_FAILED,
+  late and with a text that repeats nothing of what was sent, or ILLEGAL_SASL_STATE out of order; both are the end.
+- On any other listener, and of a client that has authenticated for good: ILLEGAL_SASL_STATE, as in Kafka.
+
+Versions: 1 for how long the session lasts (KIP-368); 2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+
+def refuse(
+    request: SaslAuthenticateRequest, code: ErrorCode, message: str | None
+) -> SaslAuthenticateResponse:
+    """The answer to a request that cannot be answered."""
+    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=b"")
+
+
+@serves(SaslAuthenticateRequest, versions="0-2", failure=refuse)
+def sasl_authenticate(request: SaslAuthenticateRequest, context: RequestContext) -> Any:
+    """Take a message of the mechanism."""
+    if context.authentication is None:
+        message = "SaslAuthenticate request received after successful authentication"
+        return refuse(request, ErrorCode.ILLEGAL_SASL_STATE, message)
+    return context.authentication.authenticate(request)

@@ -1,0 +1,31 @@
+"""Shell: SaslHandshake 0-1: by what mechanism a client will authenticate (KIP-43).
+
+- On a listener with SASL the connection's own machine answers (`broker.security.sasl`), with the mechanisms that the
+  listener offers: UNSUPPORTED_SASL_MECHANISM for another one, ILLEGAL_SASL_STATE out of order.
+- On any other listener, and of a client that has authenticated for good: ILLEGAL_SASL_STATE, as in Kafka.
+
+Versions: after 0 bare tokens follow, after 1 SaslAuthenticate (KIP-152).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
+
+
+def refuse(
+    request: SaslHandshakeRequest, code: ErrorCode, message: str | None
+) -> SaslHandshakeResponse:
+    """The answer to a request that cannot be answered."""
+    return SaslHandshakeResponse(error_code=code, mechanisms=[])
+
+
+@serves(SaslHandshakeRequest, versions="0-1", failure=refuse)
+def sasl_handshake(request: SaslHandshakeRequest, context: RequestContext) -> Any:
+    """Take the client's choice."""
+    if context.authentication is None:
+        return refuse(request, ErrorCode.ILLEGAL_SASL_STATE, None)
+    return context.authentication.handshake(request, context.header.api_version)

@@ -1,0 +1,239 @@
+"""Pure: the settings of a broker that say how its listeners are secured: TLS, SASL, limits of connections.
+
+Rules of this file:
+- Declarations, a part of `broker.broker_config` that has a file of its own for its length, and how one listener's own
+  are called: `listener.name.<listener>.<setting>`, with the listener's name in lower case, and for what is a SASL
+  mechanism's matter `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226). The nearest name wins.
+- A JAAS entry is always one mechanism's of one listener, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from broker.access_config import AccessConfig
+from broker.listeners import PROTOCOLS
+from broker.security.mapping_rules import parse_rules
+from broker.settings import (
+    MAX_INT,
+    ConfigError,
+    Kind,
+    Setting,
+    Value,
+    i32,
+    i64,
+    password,
+    settings_of,
+    string,
+    strings,
+)
+from kafka_ds.security.mechanisms import MECHANISMS
+from kafka_ds.security.secret import Secret
+
+LISTENER_PREFIX = "listener.name."
+JAAS = "sasl.jaas.config"
+# Settings that a running broker lets one change, for all listeners or for one: new connections have them.
+CHANGEABLE_KEYS = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+)
+CHANGEABLE_LIMITS = (
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+)
+_CLIENT_AUTH = ("none", "requested", "required")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig(AccessConfig):
+    """How listeners are secured, and whom they let in."""
+
+    # -- TLS ----------------------------------------------------------------------------------------
+    ssl_keystore_type: str = string(
+        "JKS", "What the file of the broker's key is: PEM or PKCS12; JKS takes PKCS12, too."
+    )
+    ssl_keystore_location: str | None = string(
+        None, "The file with the broker's private key and its certificates."
+    )
+    ssl_keystore_password: Secret | None = password("The password of a PKCS12 file.")
+    ssl_keystore_key: Secret | None = password(
+        "The private key itself, as PEM, in place of a file."
+    )
+    ssl_keystore_certificate_chain: Secret | None = password(
+        "Its certificates, as PEM, the broker's own first."
+    )
+    ssl_key_password: Secret | None = password("The password of an encrypted private key in PEM.")
+    ssl_truststore_type: str = string(
+        "JKS", "What the file of trusted certificates is: PEM or PKCS12; JKS takes PKCS12, too."
+    )
+    ssl_truststore_location: str | None = string(
+        None,
+        "The file of the certificates whose holders are trusted; without it, and without the setting below, those "
+        "that the system trusts.",
+    )
+    ssl_truststore_password: Secret | None = password("The password of a PKCS12 file.")
+    ssl_truststore_certificates: Secret | None = password(
+        "The trusted certificates themselves, as PEM, in place of a file."
+    )
+    ssl_client_auth: str = string(
+        "none",
+        "Whether clients show a certificate: required, requested (those that have one), or none.",
+        choices=_CLIENT_AUTH,
+    )
+    ssl_enabled_protocols: tuple[str, ...] = strings(
+        ("TLSv1.2", "TLSv1.3"), "The versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
+    )
+    ssl_cipher_suites: tuple[str, ...] = strings(
+        (), "The cipher suites, by Java's names or OpenSSL's; none means OpenSSL's choice."
+    )
+    ssl_endpoint_identification_algorithm: str = string(
+        "https",
+        "Whether a broker makes sure that another one's certificate is of its host: https, or empty for not.",
+        choices=("https", ""),
+    )
+    ssl_principal_mapping_rules: str = string(
+        "DEFAULT",
+        "What the user of a certificate is called: RULE:<pattern>/<replacement>/[L|U] with commas, or DEFAULT, its "
+        "distinguished name.",
+    )
+
+    # -- SASL ---------------------------------------------------------------------------------------
+    sasl_enabled_mechanisms: tuple[str, ...] = strings(
+        (), "By what clients may authenticate.", choices=MECHANISMS, ours=True
+    )
+    sasl_mechanism_inter_broker_protocol: str | None = string(
+        None, "By what brokers authenticate to each other.", choices=MECHANISMS, ours=True
+    )
+    sasl_server_max_receive_size: int = i32(
+        524_288, "The largest request that is read of who has not authenticated yet.", low=1
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = string(
+        None, "The keys that tokens are signed with: file:///…, a JSON Web Key Set."
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
+        (), "For whom tokens have to be, one of these; none means that it does not matter."
+    )
+    sasl_oauthbearer_expected_issuer: str | None = string(None, "Who has to have issued tokens.")
+    sasl_oauthbearer_clock_skew_seconds: int = i32(
+        30, "By how much the clock of who issues tokens may differ.", low=0
+    )
+    sasl_oauthbearer_sub_claim_name: str = string("sub", "The claim that names the user.")
+    connections_max_reauth_ms: int = i64(
+        0,
+        "After how long a client has to authenticate anew, or is disconnected; 0 means never, but for credentials "
+        "that have an end.",
+        low=0,
+    )
+    connection_failed_authentication_delay_ms: int = i32(
+        100, "How long a client that could not authenticate waits for its answer.", low=0
+    )
+    security_inter_broker_protocol: str | None = string(
+        None,
+        "The protocol by which brokers reach each other, where inter.broker.listener.name is not given: by the "
+        "listener of this name.",
+        choices=PROTOCOLS,
+        ours=True,
+    )
+
+    # -- limits -------------------------------------------------------------------------------------
+    max_connections_per_ip_overrides: str = string(
+        "", "Other limits for single addresses or hosts: `10.0.0.7:200,gateway:1000`."
+    )
+    max_connection_creation_rate: int = i32(
+        MAX_INT, "How many connections a second are taken in; more have to wait.", low=1
+    )
+    queued_max_request_bytes: int = i64(
+        -1,
+        "How many bytes of requests may be in memory at once, of all connections: beyond it nothing new is read. "
+        "-1 means no limit.",
+    )
+
+
+# What a listener may have of its own, ...
+LISTENER_SETTINGS = (
+    *(name for name in settings_of(ListenerConfig) if name.startswith("ssl.")),
+    "connections.max.reauth.ms",
+    "max.connection.creation.rate",
+    "max.connections",
+    "sasl.enabled.mechanisms",
+)
+# ... and a mechanism of a listener.
+MECHANISM_SETTINGS = (
+    JAAS,
+    "connections.max.reauth.ms",
+    *(name for name in settings_of(ListenerConfig) if name.startswith("sasl.oauthbearer.")),
+)
+_BY_LENGTH = sorted({*LISTENER_SETTINGS, *MECHANISM_SETTINGS}, key=len, reverse=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerKey:
+    """A setting of one listener, or (not None) of a mechanism there; the setting bears the full name."""
+
+    listener: str
+    mechanism: str | None
+    base: str
+    setting: Setting
+
+    @property
+    def is_changeable(self) -> bool:
+        """Whether it may change while the broker runs."""
+        return self.base in CHANGEABLE_KEYS or self.base == "max.connections"
+
+
+@cache
+def _declared() -> Mapping[str, Setting]:
+    jaas = Setting(name=JAAS, kind=Kind.PASSWORD, default=None, says="", nullable=True)
+    limit = Setting(name="max.connections", kind=Kind.INT, default=MAX_INT, says="", low=0)
+    return {**settings_of(ListenerConfig), JAAS: jaas, "max.connections": limit}
+
+
+def listener_key(name: str) -> ListenerKey | None:
+    """What a name in a configuration stands for; None where it is no listener's."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    rest = name.removeprefix(LISTENER_PREFIX)
+    base = next((each for each in _BY_LENGTH if rest.endswith(f".{each}")), None)
+    if base is None:
+        return None
+    listener, mechanism = rest.removesuffix(f".{base}"), None
+    if base in MECHANISM_SETTINGS:
+        for each in MECHANISMS:
+            if listener.endswith(f".{each.lower()}"):
+                listener, mechanism = listener.removesuffix(f".{each.lower()}"), each
+    if mechanism is None and base not in LISTENER_SETTINGS and base == JAAS:
+        return None  # one of no mechanism would never be looked up
+    if not listener or listener != listener.lower():
+        return None
+    return ListenerKey(
+        listener=listener,
+        mechanism=mechanism,
+        base=base,
+        setting=replace(_declared()[base], name=name),
+    )
+
+
+def names_of(listener: str, base: str, mechanism: str | None = None) -> list[str]:
+    """Under what names a listener's setting is looked up, the nearest first."""
+    prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+    own = [f"{prefix}{mechanism.lower()}.{base}"] if mechanism is not None else []
+    return [*own, f"{prefix}{base}"]
+
+
+def check_listener_value(name: str, value: Value) -> None:
+    """What the declaration of a setting cannot say; ConfigError names it."""
+    if name.endswith("ssl.principal.mapping.rules"):
+        try:
+            parse_rules(str(value))
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    if name.endswith("jwks.endpoint.url") and value and not str(value).startswith("file:///"):
+        raise ConfigError(
+            f"{name}={value} is not a file:/// of this machine: no other keys are read"
+        )

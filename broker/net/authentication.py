@@ -1,0 +1,163 @@
+"""Shell: the door of a connection with SASL: nothing passes before its client has said who it is.
+
+Rules of this file, which are Apache Kafka's:
+- Before that only ApiVersions, SaslHandshake and SaslAuthenticate are answered; anything else closes the connection, as
+  does a session that is over, unless its client authenticates anew (KIP-368).
+- Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is read of it.
+- A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
+- Where no session ends the door is taken away afterwards: requests cost what they cost without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING, Any
+
+from broker.net.dispatch import Answer, Unanswerable, Waiting
+from broker.net.registry import api_key_of
+from broker.security.principal import USER, Principal
+from broker.security.sasl import Phase, SaslServer
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.net.connection import Connection
+    from broker.net.metrics import NetMetrics
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATION_SECONDS_MAX = 30.0
+_API_VERSIONS = api_key_of(ApiVersionsRequest)
+_SASL = (api_key_of(SaslHandshakeRequest), api_key_of(SaslAuthenticateRequest))
+_LENGTH = struct.Struct(">i")
+
+
+class Authentication:
+    """One connection's. `handle` stands before the dispatcher's of the same form."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        machine: SaslServer,
+        handle: Callable[..., Answer | Waiting],
+        metrics: NetMetrics,
+        *,
+        now_ms: Callable[[], int],
+        delay_ms: int,
+    ) -> None:
+        self._connection = connection
+        self._machine = machine
+        self._handle = handle
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._delay_ms = delay_ms
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._late)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._deadline.cancel()
+
+    def handle(
+        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
+    ) -> Answer | Waiting:
+        """Lets a request through, or not; Unanswerable closes the connection."""
+        machine = self._machine
+        if machine.phase is Phase.FAILED:
+            return None
+        if machine.takes_bare_tokens:
+            return self._take_bare(frame)
+        api_key = int.from_bytes(frame[:2], "big")
+        if api_key in _SASL:
+            return self._handle(frame, host, listener, arrived_s, principal, self)
+        if machine.phase is Phase.DONE:
+            if not machine.is_expired(self._now_ms()):
+                return self._handle(frame, host, listener, arrived_s, principal)
+            self._metrics.sessions_expired += 1
+            raise Unanswerable("its session is over, and it has not authenticated anew")
+        if api_key != _API_VERSIONS or machine.phase is not Phase.HANDSHAKE:
+            raise Unanswerable(f"a request with API key {api_key} before it has authenticated")
+        return self._handle(frame, host, listener, arrived_s, principal)
+
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
+        """Answer a SaslHandshake, or promise to."""
+        try:
+            self._machine.handshake(request.mechanism, version)
+        except KafkaError as error:
+            return self._refuse(
+                error,
+                SaslHandshakeResponse(error_code=error.code, mechanisms=self._machine.mechanisms),
+            )
+        return SaslHandshakeResponse(mechanisms=self._machine.mechanisms)
+
+    def authenticate(self, request: SaslAuthenticateRequest) -> Any:
+        """Answer a SaslAuthenticate, or promise to."""
+        try:
+            answer, lifetime_ms = self._machine.authenticate(request.auth_bytes, self._now_ms())
+        except KafkaError as error:
+            response = SaslAuthenticateResponse(
+                error_code=error.code, error_message=error.message, auth_bytes=b""
+            )
+            return self._refuse(error, response)
+        self._look()
+        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+
+    def _take_bare(self, frame: memoryview) -> Answer:
+        """A token without a request around it, after a handshake of version 0."""
+        try:
+            answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
+        except KafkaError as error:
+            self._count_failure(error)
+            raise Unanswerable(f"it could not authenticate: {error.message}") from None
+        self._look()
+        return [_LENGTH.pack(len(answer)), answer]
+
+    def _look(self) -> None:
+        """Lets the client in, if it has just shown who it is."""
+        machine = self._machine
+        if machine.phase is not Phase.DONE:
+            return
+        self._deadline.cancel()
+        if machine.is_again:
+            self._metrics.reauthentications += 1
+            return
+        self._metrics.authentications += 1
+        self._connection.let_in(
+            Principal(USER, machine.user), None if machine.has_session else self._handle
+        )
+
+    def _refuse(self, error: KafkaError, response: Any) -> Any:
+        if self._machine.phase is not Phase.FAILED:
+            return response
+        self._count_failure(error)
+        log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+        self._connection.drain()
+        return self._later(response)
+
+    async def _later(self, response: Any) -> Any:
+        await asyncio.sleep(self._delay_ms / 1_000)
+        return response
+
+    def _count_failure(self, error: KafkaError) -> None:
+        if self._machine.is_again:
+            self._metrics.failed_reauthentications += 1
+        elif error.code != ErrorCode.NONE:
+            self._metrics.failed_authentications += 1
+
+    def _late(self) -> None:
+        log.info(
+            "closing %s: it has not authenticated within %d s",
+            self._connection.peer,
+            AUTHENTICATION_SECONDS_MAX,
+        )
+        self._connection.abort()

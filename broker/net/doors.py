@@ -1,0 +1,145 @@
+"""Shell: how each listener is entered: what stands before its connections, and its keys and users, kept new.
+
+Rules of this file: a listener without TLS and SASL has nothing before it. Files are looked at every WATCH_SECONDS, and
+read in a thread; what cannot be read is an ERROR in the log, and what was read before stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.net.authentication import Authentication
+from broker.net.connection import Connection
+from broker.net.entrance import Entrance
+from broker.net.limits import LimitSettings, overrides_of
+from broker.security.listener_security import Credentials, ListenerSecurity
+from broker.security.sasl import Offered, SaslServer
+from broker.settings import ConfigError
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.net.server import Server
+    from broker.seams import Listener
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 5.0
+
+
+class Doors:
+    """Those of one server."""
+
+    def __init__(self, server: Server, now_ms: Callable[[], int], credentials: Credentials) -> None:
+        self._server = server
+        self._now_ms = now_ms
+        self._credentials = credentials
+        self._secured: dict[str, ListenerSecurity] = {}
+        self._delay_ms = 0
+        self._watching: asyncio.Task[None] | None = None
+
+    def open(self, config: BrokerConfig) -> None:
+        """Read what the listeners need; ConfigError says what is wrong."""
+        self._delay_ms = config.connection_failed_authentication_delay_ms
+        for listener, protocol in config.protocols.items():
+            if protocol != "PLAINTEXT":
+                self._secured[listener] = ListenerSecurity(listener, config, self._credentials)
+
+    async def serve(self, name: str, listener: Listener, backlog: int) -> None:
+        """Lets clients in by a listener; raises OSError."""
+        security = self._secured.get(name)
+        if security is not None and security.uses_tls:
+            await listener.accept(partial(Entrance, self._server, security), backlog=backlog)
+        else:
+            await listener.serve(partial(Connection, self._server, name, security), backlog=backlog)
+
+    def authentication(
+        self, connection: Connection, offered: Mapping[str, Offered]
+    ) -> Authentication:
+        """What stands before a connection whose client has to authenticate."""
+        return Authentication(
+            connection,
+            SaslServer(offered),
+            self._server.dispatcher.handle,
+            self._server.metrics,
+            now_ms=self._now_ms,
+            delay_ms=self._delay_ms,
+        )
+
+    def watch(self) -> None:
+        """Begin to look at the files."""
+        if any(each.has_files for each in self._secured.values()):
+            self._watching = asyncio.get_running_loop().create_task(self._watch(), name="keys")
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def configure(self, config: BrokerConfig) -> None:
+        """Settings have changed: read all anew."""
+        for security in self._secured.values():
+            await self._in_thread(security.name, partial(security.read, config))
+
+    async def look(self) -> None:
+        """Read what has changed in files since it was read."""
+        for security in self._secured.values():
+            if await self._in_thread(security.name, security.read_if_changed):
+                log.info("listener %s has read its keys and certificates anew", security.name)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self.look()
+
+    async def _in_thread(self, listener: str, read: Callable[[], Any]) -> Any:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, read)
+        except ConfigError as error:
+            log.error("listener %s goes on as it was: %s", listener, error)
+            return False
+
+
+def limit_settings(config: BrokerConfig) -> LimitSettings:
+    """The limits that are in force; ConfigError where a host has no address."""
+    listeners = tuple(config.protocols)
+    between = config.inter_broker_listener
+    return LimitSettings(
+        connections_max=cast(int, config.in_force("max.connections")),
+        per_host_max=cast(int, config.in_force("max.connections.per.ip")),
+        per_second_max=cast(int, config.in_force("max.connection.creation.rate")),
+        of_listener=_own(config, "max.connections"),
+        listener_per_second_max=_own(config, "max.connection.creation.rate"),
+        of_host=_of_hosts(str(config.in_force("max.connections.per.ip.overrides"))),
+        protected_listener=between if len(listeners) > 1 else None,
+    )
+
+
+def _own(config: BrokerConfig, base: str) -> dict[str, int]:
+    """The limits that listeners have of their own."""
+    found = {}
+    general = config.in_force(base)
+    for listener in config.protocols:
+        value = config.of_listener(listener, base)
+        if value != general:
+            found[listener] = cast(int, value)
+    return found
+
+
+def _of_hosts(text: str) -> dict[str, int]:
+    try:
+        given = overrides_of(text)
+    except ValueError as error:
+        raise ConfigError(f"max.connections.per.ip.overrides: {error}") from None
+    found: dict[str, int] = {}
+    for host, count in given.items():
+        try:
+            addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError:
+            raise ConfigError(f"max.connections.per.ip.overrides: {host} has no address") from None
+        found.update({str(address[4][0]): count for address in addresses})
+    return found

@@ -1,0 +1,88 @@
+"""Shell: the way in by a listener with TLS: counted at once, then the handshake, then requests.
+
+Rules of this file:
+- Who has come counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
+  has HANDSHAKE_SECONDS_MAX for it.
+- The context is that of the moment: keys that were read anew are there for the next one who comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from broker.net.connection import Connection
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+    from broker.security.listener_security import ListenerSecurity
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS_MAX = 30.0
+
+
+class Entrance:
+    """One client's, until its handshake is done; to its connection it stands for the transport meanwhile."""
+
+    def __init__(self, server: Server, security: ListenerSecurity, accepted: socket.socket) -> None:
+        self._server = server
+        self._security = security
+        self._socket = accepted
+        self._connection = Connection(server, security.name, security)
+        name = accepted.getpeername()
+        self._connection.comes_from(self, name)
+        refusal = server.admit(self._connection)
+        if refusal is not None:
+            log.info("refused %s: %s", self._connection.peer, refusal)
+            self._connection.connection_lost(None)
+            accepted.close()
+            return
+        self._has_begun = False  # From then on the event loop closes the socket.
+        self._task = asyncio.get_running_loop().create_task(self._enter())
+        self._task.add_done_callback(self._entered)
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        self._task.cancel()
+
+    def close(self) -> None:
+        """The same: nothing is owed to who has not come in."""
+        self._task.cancel()
+
+    def is_closing(self) -> bool:
+        """Whether there is nothing to read from: there is not, yet."""
+        return True
+
+    async def _enter(self) -> None:
+        delay_s = self._server.delay_s(self._connection)
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        self._has_begun = True
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: self._connection,
+            self._socket,
+            ssl=self._security.context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
+        )
+
+    def _entered(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        if error is not None:
+            self._server.metrics.failed_authentications += 1
+            log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
+        self._connection.connection_lost(None)
+        if not self._has_begun:
+            self._socket.close()
+
+
+def _reason(error: BaseException) -> str:
+    """What OpenSSL says, without the place in its sources."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return str(error) or type(error).__name__

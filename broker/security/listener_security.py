@@ -1,0 +1,195 @@
+"""Shell: how one listener is secured: its TLS context, the mechanisms that it offers, the users of certificates.
+
+Rules of this file:
+- All is read anew as a whole, by `read`, which takes files and so goes to a thread; what cannot be read leaves what was
+  there. Connections that are there keep what they were made with.
+- Mistakes are ConfigError, which names the setting as it is called for this listener.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.listener_config import JAAS, names_of
+from broker.security.mapping_rules import Rule, distinguished_name, parse_rules, user_of
+from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMechanism
+from broker.security.principal import ANONYMOUS, USER, Principal
+from broker.security.sasl import Offered
+from broker.security.scram_server import ScramServer
+from broker.security.scram_users import ScramCredential
+from broker.settings import ConfigError
+from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
+from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
+from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls import NONE, TlsError, TlsSettings, server_context
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+# The credential of a user for a mechanism.
+Credentials = Callable[[str, str], ScramCredential | None]
+_NONCE_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What was made of settings and files at one time."""
+
+    context: ssl.SSLContext | None
+    client_auth: str
+    rules: tuple[Rule, ...]
+    offered: Mapping[str, Offered]
+    seen: Mapping[str, tuple[int, int] | None]
+
+
+class ListenerSecurity:
+    """One listener that is not PLAINTEXT."""
+
+    def __init__(self, name: str, config: BrokerConfig, credentials: Credentials) -> None:
+        """Reads everything; ConfigError says what is wrong."""
+        self.name = name
+        self.protocol = config.protocols[name]
+        self.uses_tls = self.protocol.endswith("SSL")
+        self.uses_sasl = self.protocol.startswith("SASL")
+        self._config = config
+        self._credentials = credentials
+        self._now = self._read(config)
+
+    def read(self, config: BrokerConfig) -> None:
+        """Take settings and files as they are now; ConfigError leaves all as it was."""
+        self._now = self._read(config)
+        self._config = config
+
+    def read_if_changed(self) -> bool:
+        """The same where a file has changed since it was read; whether one has."""
+        seen = self._now.seen
+        if all(_look(path) == before for path, before in seen.items()):
+            return False
+        self.read(self._config)
+        return True
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is a file that may change."""
+        return bool(self._now.seen)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For a connection that begins now."""
+        assert self._now.context is not None
+        return self._now.context
+
+    @property
+    def offered(self) -> Mapping[str, Offered]:
+        """The SASL mechanisms."""
+        return self._now.offered
+
+    def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal | None:
+        """Who the holder of a certificate is; None: nobody whom a rule names."""
+        if not certificate:
+            return ANONYMOUS
+        user = user_of(self._now.rules, distinguished_name(certificate["subject"]))
+        return Principal(USER, user) if user else None
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _read(self, config: BrokerConfig) -> _Read:
+        tls = TlsSettings.of(
+            {name: config.of_listener(self.name, name) for name in TlsSettings.names()}
+        )
+        files = list(tls.files) if self.uses_tls else []
+        client_auth = str(config.of_listener(self.name, "ssl.client.auth"))
+        if (
+            self.uses_sasl
+            and f"listener.name.{self.name.lower()}.ssl.client.auth" not in config.listener_values
+        ):
+            # As in Kafka: SASL tells who a client is; a certificate only where this listener itself asks for it.
+            client_auth = NONE
+        offered: dict[str, Offered] = {}
+        if self.uses_sasl:
+            enabled = cast(
+                "tuple[str, ...]", config.of_listener(self.name, "sasl.enabled.mechanisms")
+            )
+            for mechanism in enabled:
+                offered[mechanism] = self._offer(config, mechanism, files)
+        seen = {
+            path: _look(path) for path in files
+        }  # Before they are read: a change meanwhile is one.
+        try:
+            context = server_context(tls, client_auth) if self.uses_tls else None
+        except TlsError as error:
+            raise ConfigError(f"listener {self.name}: {error}") from None
+        rules = parse_rules(str(config.of_listener(self.name, "ssl.principal.mapping.rules")))
+        return _Read(
+            context=context, client_auth=client_auth, rules=rules, offered=offered, seen=seen
+        )
+
+    def _offer(self, config: BrokerConfig, mechanism: str, files: list[str]) -> Offered:
+        longest_ms = cast(
+            int, config.of_listener(self.name, "connections.max.reauth.ms", mechanism)
+        )
+        return Offered(
+            new=self._new_exchange(config, mechanism, files), reauthentication_ms_max=longest_ms
+        )
+
+    def _new_exchange(
+        self, config: BrokerConfig, mechanism: str, files: list[str]
+    ) -> Callable[[], ServerMechanism]:
+        if mechanism == PLAIN:
+            return partial(PlainServer, self._entry(config, mechanism).users())
+        if mechanism == OAUTHBEARER:
+            # Here: who does not use it does not pay for its libraries.
+            from broker.security.oauth_tokens import TokenVerifier
+
+            settings = self._oauth_settings(config)
+            files.append(settings.file)
+            return partial(OauthBearerServer, TokenVerifier(settings))
+
+        def of_user(user: str) -> ScramCredential | None:
+            return self._credentials(user, mechanism)
+
+        return lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES))
+
+    def _entry(self, config: BrokerConfig, mechanism: str) -> JaasEntry:
+        name = names_of(self.name, JAAS, mechanism)[0]
+        text = config.of_listener(self.name, JAAS, mechanism)
+        if not isinstance(text, Secret):
+            raise ConfigError(f"{name} is not given: it names the users of {mechanism}")
+        try:
+            return parse_jaas(text.reveal())
+        except JaasError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+    def _oauth_settings(self, config: BrokerConfig) -> Any:
+        from broker.security.oauth_tokens import OauthSettings
+
+        def value(base: str) -> Any:
+            return config.of_listener(self.name, f"sasl.oauthbearer.{base}", OAUTHBEARER)
+
+        url = value("jwks.endpoint.url")
+        if not url:
+            raise ConfigError(
+                f"sasl.oauthbearer.jwks.endpoint.url is not given: listener {self.name} has {OAUTHBEARER}"
+            )
+        return OauthSettings(
+            jwks_url=url,
+            audience=value("expected.audience"),
+            issuer=value("expected.issuer") or None,
+            clock_skew_seconds=value("clock.skew.seconds"),
+            user_claim=value("sub.claim.name"),
+        )
+
+
+def _look(path: str) -> tuple[int, int] | None:
+    """When a file was written, and how long it is; None where it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,111 @@
+"""Pure: `ssl.principal.mapping.rules`: what the user of a client's certificate is called (KIP-371, KIP-406).
+
+Rules of this file:
+- Rules are tried in their order; the first whose pattern matches the whole distinguished name gives the user's name.
+  `DEFAULT` takes the distinguished name as it is. `RULE:<pattern>/<replacement>/[L|U]`: `$1` is a group of the pattern;
+  L and U change the case.
+- A distinguished name is written as Java does (RFC 2253): last part first, with RFC 2253's nine short names. Other
+  attributes keep OpenSSL's name, where Java writes their number and bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SHORT = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+_RULE = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<with>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
+)
+_GROUP = re.compile(r"\$(\d)|\\(.)")
+_SPECIAL = re.compile(r'([,+"\\<>;])')
+
+Subject = Sequence[Sequence[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One of them; without a pattern it is DEFAULT."""
+
+    pattern: re.Pattern[str] | None = None
+    replacement: str = ""
+    case: str = ""
+
+    def apply(self, name: str) -> str | None:
+        """The user's name, or None where the rule does not match."""
+        if self.pattern is None:
+            return name
+        match = self.pattern.fullmatch(name)
+        if match is None:
+            return None
+        result = _GROUP.sub(lambda found: _inserted(found, match), self.replacement)
+        return {"L": result.lower(), "U": result.upper()}.get(self.case, result)
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """The rules of a setting's text; ValueError says what is wrong with it."""
+    rules: list[Rule] = []
+    position = 0
+    while position < len(text):
+        match = _RULE.match(text, position)
+        if match is None:
+            raise ValueError(
+                f"{text[position:].strip()} does not begin with DEFAULT or RULE:<pattern>/<replacement>/[L|U]"
+            )
+        position = match.end()
+        rules.append(_rule(match))
+    return tuple(rules) or (Rule(),)
+
+
+def _rule(match: re.Match[str]) -> Rule:
+    if match["default"]:
+        return Rule()
+    try:
+        pattern = re.compile(match["pattern"])
+    except re.error as error:
+        raise ValueError(f"{match['pattern']} is no regular expression: {error}") from None
+    groups = [int(found) for found in re.findall(r"(?<!\\)\$(\d)", match["with"])]
+    if max(groups, default=0) > pattern.groups:
+        raise ValueError(f"{match['with']} names a group that {match['pattern']} does not have")
+    return Rule(pattern=pattern, replacement=match["with"], case=match["case"])
+
+
+def _inserted(found: re.Match[str], match: re.Match[str]) -> str:
+    return found[2] if found[1] is None else (match[int(found[1])] or "")
+
+
+def user_of(rules: Sequence[Rule], name: str) -> str | None:
+    """What the first rule that matches makes of a distinguished name."""
+    for rule in rules:
+        user = rule.apply(name)
+        if user is not None:
+            return user
+    return None
+
+
+def distinguished_name(subject: Subject) -> str:
+    """A certificate's subject, as `SSLSocket.getpeercert` gives it, in the form of RFC 2253."""
+    return ",".join(
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part)
+        for part in reversed(subject)
+    )
+
+
+def _escaped(value: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", value)
+    if text[:1] in ("#", " "):
+        text = "\\" + text
+    if text.endswith(" ") and len(value) > 1:
+        text = text[:-1] + "\\ "
+    return text

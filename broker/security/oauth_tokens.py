@@ -1,0 +1,101 @@
+"""Shell: bearer tokens held against the keys of a file (KIP-255, KIP-768).
+
+Rules of this file:
+- Keys are a JSON Web Key Set; only those of asymmetric algorithms count, so that nobody signs with a public key's bytes
+  as if they were a password. A token without a `kid` is held against the only key, where there is one.
+- Wanted are a good signature, `exp`, `iat`, the claim that names the user, and the audience and issuer that are
+  expected, if any; clocks may differ by sasl.oauthbearer.clock.skew.seconds.
+- PyJWT does the cryptography; why a token is refused goes to the log by the kind of error, without the token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import jwt
+
+from broker.security.failures import InvalidCredentials
+from broker.security.mechanisms import Token
+from broker.settings import ConfigError
+
+log = logging.getLogger(__name__)
+
+_ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+_KEY_TYPES = ("RSA", "EC", "OKP")
+_SETTING = "sasl.oauthbearer.jwks.endpoint.url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OauthSettings:
+    """What tokens have to be."""
+
+    jwks_url: str
+    audience: tuple[str, ...] = ()
+    issuer: str | None = None
+    clock_skew_seconds: int = 30
+    user_claim: str = "sub"
+
+    @property
+    def file(self) -> str:
+        """The file of the keys."""
+        return unquote(urlparse(self.jwks_url).path)
+
+
+class TokenVerifier:
+    """The keys of one file, as they are now, and what is asked of tokens."""
+
+    def __init__(self, settings: OauthSettings) -> None:
+        """Reads the keys; ConfigError says what is wrong with the file."""
+        self._settings = settings
+        self._keys = _read_keys(settings)
+
+    def __call__(self, token: str) -> Token:
+        """Whose the token is; InvalidCredentials where it is not good."""
+        settings = self._settings
+        required = ["exp", "iat", settings.user_claim]
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key=self._key_of(token),
+                algorithms=list(_ALGORITHMS),
+                audience=list(settings.audience) or None,
+                issuer=settings.issuer,
+                leeway=settings.clock_skew_seconds,
+                options={"require": required, "verify_aud": bool(settings.audience)},
+            )
+        except (jwt.PyJWTError, KeyError) as error:
+            log.info("a token was refused: %s", type(error).__name__)
+            raise InvalidCredentials("OAUTHBEARER: the token is not good") from None
+        user = claims[settings.user_claim]
+        if not isinstance(user, str) or not user.strip():
+            raise InvalidCredentials(f"OAUTHBEARER: the claim {settings.user_claim} names nobody")
+        return Token(user, int(claims["exp"]) * 1_000)
+
+    def _key_of(self, token: str) -> jwt.PyJWK:
+        key_id = jwt.get_unverified_header(token).get("kid")
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys[key_id]
+
+
+def _read_keys(settings: OauthSettings) -> Mapping[str | None, jwt.PyJWK]:
+    where = f"{_SETTING}={settings.jwks_url}"
+    try:
+        with open(settings.file, encoding="utf-8") as file:
+            document = json.load(file)
+        given = [key for key in document["keys"] if key.get("kty") in _KEY_TYPES]
+        keys = {key.get("kid"): jwt.PyJWK(key) for key in given}
+    except OSError as error:
+        raise ConfigError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
+        raise ConfigError(f"{where}: is no JSON Web Key Set") from None
+    if not keys:
+        raise ConfigError(f"{where}: holds no key of an asymmetric algorithm")
+    return keys

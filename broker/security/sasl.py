@@ -1,0 +1,141 @@
+"""Pure: who a connection's client is, by SASL: the order of messages (KIP-43, KIP-152) and re-authentication (KIP-368).
+
+Rules of this file, which are Apache Kafka's:
+- A handshake names the mechanism; then the mechanism's messages follow, in SaslAuthenticate requests or, after a
+  handshake of version 0, as they are. Whatever fails is the end of the connection: the caller answers, late
+  (connection.failed.authentication.delay.ms), and closes.
+- A session has an end where connections.max.reauth.ms is set or the credential has one. Until then, and as the only
+  thing after it, the client may authenticate anew: as the same user by the same mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.security.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.mechanisms import ServerMechanism
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+
+class Phase(Enum):
+    """What the client has to do next."""
+
+    HANDSHAKE = "handshake"
+    AUTHENTICATE = "authenticate"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A mechanism of a listener: how an exchange begins, and for how long it holds at most (0: not limited)."""
+
+    new: Callable[[], ServerMechanism]
+    reauthentication_ms_max: int = 0
+
+
+class SaslServer:
+    """One connection's authentication. Errors are KafkaError, after which the `phase` tells whether it is over."""
+
+    def __init__(self, offered: Mapping[str, Offered]) -> None:
+        self._offered = offered
+        self._mechanism = ""
+        self._exchange: ServerMechanism | None = None
+        self._ends_ms: int | None = None  # of the session, by the wall's clock
+        self.phase = Phase.HANDSHAKE
+        self.takes_bare_tokens = False
+        self.user = ""
+        self.is_again = False  # whether the client authenticates anew
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """What may be asked for."""
+        return list(self._offered)
+
+    @property
+    def has_session(self) -> bool:
+        """Whether it has to authenticate anew some time."""
+        return self._ends_ms is not None
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether the session is over, so that nothing but another authentication may follow."""
+        return self._ends_ms is not None and now_ms >= self._ends_ms
+
+    def handshake(self, mechanism: str, version: int) -> None:
+        """The client chooses.
+
+        Raises:
+            KafkaError: ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM.
+        """
+        if self.phase is Phase.DONE and self.has_session and version > 0:
+            if mechanism != self._mechanism:
+                raise self._failed(
+                    ErrorCode.SASL_AUTHENTICATION_FAILED,
+                    "the mechanism must not change when a client authenticates anew",
+                )
+            self.is_again = True
+        elif self.phase is not Phase.HANDSHAKE:
+            over = "SaslHandshake request received after " + (
+                "successful authentication" if self.phase is Phase.DONE else "another one"
+            )
+            if self.phase is Phase.DONE:
+                raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, over)
+            raise self._failed(ErrorCode.ILLEGAL_SASL_STATE, over)
+        offered = self._offered.get(mechanism)
+        if offered is None:
+            raise self._failed(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+                f"this listener offers {', '.join(self._offered)}",
+            )
+        self._mechanism, self._exchange = mechanism, offered.new()
+        self.takes_bare_tokens = version == 0
+        self.phase = Phase.AUTHENTICATE
+
+    def authenticate(self, token: bytes, now_ms: int) -> tuple[bytes, int]:
+        """The mechanism's answer, and for how many milliseconds the session lasts (0: for good, or not begun).
+
+        Raises:
+            KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED.
+        """
+        if self.phase is Phase.DONE:
+            message = "SaslAuthenticate request received after successful authentication"
+            raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, message)
+        if self.phase is not Phase.AUTHENTICATE or self._exchange is None:
+            raise self._failed(
+                ErrorCode.ILLEGAL_SASL_STATE,
+                "SaslAuthenticate request received before SaslHandshake",
+            )
+        exchange = self._exchange
+        try:
+            answer = exchange.respond(token)
+            if exchange.is_done and self.is_again and exchange.user != self.user:
+                raise AuthenticationFailed(
+                    "the user must not change when a client authenticates anew"
+                )
+        except InvalidCredentials:
+            message = (
+                "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+                f"{self._mechanism}"
+            )
+            raise self._failed(ErrorCode.SASL_AUTHENTICATION_FAILED, message) from None
+        except AuthenticationFailed as failure:
+            raise self._failed(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
+        if not exchange.is_done:
+            return answer, 0
+        self.user, self._exchange = exchange.user, None
+        self.phase, self.takes_bare_tokens = Phase.DONE, False
+        return answer, self._begin_session(exchange.expires_ms, now_ms)
+
+    def _begin_session(self, expires_ms: int | None, now_ms: int) -> int:
+        longest_ms = self._offered[self._mechanism].reauthentication_ms_max
+        ends = [now_ms + longest_ms] if longest_ms > 0 else []
+        if expires_ms is not None:
+            ends.append(max(expires_ms, now_ms))
+        self._ends_ms = min(ends, default=None)
+        return 0 if self._ends_ms is None else self._ends_ms - now_ms
+
+    def _failed(self, code: ErrorCode, message: str) -> KafkaError:
+        self.phase, self._exchange = Phase.FAILED, None
+        return KafkaError(code, message)

@@ -1,0 +1,105 @@
+"""Pure: the server's side of SCRAM, for one connection (RFC 5802, RFC 7677, KIP-84).
+
+Rules of this file:
+- No channel binding, no extension: a client that insists is refused. The name to act as is the user's own or none.
+- Every failure that has to do with the user is `InvalidCredentials`, which says no more to the client.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from base64 import b64encode
+from collections.abc import Callable
+
+from broker.security.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.scram_users import ScramCredential
+from kafka_ds.security.scram import (
+    ITERATIONS_MIN,
+    ScramError,
+    base64_of,
+    digest,
+    signed,
+    text_of,
+    unescaped,
+    xor,
+)
+
+Credential = Callable[[str], ScramCredential | None]
+
+_CLIENT_FIRST = re.compile(
+    r"(?P<gs2>(?:n|y),(?:a=(?P<acting>[^,=]*(?:=(?:2C|3D)[^,=]*)*))?,)"
+    r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>,.*)?)"
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)),p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+
+
+class ScramServer:
+    """One exchange: two messages of the client. `nonce` is drawn by whoever makes it."""
+
+    def __init__(self, mechanism: str, credential: Credential, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._credential_of = credential
+        self._nonce = nonce
+        self._credential: ScramCredential | None = None
+        self._so_far = ""
+        self._gs2 = b""
+        self.user = ""
+        self.is_done = False
+        self.expires_ms: int | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """The server's message to this one.
+
+        Raises:
+            AuthenticationFailed: it is none of SCRAM's.
+            InvalidCredentials: there is no such user, or the proof is wrong.
+        """
+        try:
+            text = text_of(token)
+            return self._first(text) if self._credential is None else self._final(text)
+        except ScramError as error:
+            raise AuthenticationFailed(f"{self._mechanism}: {error}") from None
+
+    def _first(self, text: str) -> bytes:
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise ScramError(
+                "the client's first message is no SCRAM message without channel binding"
+            )
+        user = unescaped(match["user"])
+        if match["acting"] and unescaped(match["acting"]) != user:
+            raise ScramError("the client wants to act as somebody else")
+        credential = self._credential_of(user)
+        if credential is None:
+            raise InvalidCredentials(f"{self._mechanism}: a user that is not known")
+        if credential.iterations < ITERATIONS_MIN:
+            raise InvalidCredentials(f"{self._mechanism}: a user with too few iterations")
+        self.user, self._credential = user, credential
+        self._gs2 = match["gs2"].encode()
+        self._nonce = match["nonce"] + self._nonce
+        answer = (
+            f"r={self._nonce},s={b64encode(credential.salt).decode()},i={credential.iterations}"
+        )
+        self._so_far = f"{match['bare']},{answer}"
+        return answer.encode()
+
+    def _final(self, text: str) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(text)
+        if match is None:
+            raise ScramError("the client's last message is no SCRAM message")
+        if base64_of(match["binding"]) != self._gs2 or match["nonce"] != self._nonce:
+            raise ScramError("the client's last message does not go with its first one")
+        credential, mechanism = self._credential, self._mechanism
+        assert credential is not None
+        whole = f"{self._so_far},{match['unproved']}".encode()
+        proof = base64_of(match["proof"])
+        signature = signed(mechanism, credential.stored_key, whole)
+        if len(proof) != len(signature) or not hmac.compare_digest(
+            digest(mechanism, xor(proof, signature)), credential.stored_key
+        ):
+            raise InvalidCredentials(f"{mechanism}: a wrong proof")
+        self.is_done = True
+        return b"v=" + b64encode(signed(mechanism, credential.server_key, whole))
