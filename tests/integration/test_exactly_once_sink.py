@@ -289,6 +289,7 @@ def test_each_row_is_there_once_wherever_the_driver_dies(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_two_hundred_batches_die_between_all_steps(broker: BrokerProcess, spark: Spark) -> None:
     run_through_deaths(spark, 200, 3)
     each_once(broker, spark, 200)
