@@ -417,7 +417,7 @@ class Node:
 
     async def forward(self, request: Any, context: RequestContext) -> Any:
         """The active controller's answer to a client's request that came to this broker."""
-        return await self.member.requests.forward(request, context.header, context.client_host)
+        return await self.member.requests.forward(request, context)
 
     # -- where it is --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 from broker.config import from_given
 from broker.net.dispatch import Waiting
 from broker.node import Node
+from broker.security.principal import ANONYMOUS, Principal
 from broker.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.wire.batch import Codec, Record, build_batch, iterate_headers, read_records
 from kafka_ds.wire.errors import ErrorCode
@@ -43,9 +44,16 @@ class InProcess:
     def __init__(self, node: Node) -> None:
         self.node = node
 
-    async def ask(self, request: Any, version: int, *, client_id: str = "test") -> Any:
+    async def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        client_id: str = "test",
+        principal: Principal = ANONYMOUS,
+    ) -> Any:
         """The decoded answer, or None where there is none; an exception is what would close the connection."""
-        waiting = self.begin(request, version, client_id=client_id)
+        waiting = self.begin(request, version, client_id=client_id, principal=principal)
         if not isinstance(waiting, Waiting):
             return waiting
         dispatcher = self.node.server.dispatcher
@@ -55,11 +63,18 @@ class InProcess:
             result, error = None, raised
         return self._decoded(request, version, dispatcher.finish(waiting, result, error))
 
-    def begin(self, request: Any, version: int, *, client_id: str = "test") -> Any:
+    def begin(
+        self,
+        request: Any,
+        version: int,
+        *,
+        client_id: str = "test",
+        principal: Principal = ANONYMOUS,
+    ) -> Any:
         """The decoded answer where it is there at once, else what is waited for."""
         frame = bytearray(encode_request(request, version, 7, client_id))
         outcome = self.node.server.dispatcher.handle(
-            memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter()
+            memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal
         )
         if isinstance(outcome, Waiting):
             return outcome

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.controller import NewTopic, TopicResult
 from broker.cluster.events import RECOVERED, RECOVERING
+from broker.security.principal import encode_principal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import (
@@ -37,7 +38,7 @@ from kafka_ds.wire.types import message_info
 if TYPE_CHECKING:
     from broker.cluster.channel import ControllerChannel
     from broker.cluster.driver import ClusterDriver
-    from kafka_ds.wire.frame import RequestHeader
+    from broker.net.registry import RequestContext
 
 _LENGTH_BYTES = 4
 # How long a topic that was created elsewhere is waited for in the metadata here.
@@ -141,17 +142,26 @@ class ControllerRequests:
             for partition in topic.partitions:
                 _check(partition.error_code)
 
-    async def forward(self, request: Any, header: RequestHeader, client_host: str) -> Any:
+    async def forward(self, request: Any, context: RequestContext) -> Any:
         """The controller's answer to a client's request that came here (KIP-590)."""
-        return await self._send_on(request, header.api_version, header.client_id, client_host)
+        header = context.header
+        principal = encode_principal(context.principal)
+        host = context.client_host
+        return await self._send_on(request, header.api_version, header.client_id, host, principal)
 
     async def _send_on(
-        self, request: Any, version: int, client_id: str | None, client_host: str
+        self,
+        request: Any,
+        version: int,
+        client_id: str | None,
+        client_host: str,
+        principal: bytes | None = None,
     ) -> Any:
+        """Without a principal it is this broker itself that asks."""
         frame = encode_request(request, version, 0, client_id)
         envelope = EnvelopeRequest(
             request_data=frame[_LENGTH_BYTES:],
-            request_principal=None,
+            request_principal=principal,
             client_host_address=_packed(client_host),
         )
         answer = await self._channel.ask(envelope, timeout_ms=self._timeout_ms)

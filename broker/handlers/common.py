@@ -6,15 +6,28 @@ Rules of this file: no handler is registered here; nothing here knows one API mo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from broker.cluster.image import BrokerRegistration, MetadataImage
+from broker.security.acls import CLUSTER_NAME, ResourceType
+from broker.security.asking import operations_for
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
+if TYPE_CHECKING:
+    from broker.net.registry import RequestContext
+
 NOT_ASKED = -2147483648
-# The operations of Kafka's ACLs as bits by their number (KIP-430). There are no ACLs: whoever connects may do all.
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+def topic_operations(context: RequestContext, name: str) -> int:
+    """What whoever asks may do to a topic, as bits by the operations' numbers (KIP-430)."""
+    return operations_for(context, ResourceType.TOPIC, name)
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """What whoever asks may do to the cluster, in the same way."""
+    return operations_for(context, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def brokers_of(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from broker.groups.consumer.describing import refused
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.consumer_group_heartbeat import check_served
-from broker.handlers.describe_groups import GROUP_OPERATIONS
+from broker.handlers.describe_groups import group_operations
 from broker.handlers.grouped import client_of, settled
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -40,7 +40,9 @@ async def consumer_group_describe(
     groups = [await _describe(group_id, context) for group_id in request.group_ids]
     for group in groups:
         asked = request.include_authorized_operations and not group.error_code
-        group.authorized_operations = GROUP_OPERATIONS if asked else NOT_ASKED
+        group.authorized_operations = (
+            group_operations(context, group.group_id) if asked else NOT_ASKED
+        )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

@@ -11,7 +11,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.handlers.common import CLUSTER_OPERATIONS, NOT_ASKED, brokers_of, controller_of
+from broker.handlers.common import NOT_ASKED, brokers_of, cluster_operations, controller_of
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeClusterRequest, DescribeClusterResponse
@@ -57,5 +57,5 @@ def describe_cluster(
         cluster_id=image.cluster_id or "",
         controller_id=controller_of(image, told),
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(context) if operations else NOT_ASKED,
     )

@@ -14,12 +14,16 @@ from __future__ import annotations
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.grouped import client_of, settled
 from broker.net.registry import RequestContext, serves
+from broker.security.acls import ResourceType
+from broker.security.asking import operations_for
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka_ds.wire.messages.group_admin import DescribedGroup
 
-# The operations on groups of Kafka's ACLs as bits by their number (KIP-430).
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+
+def group_operations(context: RequestContext, group_id: str) -> int:
+    """What whoever asks may do to a group, as bits by the operations' numbers (KIP-430)."""
+    return operations_for(context, ResourceType.GROUP, group_id)
 
 
 @serves(DescribeGroupsRequest, versions="0-6")
@@ -30,7 +34,9 @@ async def describe_groups(
     groups = [await _describe(group_id, context) for group_id in request.groups]
     for group in groups:
         asked = request.include_authorized_operations and not group.error_code
-        group.authorized_operations = GROUP_OPERATIONS if asked else NOT_ASKED
+        group.authorized_operations = (
+            group_operations(context, group.group_id) if asked else NOT_ASKED
+        )
     return DescribeGroupsResponse(groups=groups)
 
 

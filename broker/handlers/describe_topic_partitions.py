@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
-from broker.handlers.common import TOPIC_OPERATIONS
+from broker.handlers.common import topic_operations
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -56,14 +56,15 @@ def describe_topic_partitions(
     names = sorted(name for name in wanted if cursor is None or name >= cursor.topic_name)
     first = cursor.partition_index if cursor and names[:1] == [cursor.topic_name] else 0
     limit = min(request.response_partition_limit, PAGE_PARTITIONS_MAX)
-    topics, next_cursor = _page(image, names, first, limit)
+    topics, next_cursor = _page(context, names, first, limit)
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
 
 
 def _page(
-    image: MetadataImage, names: Sequence[str], first: int, limit: int
+    context: RequestContext, names: Sequence[str], first: int, limit: int
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
     """What fits, and where the next page begins."""
+    image: MetadataImage = context.node.metadata
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if limit == 0:
@@ -77,7 +78,7 @@ def _page(
             continue
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         first = 0
-        topics.append(_topic(image, topic, indexes[:limit]))
+        topics.append(_topic(context, topic, indexes[:limit]))
         if len(indexes) > limit:
             return topics, Cursor(topic_name=name, partition_index=indexes[limit])
         limit -= len(indexes)
@@ -85,14 +86,15 @@ def _page(
 
 
 def _topic(
-    image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
+    context: RequestContext, topic: TopicImage, indexes: Sequence[int]
 ) -> DescribeTopicPartitionsResponseTopic:
+    image: MetadataImage = context.node.metadata
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[_partition(image, topic, index) for index in indexes],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=topic_operations(context, topic.name),
     )
 
 

@@ -4,8 +4,11 @@
 - Only what changes or asks the controller's own state may be inside, else INVALID_REQUEST. It is served like a request
   that came here, in its own version; errors of its own are inside the answer.
 
+- What is inside is asked by the principal that is named beside it, as the sender has authenticated it; without one, by
+  the sender itself. PRINCIPAL_DESERIALIZATION_FAILURE for bytes that name nobody.
+
 Versions: 0.
-Left out: the client's principal, for there is no authentication yet.
+Left out: delegation tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from time import perf_counter
 
 from broker.net.dispatch import Unanswerable, Waiting
 from broker.net.registry import REGISTRY, RequestContext, serves
+from broker.security.principal import Principal, decode_principal
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.messages import EnvelopeRequest, EnvelopeResponse
@@ -31,6 +35,7 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
     # A handler may write into what it was given.
     frame = memoryview(bytearray(request.request_data))
     dispatcher = node.server.dispatcher
+    principal = _principal(request, context)
     try:
         header, _ = decode_request_header(frame)
         served = REGISTRY.get(header.api_key)
@@ -38,7 +43,7 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
             message = f"API key {header.api_key} is not sent on"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         host = _host(request.client_host_address)
-        outcome = dispatcher.handle(frame, host, context.listener, perf_counter())
+        outcome = dispatcher.handle(frame, host, context.listener, perf_counter(), principal)
         if isinstance(outcome, Waiting):
             result, error = None, None
             try:
@@ -52,6 +57,15 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
     data = b"".join(outcome)[_LENGTH_BYTES:] if outcome is not None else None
     return EnvelopeResponse(response_data=data)
+
+
+def _principal(request: EnvelopeRequest, context: RequestContext) -> Principal:
+    if request.request_principal is None:
+        return context.principal
+    try:
+        return decode_principal(request.request_principal)
+    except MalformedFrame as error:
+        raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from None
 
 
 def _host(address: bytes) -> str:

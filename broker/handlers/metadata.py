@@ -8,7 +8,10 @@
   new topic: creating it is one commit. Where it cannot be created the answer is the reason.
 - Brokers and leaders are told with the address of the listener that the request came to; a leader that this listener
   does not reach makes its partition LISTENER_NOT_FOUND.
-- Operations are told where asked for: there are no ACLs, so all of them (KIP-430).
+- Operations are told where asked for (KIP-430).
+- With an authorizer topics that the client may not describe are left out where it asks for all, and
+  TOPIC_AUTHORIZATION_FAILED where it names them, also those that are not there; by id UNKNOWN_TOPIC_ID. A topic is
+  created for whom may create it, or may create in the cluster.
 
 Versions: 5 offline replicas; 7 leader epochs (KIP-320); 8-10 operations of the cluster; 9 flexible; 10 topic ids
 (KIP-516); 12 topics without a name; 13 an error of the whole answer (KIP-1102), never given here.
@@ -24,13 +27,15 @@ from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import TopicImage
 from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import (
-    CLUSTER_OPERATIONS,
     NOT_ASKED,
-    TOPIC_OPERATIONS,
     brokers_of,
+    cluster_operations,
     controller_of,
+    topic_operations,
 )
 from broker.net.registry import RequestContext, serves
+from broker.security.acls import Operation, ResourceType
+from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
 from kafka_ds.wire.messages.cluster import (
@@ -66,9 +71,23 @@ def metadata(
             ErrorCode.INVALID_REQUEST, "topics are asked for by name before version 12"
         )
     missing = _to_create(request, wanted, context)
+    refused = dict.fromkeys(
+        (name for name in missing if not _may_create(context, name)),
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
+    missing = [name for name in missing if name not in refused]
     if missing:
-        return _create_and_answer(request, wanted, missing, context)
-    return Answer(request, context).of(wanted, {})
+        return _create_and_answer(request, wanted, missing, refused, context)
+    return Answer(request, context).of(wanted, refused)
+
+
+def _may_describe(context: RequestContext, name: str) -> bool:
+    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _may_create(context: RequestContext, name: str) -> bool:
+    create = Operation.CREATE
+    return may(context, create) or may(context, create, ResourceType.TOPIC, name)
 
 
 def _to_create(
@@ -79,24 +98,28 @@ def _to_create(
         return []
     names = dict.fromkeys(t.name for t in wanted if t.name is not None and t.topic_id == NO_UUID)
     topics = node.metadata.topics
-    return [name for name in names if name not in topics and why_illegal(name) is None]
+    return [
+        name
+        for name in names
+        if name not in topics and why_illegal(name) is None and _may_describe(context, name)
+    ]
 
 
 async def _create_and_answer(
     request: MetadataRequest,
     wanted: Sequence[MetadataRequestTopic],
     missing: Sequence[str],
+    refused: dict[str, ErrorCode],
     context: RequestContext,
 ) -> MetadataResponse:
-    errors: dict[str, ErrorCode] = {}
     try:
         results = await context.node.member.requests.create_topics(
             [NewTopic(name=name) for name in missing]
         )
-        errors = {result.name or "": result.error for result in results}
+        errors = refused | {result.name or "": result.error for result in results}
     except KafkaError:
         # Whatever is wrong now, the client asks again.
-        errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+        errors = refused | dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
     return Answer(request, context).of(wanted, errors)
 
 
@@ -105,13 +128,20 @@ class Answer:
 
     def __init__(self, request: MetadataRequest, context: RequestContext) -> None:
         self._request = request
+        self._context = context
         self._image = context.node.metadata
         self._brokers = brokers_of(self._image, context.listener)
         self._reachable = {broker.broker_id for broker, _, _ in self._brokers}
 
     def all_topics(self) -> MetadataResponse:
         """Every topic."""
-        return self._response([self._topic(topic) for topic in self._image.topics.values()])
+        return self._response(
+            [
+                self._topic(topic)
+                for topic in self._image.topics.values()
+                if _may_describe(self._context, topic.name)
+            ]
+        )
 
     def of(
         self, wanted: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
@@ -131,7 +161,9 @@ class Answer:
             cluster_id=self._image.cluster_id,
             controller_id=controller_of(self._image, self._brokers),
             topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS if operations else NOT_ASKED,
+            cluster_authorized_operations=cluster_operations(self._context)
+            if operations
+            else NOT_ASKED,
         )
 
     def _wanted(
@@ -140,12 +172,14 @@ class Answer:
         name, topic_id = wanted.name, wanted.topic_id
         if topic_id != NO_UUID:
             known = self._image.topics_by_id.get(topic_id)
-            if known is None:
+            if known is None or not _may_describe(self._context, known.name):
                 return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
             return self._topic(known)
         if name is None:
             return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         known = self._image.topics.get(name)
+        if not _may_describe(self._context, name):
+            return _refused(name, NO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if known is not None:
             return self._topic(known)
         if why_illegal(name) is not None:
@@ -163,7 +197,9 @@ class Answer:
                 self._partition(index, registration)
                 for index, registration in topic.partitions.items()
             ],
-            topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
+            topic_authorized_operations=topic_operations(self._context, topic.name)
+            if operations
+            else NOT_ASKED,
         )
 
     def _partition(

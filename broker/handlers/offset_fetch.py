@@ -23,6 +23,8 @@ from broker.groups.offsets import NO_OFFSET
 from broker.groups.shard import FetchOffsets
 from broker.handlers.grouped import client_of, settled, topic_of
 from broker.net.registry import RequestContext, serves
+from broker.security.acls import Operation, ResourceType
+from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from kafka_ds.wire.messages.group_offsets import (
@@ -48,7 +50,25 @@ class Wanted(NamedTuple):
     refused: list[OffsetFetchResponseTopics]
 
 
-@serves(OffsetFetchRequest, versions="1-10")
+def refuse(
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None
+) -> OffsetFetchResponse:
+    """The same error for the whole, for every group (v8+) and for every partition (before)."""
+    topics = [
+        OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        for topic in request.topics or ()
+    ]
+    alone = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    refused = OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=code)
+    response = _for_one_group(alone, refused, FIRST_VERSION_WITH_AN_ERROR - 1)
+    response.groups = [
+        OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=code)
+        for group in request.groups
+    ]
+    return response
+
+
+@serves(OffsetFetchRequest, versions="1-10", failure=refuse)
 async def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     """Tell what each group has committed."""
     version = context.header.api_version
@@ -77,7 +97,7 @@ async def _fetch(
     by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     image = context.node.metadata
     asked_for_all = group.topics is None
-    wanted = _resolve(group, image, by_id=by_id)
+    wanted = _resolve(group, context, by_id=by_id)
     request = FetchOffsets(group=wanted.group, require_stable=require_stable)
     groups, client = context.node.groups, client_of(context)
     answer = await settled(lambda: groups.submit(group.group_id, request, client))
@@ -86,6 +106,7 @@ async def _fetch(
             group_id=group.group_id, topics=[], error_code=_code_of(answer)
         )
     response: OffsetFetchResponseGroup = answer
+    response.topics = [each for each in response.topics if _may_describe(context, each.name)]
     if asked_for_all and by_id:
         response.topics = _with_ids(response.topics, image)
     response.topics.extend(wanted.refused)
@@ -98,8 +119,13 @@ def _code_of(error: KafkaError) -> ErrorCode:
     return error.code
 
 
-def _resolve(group: OffsetFetchRequestGroup, image: MetadataImage, *, by_id: bool) -> Wanted:
-    """Give each topic its name and id."""
+def _may_describe(context: RequestContext, topic: str) -> bool:
+    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
+def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool) -> Wanted:
+    """Give each topic its name and id; refuse those that may not be described."""
+    image: MetadataImage = context.node.metadata
     if group.topics is None:
         return Wanted(group, [])
     known, refused = [], []
@@ -110,7 +136,10 @@ def _resolve(group: OffsetFetchRequestGroup, image: MetadataImage, *, by_id: boo
         elif by_id:
             refused.append(_unknown(topic, found))
             continue
-        known.append(topic)
+        if _may_describe(context, topic.name):
+            known.append(topic)
+        else:
+            refused.append(_unknown(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     resolved = OffsetFetchRequestGroup(
         group_id=group.group_id,
         member_id=group.member_id,

@@ -29,6 +29,8 @@ from broker.replica.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.hosted import READ_COMMITTED, HostedPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.throttle import is_listed
+from broker.security.acls import Operation, ResourceType
+from broker.security.asking import authorizer_of, may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
@@ -71,6 +73,8 @@ class Reading:
         fetching: Fetching = self._node.fetching
         self._fetching = fetching
         self._select_replica = fetching.select_replica if self._may_follow else None
+        # Followers were asked for CLUSTER_ACTION, consumers are asked for each topic: a session may be older than ACLs.
+        self._asks = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
         self._max_bytes = max(min(request.max_bytes, self._node.config.fetch_max_bytes), 0)
@@ -125,6 +129,8 @@ class Reading:
             if known is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known.name
+        if self._asks and not may(self._context, Operation.READ, ResourceType.TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         replicas: ReplicaManager = self._node.replica_manager
         led = replicas.find(name, wanted.partition)
         if led is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_orig
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
 from broker.net.registry import Registry, RequestContext, Served, api_key_of
+from broker.security.guard import guarded
 from broker.security.principal import ANONYMOUS, Principal
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
@@ -114,12 +115,10 @@ class Dispatcher:
             counters = self._metrics.followers
         started_s = _count(counters, version, frame, arrived_s)
         try:
-            result = served.handler(
-                request,
-                RequestContext(
-                    header, client_host, listener, self._node, principal, authentication
-                ),
+            context = RequestContext(
+                header, client_host, listener, self._node, principal, authentication
             )
+            result = guarded(served, request, context, failure_of)
             if type(result) is response_class:
                 parts = encode_response(result, version, header.correlation_id)
             elif result is None:

@@ -1,8 +1,11 @@
 """Pure: who speaks on a connection."""
 
-from __future__ import annotations
-
+import struct
 from dataclasses import dataclass
+
+from kafka_ds.wire.compile import Buffer, decode, write_parts
+from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.types import boolean, message, string
 
 USER = "User"
 
@@ -30,3 +33,29 @@ def principal_of(text: str) -> Principal:
     if not kind or not separator:
         raise ValueError(f"{text!r} is no principal: <type>:<name> is expected, as in User:alice")
     return Principal(kind, name)
+
+
+_VERSION = struct.Struct(">h")
+
+
+@message(key=None, versions="0", flexible="0+")
+class DefaultPrincipalData:
+    """A principal between brokers, as Kafka's own serializer writes it (KIP-590)."""
+
+    type: string
+    name: string
+    token_authenticated: boolean
+
+
+def encode_principal(principal: Principal) -> bytes:
+    """The principal as an Envelope carries it."""
+    data = DefaultPrincipalData(type=principal.type, name=principal.name, token_authenticated=False)
+    return b"".join(write_parts(data, 0, bytearray(_VERSION.pack(0))))
+
+
+def decode_principal(data: Buffer) -> Principal:
+    """The principal in these bytes; MalformedFrame where they are none."""
+    if len(data) < _VERSION.size or _VERSION.unpack_from(data)[0] != 0:
+        raise MalformedFrame("no principal of a version that is known")
+    found = decode(DefaultPrincipalData, data, 0, _VERSION.size)
+    return Principal(found.type, found.name)

@@ -1,0 +1,344 @@
+"""Pure: what a client must be allowed to do for each API: the one table of it.
+
+Rules of this file:
+- An API that is served and does not stand here is a mistake, and a test finds it; so is one that is answered wholly
+  to whom nothing is allowed.
+- `Whole` refuses the request; `Parts` takes out of it what is refused, and the answer has the refusals beside the rest;
+  `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
+- Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
+  Fetch, all topics of Metadata, topics of OffsetFetch, operations that are told) it asks by `broker.security.asking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from broker.cluster.image import MetadataImage
+from broker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.cluster import Coordinator
+from kafka_ds.wire.messages.group_admin import DescribedGroup
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kafka_ds.wire.types import NO_UUID
+
+Resource: TypeAlias = tuple[ResourceType, str]
+
+CODES = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
+_TOPIC_RESOURCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The request is refused unless this is allowed; `resource` None: there is nothing to ask."""
+
+    operation: Operation
+    resource: Callable[[Any], Resource | None] = lambda _: CLUSTER
+    # Allowed on the cluster, this will do as well.
+    or_else: Operation | None = None
+    # Where there is no such resource to write to, any topic will do (KIP-679).
+    or_any_topic: bool = False
+    code: ErrorCode | None = None
+    when: Callable[[int], bool] = lambda version: True
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Each element of a field of the request is refused unless this is allowed; `answers` is the answer's field."""
+
+    operation: Operation
+    field: str
+    answers: str
+    resource: Callable[[Any, MetadataImage, Any], Resource | None]
+    or_else: Operation | None = None
+    answer: Callable[[Any, ErrorCode], Any] | None = None
+    # Where one is refused the others are not tried.
+    all_or_none: bool = False
+    when: Callable[[int], bool] = lambda version: True
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Elements of the answer that are shown only to whom this is allowed."""
+
+    operation: Operation
+    answers: str
+    kind: ResourceType
+    name: str
+    or_else: Operation | None = None
+
+
+Rule: TypeAlias = Whole | Parts | Shown
+
+# -- how names are taken from requests ---------------------------------------------------------------
+
+
+def _topic(item: Any, image: MetadataImage, _: Any) -> Resource | None:
+    """A topic by its name, or by its id; what nobody knows is the handler's matter."""
+    topic_id = getattr(item, "topic_id", NO_UUID)
+    if topic_id != NO_UUID:
+        known = image.topics_by_id.get(topic_id)
+        return (ResourceType.TOPIC, known.name) if known is not None else None
+    name = (
+        item
+        if isinstance(item, str)
+        else getattr(item, "name", None) or getattr(item, "topic", None)
+    )
+    return (ResourceType.TOPIC, name) if name else None
+
+
+def _group_item(item: Any, _: MetadataImage, __: Any) -> Resource | None:
+    return ResourceType.GROUP, item if isinstance(item, str) else item.group_id
+
+
+def _transaction_item(item: str, _: MetadataImage, __: Any) -> Resource | None:
+    return ResourceType.TRANSACTIONAL_ID, item
+
+
+def _config(item: Any, _: MetadataImage, __: Any) -> Resource | None:
+    if item.resource_type == _TOPIC_RESOURCE:
+        return ResourceType.TOPIC, item.resource_name
+    return CLUSTER
+
+
+def _coordinated(key_type: int, key: str) -> Resource | None:
+    kinds = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
+    return (kinds[key_type], key) if key_type in kinds else None
+
+
+def _coordinator_key(item: str, _: MetadataImage, request: Any) -> Resource | None:
+    return _coordinated(request.key_type, item)
+
+
+def _coordinator(request: Any) -> Resource | None:
+    return _coordinated(request.key_type, request.key)
+
+
+def _group(request: Any) -> Resource | None:
+    return ResourceType.GROUP, request.group_id
+
+
+def _transaction(request: Any) -> Resource | None:
+    if request.transactional_id is None:
+        return None
+    return ResourceType.TRANSACTIONAL_ID, request.transactional_id
+
+
+def _old_transaction(request: Any) -> Resource | None:
+    return ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id
+
+
+def _idempotent(request: Any) -> Resource | None:
+    return CLUSTER if request.transactional_id is None else None
+
+
+def _follower(request: Any) -> Resource | None:
+    state = request.replica_state
+    replica_id = state.replica_id if state is not None else request.replica_id
+    return CLUSTER if replica_id >= 0 else None
+
+
+# -- refusals of elements whose API has no words for a whole that failed ------------------------------
+
+
+def _no_coordinator(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.name
+    )
+
+
+def _no_group(name: str, code: ErrorCode) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=code,
+        error_message=code.name,
+        group_id=name,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def _no_deletion(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
+    return OffsetDeleteResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in topic.partitions
+        ],
+    )
+
+
+# -- the table ---------------------------------------------------------------------------------------
+
+_BETWEEN_BROKERS = (Whole(Operation.CLUSTER_ACTION),)
+_MEMBER = (Whole(Operation.READ, _group),)
+_ALTER = (Whole(Operation.ALTER),)
+_DESCRIBE = (Whole(Operation.DESCRIBE),)
+_WRITES_IN_TRANSACTION = Whole(Operation.WRITE, _transaction)
+
+
+def _before(limit: int) -> Callable[[int], bool]:
+    return lambda version: version < limit
+
+
+def _since(limit: int) -> Callable[[int], bool]:
+    return lambda version: version >= limit
+
+
+ACCESS: Mapping[str, tuple[Rule, ...]] = {
+    # Whoever connects may ask what is spoken here, and say who it is.
+    "ApiVersions": (),
+    "SaslHandshake": (),
+    "SaslAuthenticate": (),
+    # The handler: what may be described is told, of each topic.
+    "Metadata": (),
+    "DescribeCluster": (),
+    "Produce": (
+        _WRITES_IN_TRANSACTION,
+        Parts(Operation.WRITE, "topic_data", "responses", _topic),
+    ),
+    # The handler: a session has more topics than a request.
+    "Fetch": (
+        Whole(Operation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ),
+    "ListOffsets": (Parts(Operation.DESCRIBE, "topics", "topics", _topic),),
+    "OffsetForLeaderEpoch": (
+        Parts(Operation.DESCRIBE, "topics", "topics", _topic, or_else=Operation.CLUSTER_ACTION),
+    ),
+    "DescribeProducers": (Parts(Operation.READ, "topics", "topics", _topic),),
+    "DescribeTopicPartitions": (
+        Parts(Operation.DESCRIBE, "topics", "topics", _topic),
+        Shown(Operation.DESCRIBE, "topics", ResourceType.TOPIC, "name"),
+    ),
+    # Groups.
+    "FindCoordinator": (
+        Whole(Operation.DESCRIBE, _coordinator, when=_before(4)),
+        Parts(
+            Operation.DESCRIBE,
+            "coordinator_keys",
+            "coordinators",
+            _coordinator_key,
+            answer=_no_coordinator,
+            when=_since(4),
+        ),
+    ),
+    "JoinGroup": _MEMBER,
+    "SyncGroup": _MEMBER,
+    "Heartbeat": _MEMBER,
+    "LeaveGroup": _MEMBER,
+    "ConsumerGroupHeartbeat": _MEMBER,
+    "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", "topics", _topic)),
+    "OffsetFetch": (
+        Whole(Operation.DESCRIBE, _group, when=_before(8)),
+        Parts(
+            Operation.DESCRIBE,
+            "groups",
+            "groups",
+            _group_item,
+            when=_since(8),
+        ),
+    ),
+    "OffsetDelete": (
+        Whole(Operation.DELETE, _group),
+        Parts(Operation.READ, "topics", "topics", _topic, answer=_no_deletion),
+    ),
+    "ListGroups": (
+        Shown(
+            Operation.DESCRIBE,
+            "groups",
+            ResourceType.GROUP,
+            "group_id",
+            or_else=Operation.DESCRIBE,
+        ),
+    ),
+    "DescribeGroups": (
+        Parts(Operation.DESCRIBE, "groups", "groups", _group_item, answer=_no_group),
+    ),
+    "ConsumerGroupDescribe": (Parts(Operation.DESCRIBE, "group_ids", "groups", _group_item),),
+    "DeleteGroups": (Parts(Operation.DELETE, "groups_names", "results", _group_item),),
+    # Transactions.
+    "InitProducerId": (
+        _WRITES_IN_TRANSACTION,
+        Whole(Operation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
+    ),
+    "AddPartitionsToTxn": (
+        Whole(Operation.WRITE, _old_transaction, when=_before(4)),
+        Parts(
+            Operation.WRITE,
+            "v3_and_below_topics",
+            "results_by_topic_v3_and_below",
+            _topic,
+            all_or_none=True,
+            when=_before(4),
+        ),
+        Whole(Operation.CLUSTER_ACTION, when=_since(4)),
+    ),
+    "AddOffsetsToTxn": (_WRITES_IN_TRANSACTION, Whole(Operation.READ, _group)),
+    "TxnOffsetCommit": (
+        _WRITES_IN_TRANSACTION,
+        Whole(Operation.READ, _group),
+        Parts(Operation.READ, "topics", "topics", _topic),
+    ),
+    "EndTxn": (_WRITES_IN_TRANSACTION,),
+    "WriteTxnMarkers": (Whole(Operation.CLUSTER_ACTION, or_else=Operation.ALTER),),
+    "DescribeTransactions": (
+        Parts(Operation.DESCRIBE, "transactional_ids", "transaction_states", _transaction_item),
+    ),
+    "ListTransactions": (
+        Shown(
+            Operation.DESCRIBE,
+            "transaction_states",
+            ResourceType.TRANSACTIONAL_ID,
+            "transactional_id",
+        ),
+    ),
+    # Topics.
+    "CreateTopics": (
+        Parts(Operation.CREATE, "topics", "topics", _topic, or_else=Operation.CREATE),
+    ),
+    "DeleteTopics": (
+        Parts(Operation.DELETE, "topics", "responses", _topic),
+        Parts(Operation.DELETE, "topic_names", "responses", _topic),
+    ),
+    "DeleteRecords": (Parts(Operation.DELETE, "topics", "topics", _topic),),
+    "CreatePartitions": (Parts(Operation.ALTER, "topics", "results", _topic),),
+    "DescribeConfigs": (Parts(Operation.DESCRIBE_CONFIGS, "resources", "results", _config),),
+    "AlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
+    "IncrementalAlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
+    # The cluster.
+    "CreateAcls": _ALTER,
+    "DeleteAcls": _ALTER,
+    "DescribeAcls": _DESCRIBE,
+    "AlterClientQuotas": (Whole(Operation.ALTER_CONFIGS),),
+    "DescribeClientQuotas": (Whole(Operation.DESCRIBE_CONFIGS),),
+    "AlterUserScramCredentials": _ALTER,
+    "DescribeUserScramCredentials": _DESCRIBE,
+    "AlterPartitionReassignments": _ALTER,
+    "ListPartitionReassignments": _DESCRIBE,
+    "AlterReplicaLogDirs": _ALTER,
+    "DescribeLogDirs": _DESCRIBE,
+    "DescribeQuorum": _DESCRIBE,
+    "ElectLeaders": _ALTER,
+    "UnregisterBroker": _ALTER,
+    "UpdateFeatures": _ALTER,
+    # Between brokers.
+    "AllocateProducerIds": _BETWEEN_BROKERS,
+    "AlterPartition": _BETWEEN_BROKERS,
+    "AssignReplicasToDirs": _BETWEEN_BROKERS,
+    "BrokerHeartbeat": _BETWEEN_BROKERS,
+    "BrokerRegistration": _BETWEEN_BROKERS,
+    "ControllerLiveness": _BETWEEN_BROKERS,
+    "Envelope": _BETWEEN_BROKERS,
+    "ReadMetadata": _BETWEEN_BROKERS,
+}

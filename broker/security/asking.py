@@ -1,0 +1,44 @@
+"""Pure: what a handler asks about whom it serves.
+
+Rules of this file: without an authorizer everybody may do all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.security.authorizer import OPERATIONS, operations_bits
+
+if TYPE_CHECKING:
+    from broker.net.registry import RequestContext
+    from broker.security.authorizer import Authorizer
+
+
+def authorizer_of(context: RequestContext) -> Authorizer | None:
+    """Who decides, if anybody does."""
+    security = getattr(context.node, "security", None)
+    return security.authorizer if security is not None else None
+
+
+def may(
+    context: RequestContext,
+    operation: Operation,
+    resource_type: ResourceType = ResourceType.CLUSTER,
+    name: str = CLUSTER_NAME,
+) -> bool:
+    """Whether whoever asks may do this."""
+    decides = authorizer_of(context)
+    return decides is None or decides.allows(
+        context.principal, context.client_host, operation, resource_type, name
+    )
+
+
+def operations_for(context: RequestContext, resource_type: ResourceType, name: str) -> int:
+    """What whoever asks may do to a resource, as bits by the operations' numbers (KIP-430)."""
+    decides = authorizer_of(context)
+    if decides is None:
+        return operations_bits(OPERATIONS[resource_type])
+    return operations_bits(
+        decides.operations(context.principal, context.client_host, resource_type, name)
+    )
