@@ -24,8 +24,9 @@ from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
 from kafka_ds.lake.arrow import columns_of
 from kafka_ds.lake.rebuild import KernelBatch, sealed
+from kafka_ds.sink.columns import Columns, RowError
 from kafka_ds.sink.loops import loops
-from kafka_ds.sink.rows import Columns, RowError, TopicRows, rows_by_topic
+from kafka_ds.sink.rows import TopicRows, rows_by_topic
 from kafka_ds.wire import encoding, kernel
 from kafka_ds.wire.arrays import fixed
 from kafka_ds.wire.batch import (

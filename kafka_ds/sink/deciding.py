@@ -23,7 +23,6 @@ from kafka_ds.client.errors import OffsetsGone, UnsupportedByBroker
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
-from kafka_ds.lake.convert import decode_hot
 from kafka_ds.sink import protocol
 from kafka_ds.sink.options import SinkOptions
 from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
@@ -287,6 +286,9 @@ class Deciding:
 
     @staticmethod
     def _rows(chunks: Iterable[Chunk], offset: int) -> Iterator[int]:
+        # Heavy, and seldom asked for: a driver is here for each micro-batch.
+        from kafka_ds.lake.convert import decode_hot
+
         for chunk in chunks:
             for rows in decode_hot(
                 [chunk.records],

@@ -1,13 +1,12 @@
-"""Pure: the rows of a DataFrame as records: which columns they need, of which types, and what may not be in them.
+"""Pure: the rows of a DataFrame as records, topic by topic, and what may not be in them.
 
-Rules of this file: columns, types and errors are those of Spark's Kafka sink (`key`, `value`, `headers`, `topic`,
-`partition`; others say nothing), but for `timestamp`, which is the record's where it is there. An error names the
-column or option, and the row. Nothing looks at single rows but to name one.
+Rules of this file: an error names the column or option, and the row. Nothing looks at single rows but to name one.
+A `timestamp` is the record's where it is there; Spark's own sink ignores it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,34 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_ds.lake.tables import HEADERS_TYPE, TIMESTAMP_TYPE
-from kafka_ds.sink.options import SinkOptionError
+from kafka_ds.sink.columns import Columns, RowError
 from kafka_ds.wire.partitioning import NO_PARTITION
 
-__all__ = ["Columns", "RowError", "TopicRows", "check_columns", "describe_rows", "rows_by_topic"]
+__all__ = ["TopicRows", "rows_by_topic"]
 
-# Column to the types that it may have, as Spark spells them.
-_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "key": ("string", "binary"),
-    "value": ("string", "binary"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "topic": ("string",),
-    "partition": ("int",),
-    "timestamp": ("timestamp",),
-}
-_NAMED_MAX: Final = 3
 _EPOCH: Final = pa.scalar(0, pa.int64()).cast(TIMESTAMP_TYPE)
-
-
-class RowError(ValueError):
-    """A row that cannot be a record; the message names it, and the column or option."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Which of the sink's columns a DataFrame has."""
-
-    names: frozenset[str]
-    topic: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,33 +32,6 @@ class TopicRows:
     records: pa.RecordBatch
     wanted: NDArray[np.int32]
     rows: NDArray[np.int64]
-
-
-def check_columns(types: Mapping[str, str], topic: str | None) -> Columns:
-    """The columns, by name and Spark's word for their type; ``topic`` is the option.
-
-    Raises:
-        SinkOptionError: naming the column or option.
-    """
-    if topic is None and "topic" not in types:
-        raise SinkOptionError("option 'topic' must be given where there is no column 'topic'")
-    if "value" not in types:
-        raise SinkOptionError("column 'value' is missing; it is what is written")
-    for name, allowed in _TYPES.items():
-        found = types.get(name)
-        if found is not None and found not in allowed:
-            raise SinkOptionError(
-                f"column '{name}' is {found}; it has to be {' or '.join(allowed)}"
-            )
-    return Columns(names=frozenset(_TYPES) & frozenset(types), topic=topic)
-
-
-def describe_rows(rows: Iterable[int], spark_partition: int) -> str:
-    """Rows by their places in their task, for messages."""
-    listed = list(rows)
-    named = ", ".join(map(str, listed[:_NAMED_MAX]))
-    more = f" and {len(listed) - _NAMED_MAX} more" if len(listed) > _NAMED_MAX else ""
-    return f"row{'s' if len(listed) > 1 else ''} {named}{more} of Spark partition {spark_partition}"
 
 
 def rows_by_topic(

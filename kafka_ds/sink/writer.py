@@ -26,10 +26,10 @@ from kafka_ds.client.errors import ClientError
 from kafka_ds.client.producer import Producer
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.sink import protocol
+from kafka_ds.sink.columns import Columns, describe_rows
 from kafka_ds.sink.options import SinkOptions
 from kafka_ds.sink.protocol import Attempt, Span
 from kafka_ds.sink.record import attempt_id
-from kafka_ds.sink.rows import Columns, describe_rows
 from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -151,8 +151,8 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a batch query."""
+        from kafka_ds.sink.columns import check_columns
         from kafka_ds.sink.options import SinkOptionError, parse_sink_options
-        from kafka_ds.sink.rows import check_columns
         from kafka_ds.sink.writer import BatchSink
 
         if overwrite:
@@ -162,8 +162,8 @@ class KafkaDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The writer of a micro-batch, and of its end; ``overwrite`` (mode complete) appends, as with Spark's sink."""
+        from kafka_ds.sink.columns import check_columns
         from kafka_ds.sink.options import parse_sink_options
-        from kafka_ds.sink.rows import check_columns
         from kafka_ds.sink.writer import StreamSink, TransactionalSink
 
         options = parse_sink_options(dict(self.options), stream=True)

@@ -20,9 +20,9 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.transactions import Transactions
 from kafka_ds.sink import deciding, writer
 from kafka_ds.sink.batches import BatchWriter
+from kafka_ds.sink.columns import RowError, check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.protocol import OtherQuery, SetBack
-from kafka_ds.sink.rows import RowError, check_columns
 from kafka_ds.sink.writer import BatchSink, TransactionalSink, Wrote
 from tests.processes import BrokerProcess, running_broker
 

@@ -13,6 +13,7 @@ from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientOptionError
 from kafka_ds.lake.arrow import columns_of
+from kafka_ds.sink.columns import check_columns, describe_rows
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
@@ -27,7 +28,6 @@ from kafka_ds.sink.record import (
     last_of,
     lock_id,
 )
-from kafka_ds.sink.rows import check_columns, describe_rows
 from kafka_ds.wire.arrays import fixed
 from kafka_ds.wire.compression import Codec
 from kafka_ds.wire.encoding import BinaryColumn

@@ -1,0 +1,177 @@
+"""The sink, by what Spark's own tests of its Kafka sink ask: each question to both formats where both can answer it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tests.processes import BrokerProcess
+from tests.spark.topics import EPOCH, Topic
+
+FORMATS = ["kafka_ds", "kafka"]
+
+
+def write(frame: DataFrame, source: str, broker: BrokerProcess, **options: str) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, **options}
+    frame.write.format(source).options(**given).mode("append").save()
+
+
+def rows(spark: SparkSession, topic: Topic, *columns: str) -> list[tuple[Any, ...]]:
+    """What Spark's own source reads, whoever wrote it; key and value as text."""
+    frame = spark.read.format("kafka").options(
+        **{"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name, "includeHeaders": "true",
+           "kafka.isolation.level": "read_committed"}
+    ).load()  # fmt: skip
+    texts = {"key": "CAST(key AS STRING) AS key", "value": "CAST(value AS STRING) AS value"}
+    frame = frame.selectExpr(*[texts.get(name, name) for name in columns])
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def test_the_same_rows_go_to_the_same_partitions(
+    spark: SparkSession, topic: Topic, broker: BrokerProcess
+) -> None:
+    """Keys by murmur2, partitions and topics that are named, headers, text and bytes, columns that say nothing."""
+    topics = {
+        source: [Topic(broker, f"{topic.name}-{source}-{n}").create(partitions=5) for n in range(2)]
+        for source in FORMATS
+    }
+    columns = ("partition", "key", "value", "headers")
+    found = []
+    for source, (one, two) in topics.items():
+        frame = spark.range(300).select(
+            f.when(f.col("id") % 3 > 0, f.concat(f.lit("key-"), f.col("id"))).alias("key"),
+            f.when(f.col("id") % 7 > 0, f.encode(f.col("id").cast("string"), "utf-8")).alias("value"),
+            f.when(f.col("id") % 3 == 0, (f.col("id") % 5).cast("int")).alias("partition"),
+            f.expr("IF(id % 2 = 0, array(struct('h' AS key, encode('x', 'utf-8') AS value)), NULL)").alias("headers"),
+            f.expr(f"IF(id < 100, '{one.name}', '{two.name}')").alias("topic"),
+            f.lit("ignored").alias("offset"),
+        )  # fmt: skip
+        write(frame, source, broker)
+        found.append([rows(spark, each, *columns) for each in (one, two)])
+    ours, theirs = found
+    assert ours == theirs
+    assert [len(each) for each in ours] == [100, 200]
+
+
+@pytest.mark.slow
+def test_the_option_wins_over_the_column(
+    spark: SparkSession, topic: Topic, broker: BrokerProcess
+) -> None:
+    topic.create()
+    other = Topic(broker, f"{topic.name}-other").create()
+    frame = spark.createDataFrame(
+        [("1", topic.name), ("2", other.name)], "value STRING, topic STRING"
+    )
+    for source in FORMATS:
+        write(frame, source, broker, topic=topic.name)
+    assert rows(spark, topic, "value") == [("1",), ("1",), ("2",), ("2",)]
+    assert not rows(spark, other, "value")
+
+
+WRONG = {
+    "value STRING, topic INT": "topic",
+    "value INT, topic STRING": "value",
+    "key STRING, topic STRING": "value",
+    "value STRING, partition STRING, topic STRING": "partition",
+    "value STRING": "topic",
+    "key INT, value STRING, topic STRING": "key",
+    "value STRING, headers STRING, topic STRING": "headers",
+}
+
+
+@pytest.mark.parametrize(
+    "schemas", [list(WRONG)[:2], pytest.param(list(WRONG)[2:], marks=pytest.mark.slow)]
+)
+def test_a_wrong_column_is_an_error_before_any_task(
+    spark: SparkSession, broker: BrokerProcess, schemas: list[str]
+) -> None:
+    for schema in schemas:
+        frame = spark.createDataFrame([], schema)
+        for source in FORMATS:
+            with pytest.raises(Exception, match=rf"(?i){WRONG[schema]}"):
+                write(frame, source, broker)
+
+
+def test_what_cannot_be_written_is_named(
+    spark: SparkSession, topic: Topic, broker: BrokerProcess
+) -> None:
+    topic.create(partitions=2)
+    nothing = spark.sql("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic")
+    for source in FORMATS:
+        with pytest.raises(Exception, match="(?i)null topic|column 'topic' is null"):
+            write(nothing, source, broker)
+    with pytest.raises(
+        Exception,
+        match=r"row 0 of Spark partition 0: column 'partition' is 7; topic \S+ has partitions 0 to 1",
+    ):
+        write(
+            spark.sql("SELECT 'v' AS value, 7 AS partition"), "kafka_ds", broker, topic=topic.name
+        )
+    with pytest.raises(Exception, match="rows are appended to topics"):
+        spark.range(1).selectExpr("'v' AS value").write.format("kafka_ds").options(
+            **{"kafka.bootstrap.servers": broker.bootstrap, "topic": topic.name}
+        ).mode("overwrite").save()
+    with pytest.raises(Exception, match="did you mean 'topic'"):
+        write(spark.sql("SELECT 'v' AS value"), "kafka_ds", broker, topc=topic.name)
+
+
+def test_a_stream_is_written_once_also_after_a_restart(
+    spark: SparkSession, topic: Topic, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Two topics, micro-batches, a query that is stopped and started again, and a batch that Spark plays again."""
+    topic.create(partitions=3)
+    other = Topic(broker, f"{topic.name}-other").create(partitions=3)
+    origin = Topic(broker, f"{topic.name}-origin").create(partitions=2)
+    origin.produce(20)
+
+    def run() -> None:
+        frame = origin.stream(
+            spark, startingOffsets="earliest", maxOffsetsPerTrigger=15
+        ).selectExpr(
+            "concat(partition, '-', offset) AS value",
+            f"IF(offset % 2 = 0, '{topic.name}', '{other.name}') AS topic",
+        )
+        query = (
+            frame.writeStream.format("kafka_ds")
+            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(240)
+
+    run()
+    # The last batch's end is forgotten, as by a driver that died before it noted it: Spark plays it again.
+    last = max(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    origin.produce(10)
+    run()
+    found = [
+        row for t in (topic, other) for row in rows(spark, t, "value", "unix_millis(timestamp)")
+    ]
+    wanted = [
+        (f"{p}-{o}", round((row["timestamp"] - EPOCH).total_seconds() * 1_000))
+        for (p, o), row in origin.rows.items()
+    ]
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.slow
+def test_a_stream_that_fails_names_the_column(
+    spark: SparkSession, broker: BrokerProcess, topic: Topic, tmp_path: Path
+) -> None:
+    origin = Topic(broker, f"{topic.name}-origin").create().produce(5)
+    stream = origin.stream(spark, startingOffsets="earliest").selectExpr("offset AS value")
+    with pytest.raises(Exception, match="column 'value' is bigint; it has to be string or binary"):
+        stream.writeStream.format("kafka_ds").options(
+            **{"kafka.bootstrap.servers": broker.bootstrap, "topic": topic.name,
+               "checkpointLocation": str(tmp_path / uuid.uuid4().hex)}
+        ).trigger(availableNow=True).start().awaitTermination(120)  # fmt: skip
