@@ -34,6 +34,9 @@ def play(folder: Path, rounds: int, seed: int, timeout_s: float) -> dict[str, An
         )
         try:
             status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            told = (folder / "err").read_text()
+            raise AssertionError(f"not done after {timeout_s} s:\n{told[-4_000:]}") from None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
