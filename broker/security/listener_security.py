@@ -27,7 +27,8 @@ from broker.settings import ConfigError
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
 from kafka_ds.security.secret import Secret
-from kafka_ds.security.tls import NONE, TlsError, TlsSettings, server_context
+from kafka_ds.security.tls import TlsError, server_context
+from kafka_ds.security.tls_settings import NONE, TlsSettings
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

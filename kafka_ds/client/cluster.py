@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError, TopicGone
+from kafka_ds.client.errors import (
+    AuthenticationRefused,
+    BrokerTimeout,
+    BrokerUnreachable,
+    ClientError,
+    TopicGone,
+)
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import (
@@ -353,6 +359,8 @@ class Cluster:
         for address in [*open_ones, *(a for a in addresses if a not in open_ones)]:
             try:
                 return self.connection(address)
+            except AuthenticationRefused:
+                raise
             except ClientError as problem:
                 problems.append(str(problem))
         raise BrokerUnreachable(

@@ -2,28 +2,50 @@
 
 Rules of this file: blocking, with a deadline on every wait; versions are negotiated once a connection (ApiVersions);
 answers arrive in the order of requests, so several may be under way; any error ends the connection, since what it
-would carry next is unknown.
+would carry next is unknown. With TLS and SASL a connection is only there when both sides know each other; where the
+broker's session has an end the client authenticates anew before it, on the same connection (KIP-368), when what was
+under way has been answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
+import ssl
 import struct
 import time
 from collections import deque
 from typing import Any, TypeVar, cast
 
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, UnsupportedByBroker
+from kafka_ds.client.errors import (
+    AuthenticationRefused,
+    BrokerTimeout,
+    BrokerUnreachable,
+    ClientError,
+    UnsupportedByBroker,
+)
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.security.mechanisms import Refused, client_mechanism, login
+from kafka_ds.security.scram import ScramError
+from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.wire.messages import (
+    RESPONSES,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kafka_ds.wire.types import Versions, message_info
 
 _LENGTH = struct.Struct(">i")
 CLIENT_SOFTWARE = "kafka-ds"
 ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
+# After which part of its life a session is renewed (Kafka's clients: between 0.85 and 0.95).
+RENEWED_AFTER = 0.85
 Response = TypeVar("Response")
 
 
@@ -35,10 +57,14 @@ class Connection:
         self._settings = settings
         self._correlation_id = 0
         self._pending: deque[tuple[int, type, int]] = deque()
+        self._early: deque[Any] = deque()  # answers that came before they were asked for
+        self._renew_at: float | None = None
         self._socket = self._connect(host, port)
         self._versions: dict[int, Versions] = {}
         try:
             self._negotiate()
+            if settings.security.uses_sasl:
+                self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -62,7 +88,70 @@ class Connection:
         for option, size in buffers:
             if size > 0:
                 connected.setsockopt(socket.SOL_SOCKET, option, size)
-        return connected
+        return self._encrypted(connected, host) if self._settings.security.uses_tls else connected
+
+    def _encrypted(self, connected: socket.socket, host: str) -> socket.socket:
+        try:
+            context = client_context(self._settings.security.tls)
+            return context.wrap_socket(connected, server_hostname=host)
+        except TlsError as problem:
+            connected.close()
+            raise AuthenticationRefused(f"option kafka.{problem}") from None
+        except OSError as problem:
+            connected.close()
+            raise self._ended(problem) from None
+
+    def _authenticate(self) -> None:
+        """Say who we are, in as many steps as the mechanism has."""
+        security = self._settings.security
+        assert security.jaas is not None
+        entry = login(security.mechanism, security.jaas)
+        token = _token_of(entry.options.get("tokenFile"))
+        exchange = client_mechanism(
+            security.mechanism, entry, nonce=secrets.token_hex(24), token=token
+        )
+        answer = self._step(SaslHandshakeRequest(mechanism=security.mechanism))
+        if answer.error_code:
+            offered = ", ".join(answer.mechanisms)
+            raise self._refused(f"offers {offered or 'no mechanism'}, not kafka.sasl.mechanism")
+        message = exchange.first()
+        began_at = time.monotonic()
+        while True:
+            answer = self._step(SaslAuthenticateRequest(auth_bytes=message))
+            if answer.error_code:
+                raise self._refused(answer.error_message or ErrorCode(answer.error_code).name)
+            try:
+                message = exchange.respond(bytes(answer.auth_bytes))
+            except (ScramError, Refused) as problem:
+                raise self._refused(str(problem)) from None
+            if exchange.is_done:
+                break
+        lifetime_s = answer.session_lifetime_ms / 1_000
+        self._renew_at = began_at + RENEWED_AFTER * lifetime_s if lifetime_s > 0 else None
+
+    def _step(self, request: Any) -> Any:
+        self._send(request, self.version_of(type(request)))
+        return self._receive()
+
+    def _renew_if_due(self) -> None:
+        if self._renew_at is None or time.monotonic() < self._renew_at:
+            return
+        while self._pending:
+            self._early.append(self._receive())
+        self._authenticate()
+
+    def _refused(self, why: str) -> AuthenticationRefused:
+        self.close()
+        return AuthenticationRefused(f"broker {self.address} does not let us in: {why}")
+
+    def _ended(self, problem: OSError) -> ClientError:
+        """What an end of the connection means: TLS that fails does so again."""
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            why = f"its certificate is not accepted: {problem.verify_message}"
+            return AuthenticationRefused(f"broker {self.address}: {why}")
+        if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
+            return AuthenticationRefused(f"broker {self.address}: TLS: {problem.reason or problem}")
+        return BrokerUnreachable(f"broker {self.address} ended the connection: {problem}")
 
     def _negotiate(self) -> None:
         """Learn what the broker speaks; one that is older than our question says so in version 0 (KIP-511)."""
@@ -73,7 +162,7 @@ class Connection:
         for version in (ours.last, 0):
             self._send(question, version)
             try:
-                answer = cast(ApiVersionsResponse, self.receive())
+                answer = cast(ApiVersionsResponse, self._receive())
             except MalformedFrame:
                 # An answer in the form of version 0 to a question of a later one.
                 self._pending.clear()
@@ -108,6 +197,7 @@ class Connection:
 
         Only a Produce with acks=0 is not ``answered``.
         """
+        self._renew_if_due()
         self._send(request, self.version_of(type(request), ceiling), answered=answered)
 
     def _send(self, request: Any, version: int, *, answered: bool = True) -> None:
@@ -123,12 +213,13 @@ class Connection:
             raise self._late(type(request)) from None
         except OSError as problem:
             self.close()
-            raise BrokerUnreachable(
-                f"broker {self.address} ended the connection: {problem}"
-            ) from None
+            raise self._ended(problem) from None
 
     def receive(self) -> Any:
         """The answer to the oldest request under way, within ``kafka.request.timeout.ms``."""
+        return self._early.popleft() if self._early else self._receive()
+
+    def _receive(self) -> Any:
         correlation_id, request, version = self._pending.popleft()
         deadline = time.monotonic() + self._settings.request_timeout_ms / 1_000
         try:
@@ -141,9 +232,7 @@ class Connection:
             raise self._late(request) from None
         except OSError as problem:
             self.close()
-            raise BrokerUnreachable(
-                f"broker {self.address} ended the connection: {problem}"
-            ) from None
+            raise self._ended(problem) from None
         key = message_info(request).key
         assert key is not None
         try:
@@ -169,13 +258,14 @@ class Connection:
     def close(self) -> None:
         """End it; harmless when ended."""
         self._pending.clear()
+        self._early.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
 
     @property
     def idle(self) -> bool:
         """Whether it is open with no answer outstanding."""
-        return self._socket.fileno() >= 0 and not self._pending
+        return self._socket.fileno() >= 0 and not self._pending and not self._early
 
     def _read(self, count: int, deadline: float) -> bytearray:
         data = bytearray(min(count, ALLOCATED_BYTES_MAX))
@@ -205,3 +295,17 @@ class Connection:
 def _decode(answer: type, frame: memoryview, version: int) -> tuple[int, Any]:
     found: tuple[int, Any] = decode_response(answer, frame, version)
     return found
+
+
+def _token_of(path: str | None) -> Secret | None:
+    """A token that stands in a file of its own, so that it can be renewed there."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Secret(file.read().strip())
+    except OSError as problem:
+        why = (problem.strerror or "cannot be read").lower()
+        raise AuthenticationRefused(
+            f"option 'kafka.sasl.jaas.config': tokenFile={path}: {why}"
+        ) from None

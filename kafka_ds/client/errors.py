@@ -15,6 +15,10 @@ class BrokerUnreachable(ClientError):
     """No connection, or one that ended: the request may or may not have been done."""
 
 
+class AuthenticationRefused(ClientError):
+    """The broker does not accept who we say we are, or we do not accept its certificate; not retried."""
+
+
 class BrokerTimeout(ClientError):
     """An answer did not come in time; the message names the option that says how long is waited."""
 

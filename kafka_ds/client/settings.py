@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from kafka_ds.client.security import PREFIXES, ClientSecurity, SecurityOptionError, parse_security
 
 PREFIX: Final = "kafka."
 READ_COMMITTED: Final = "read_committed"
@@ -32,7 +34,6 @@ _REFUSED: Final = {
     "value.deserializer": "values are read as bytes; decode them with DataFrame operations",
     "enable.auto.commit": "the source keeps its own offsets and commits none",
     "interceptor.classes": "an interceptor could change the rows",
-    "security.protocol": "only PLAINTEXT is spoken",
 }
 
 
@@ -64,6 +65,7 @@ class ClientSettings:
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
     check_crcs: bool = True
+    security: ClientSecurity = field(default_factory=ClientSecurity)
 
     @property
     def read_committed(self) -> bool:
@@ -107,20 +109,20 @@ def parse_settings(options: Mapping[str, str]) -> ClientSettings:
     }
     values: dict[str, object] = {}
     for name, value in given.items():
-        if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
+        if name.startswith(PREFIXES):
             continue
         if name in _REFUSED:
             raise ClientOptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
-        if name.startswith(("sasl.", "ssl.")):
-            raise ClientOptionError(
-                f"option 'kafka.{name}' is not supported: {_REFUSED['security.protocol']}"
-            )
         if not _WITHOUT_EFFECT.fullmatch(name):
             field = name.replace(".", "_")
             values[field] = _parse(field, value)
     if "bootstrap_servers" not in values:
         raise ClientOptionError("option 'kafka.bootstrap.servers' must be given")
-    return ClientSettings(**values)  # type: ignore[arg-type]
+    try:
+        security = parse_security(given)
+    except SecurityOptionError as problem:
+        raise ClientOptionError(str(problem)) from None
+    return ClientSettings(**values, security=security)  # type: ignore[arg-type]
 
 
 def _parse(field: str, value: str) -> object:

@@ -119,7 +119,7 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("isolation", "serializable"), ("kafka.bootstrap.servers", "broker"), ("kafka.bootstrap.servers", ""),
         ("kafka.bootstrap.servers", "broker:70000"), ("kafka.isolation.level", "none"),
         ("kafka.request.timeout.ms", "0"), ("kafka.fetch.max.wait.ms", "fast"), ("kafka.check.crcs", "2"),
-        ("kafka.security.protocol", "SASL_SSL"), ("kafka.sasl.jaas.config", "x"),
+        ("kafka.security.protocol", "TLS"), ("kafka.sasl.jaas.config", "x"),
         ("kafka.ssl.truststore.location", "x"),
         ("kafka.auto.offset.reset", "earliest"), ("kafka.key.deserializer", "x"), ("kafka.value.deserializer", "x"),
         ("kafka.enable.auto.commit", "true"), ("kafka.interceptor.classes", "x"), ("kafka.no.such.thing", "1"),

@@ -1,0 +1,100 @@
+"""Pure: how a client reaches brokers and says who it is: `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`.
+
+Rules of this file: names, defaults and the form of `sasl.jaas.config` are Kafka's. What cannot be honoured is an error
+that names the option and never repeats its value: a job must not run without the protection that it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from kafka_ds.security.jaas import JaasError
+from kafka_ds.security.mechanisms import MECHANISMS, login
+from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls_settings import TlsSettings
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PREFIXES: Final = ("security.", "ssl.", "sasl.")
+_SECRETS: Final = frozenset(
+    each.name.replace("_", ".") for each in fields(TlsSettings) if "Secret" in str(each.type)
+)
+_LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
+
+
+class SecurityOptionError(ValueError):
+    """An option that cannot be honoured; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """The protocol, and what it needs."""
+
+    protocol: str = "PLAINTEXT"
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    mechanism: str = ""
+    jaas: Secret | None = None
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the client says who it is by SASL."""
+        return self.protocol.startswith("SASL")
+
+
+def parse_security(given: Mapping[str, str]) -> ClientSecurity:
+    """The settings out of options without their prefix, of which only those of PREFIXES are looked at.
+
+    Raises:
+        SecurityOptionError: unknown, wrong, missing, or without effect under the protocol.
+    """
+    options = {name: text.strip() for name, text in given.items() if name.startswith(PREFIXES)}
+    protocol = options.pop("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise SecurityOptionError(
+            f"option 'kafka.security.protocol' is {protocol!r}; it is one of {', '.join(PROTOCOLS)}"
+        )
+    wanted = ClientSecurity(protocol=protocol)
+    for name in options:
+        _check_name(name, wanted)
+    values: dict[str, object] = {}
+    for name, text in options.items():
+        if name in _LISTS:
+            values[name] = tuple(item.strip() for item in text.split(",") if item.strip())
+        elif name.startswith("ssl."):
+            values[name] = Secret(text) if name in _SECRETS else text
+    tls = TlsSettings.of(values)
+    if not wanted.uses_sasl:
+        return ClientSecurity(protocol=protocol, tls=tls)
+    mechanism = options.get("sasl.mechanism", "").upper()
+    if mechanism not in MECHANISMS:
+        raise SecurityOptionError(
+            f"option 'kafka.sasl.mechanism' is {mechanism!r}; it is one of {', '.join(MECHANISMS)}"
+        )
+    jaas = Secret(options.get("sasl.jaas.config", ""))
+    try:
+        login(mechanism, jaas)
+    except JaasError as error:
+        raise SecurityOptionError(f"option 'kafka.sasl.jaas.config': {error}") from None
+    return ClientSecurity(protocol=protocol, tls=tls, mechanism=mechanism, jaas=jaas)
+
+
+def _check_name(name: str, wanted: ClientSecurity) -> None:
+    known = name in TlsSettings.names() or name in ("sasl.mechanism", "sasl.jaas.config")
+    if not known:
+        hint = (
+            ": a token is given by sasl.jaas.config, as token or tokenFile"
+            if "oauth" in name
+            else ""
+        )
+        raise SecurityOptionError(f"option 'kafka.{name}' is not supported{hint}")
+    fits = wanted.uses_tls if name.startswith("ssl.") else wanted.uses_sasl
+    if not fits:
+        raise SecurityOptionError(
+            f"option 'kafka.{name}' is not supported with 'kafka.security.protocol' = {wanted.protocol}"
+        )
