@@ -1,28 +1,44 @@
-"""Spark on a topic that lies in the lake, against its own Kafka source on Apache Kafka; one session for both."""
+"""Spark on topics of ours against its own Kafka source on Apache Kafka; one session for both.
+
+A fifth of 10 million records of 100 bytes, and of 1 million of 1 KiB; ``KAFKA_DS_BENCH_SCALE=1`` takes all of them.
+Where all of a topic lies in the lake the figure is called cold, where nothing does hot.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, TopicPartition
 
 import kafka_ds
-from tests.bench import machine
+from tests.bench import machine, spark_queries
 from tests.bench.report import Figure, Report
 from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
+from tests.bench.spark_floor import Floor
+from tests.bench.spark_streams import latency, throughput
 from tests.processes import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RECORDS = 4_000_000
+SCALE = float(os.environ.get("KAFKA_DS_BENCH_SCALE", "0.2"))
 PARTITIONS = 4
-TOPIC = "records"
-# By `kafka_ds.scan`.
-SCAN = "scan(): "
-# Everything is to lie in the lake but what is in the last, open segments.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Records and bytes of each by topic; those of the first in its hot twin as well.
+SMALL, LARGE = "records-100", "records-1024"
+HOT = "records-hot"
+TOPICS = {
+    SMALL: (int(10_000_000 * SCALE), 100),
+    LARGE: (int(1_000_000 * SCALE), 1024),
+}
+# Everything is to lie in the lake.
 QUICKLY = {
     "lake.local.grace.ms": 500,
     "log.retention.check.interval.ms": 300,
@@ -31,84 +47,115 @@ QUICKLY = {
 }
 
 
-def frame(spark: SparkSession, side: Side, *, scanned: bool = False) -> DataFrame:
-    """The topic of a side by its source; ``scanned``, ours by `kafka_ds.scan` and theirs all the same."""
-    if scanned and isinstance(side, OurSide):
-        return kafka_ds.scan(spark, TOPIC, **{"kafka.bootstrap.servers": side.bootstrap})
-    reader = (
-        spark.read.format("kafka_ds" if isinstance(side, OurSide) else "kafka")
-        .option("kafka.bootstrap.servers", side.bootstrap)
-        .option("subscribe", TOPIC)
-    )
+class Bench:
+    """Two brokers with the same records, and a session that reads both."""
+
+    def __init__(
+        self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheKafka
+    ) -> None:
+        self.spark, self.report, self.runs = spark, report, runs
+        self.ours, self.theirs = ours, theirs
+        self._late: dict[tuple[str, str], datetime] = {}
+
+    def last_percent(self, side: Side, topic: str) -> datetime:
+        """Where the last hundredth of the topic begins: each was filled at another time."""
+        key = (side.name, topic)
+        if key not in self._late:
+            self._late[key] = last_percent(side, topic)
+        return self._late[key]
+
+    def read(self, side: Side, topic: str, *, scanned: bool = False) -> DataFrame:
+        """The topic of a side by its source; ``scanned``, ours by `kafka_ds.scan` and theirs all the same."""
+        ours = side is self.ours
+        if scanned and ours:
+            return kafka_ds.scan(self.spark, topic, **{"kafka.bootstrap.servers": side.bootstrap})
+        return self.spark.read.format(format_of(side)).options(**options_of(side, topic)).load()
+
+    def compare(
+        self,
+        name: str,
+        wanted: float,
+        query: spark_queries.Query,
+        *,
+        topic: str,
+        theirs: str | None = None,
+        scanned: bool = False,
+    ) -> None:
+        """How often a second the query is answered; both answers must be the same."""
+        sides: list[tuple[Side, str]] = [(self.ours, topic), (self.theirs, theirs or topic)]
+        times: dict[str, list[float]] = {side.name: [] for side, _ in sides}
+        foreign: list[float] = []
+        late = {(side, read): self.last_percent(side, read) for side, read in sides}
+        for run in range(self.runs + 1):
+            answers = []
+            for side, read in sides:
+                with machine.watching([*self.ours.pids(), *self.theirs.pids()]) as use:
+                    began = time.perf_counter()
+                    frame = self.read(side, read, scanned=scanned)
+                    answers.append(query(frame, late[side, read]))
+                    wall = time.perf_counter() - began
+                if run:
+                    times[side.name].append(wall)
+                    foreign.append(use.foreign_cores)
+            if answers[0] != answers[1]:
+                raise RuntimeError(f"{name}: the sides answered differently: {answers}")
+        self.add(name, times[self.ours.name], times[self.theirs.name], wanted, foreign)
+
+    def add(
+        self,
+        name: str,
+        ours: list[float],
+        theirs: list[float],
+        wanted: float | None,
+        foreign: list[float],
+    ) -> None:
+        """Seconds of both as a figure in which more is better."""
+        figure = Figure(
+            name=f"Spark {name} (1/s)",
+            unit="1/s",
+            ours=[1 / t for t in ours],
+            theirs=[1 / t for t in theirs],
+            at_least=wanted,
+            foreign_cores=statistics.median(foreign) if foreign else 0.0,
+        )
+        self.report.add(figure)
+
+    def alone(self, read: Callable[[], object]) -> list[float]:
+        """Seconds of something that has no other side."""
+        times = []
+        for run in range(self.runs + 1):
+            began = time.perf_counter()
+            read()
+            if run:
+                times.append(time.perf_counter() - began)
+        return times
+
+
+def last_percent(side: Side, topic: str) -> datetime:
+    """The time of the record behind which a hundredth of the first partition lies."""
+    consumer = Consumer({"bootstrap.servers": side.bootstrap, "group.id": "bench"})
+    try:
+        first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+        place = TopicPartition(topic, 0, first + (end - first) * 99 // 100)
+        consumer.assign([place])
+        message = consumer.poll(30)
+        if message is None or message.error() is not None:
+            raise RuntimeError(f"{side.name} has no record at {place}")
+        return datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+    finally:
+        consumer.close()
+
+
+def format_of(side: Side) -> str:
+    return "kafka_ds" if isinstance(side, OurSide) else "kafka"
+
+
+def options_of(side: Side, topic: str) -> dict[str, Any]:
+    given = {"kafka.bootstrap.servers": side.bootstrap, "subscribe": topic}
     if not isinstance(side, OurSide):
         # Its better setting: at the default of 500 ms it waits at the end of every partition.
-        reader = reader.option("kafka.fetch.max.wait.ms", "10")
-    return reader.load()
-
-
-def queries(at: object) -> dict[str, tuple[Callable[[DataFrame], DataFrame], float]]:
-    """Query by name, and how many times faster than Spark's Kafka source it should be."""
-    from pyspark.sql import functions as f
-
-    def narrow(d: DataFrame) -> DataFrame:
-        return d.where(f.col("offset") >= RECORDS // PARTITIONS * 99 // 100).agg(
-            f.count("*"), f.sum(f.length("value"))
-        )
-
-    def late(d: DataFrame) -> DataFrame:
-        return d.where(f.col("timestamp") >= f.lit(at)).agg(f.count("*"), f.sum(f.length("value")))
-
-    def full(d: DataFrame) -> DataFrame:
-        columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-        return d.agg(f.sum(f.hash(*columns).cast("long")), f.count("*"))
-
-    def count(d: DataFrame) -> DataFrame:
-        return d.agg(f.count("*"))
-
-    def length(d: DataFrame) -> DataFrame:
-        return d.agg(f.sum(f.length("value")))
-
-    def by_minute(d: DataFrame) -> DataFrame:
-        minute = f.date_trunc("minute", "timestamp")
-        return d.groupBy("partition", minute).agg(f.count("*"), f.max("offset"))
-
-    return {
-        "count": (count, 2.0),
-        SCAN + "count": (count, 10.0),
-        "sum(length(value))": (length, 2.0),
-        SCAN + "sum(length(value))": (length, 10.0),
-        SCAN + "rows and last offset by partition and minute": (by_minute, 10.0),
-        "full projection": (full, 2.0),
-        "filter on offset, 1 %": (narrow, 4.0),
-        "filter on timestamp, 1 %": (late, 4.0),
-    }
-
-
-def _lake_holds_all(side: OurSide) -> bool:
-    import pyarrow as pa
-    from deltalake import DeltaTable
-
-    path = side.broker.lake / "topics" / TOPIC
-    if not (path / "_delta_log").exists():
-        return False
-    actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
-    return bool(sum(actions.column("num_records").to_pylist()) >= RECORDS)
-
-
-def _fill(ours: OurSide, theirs: ApacheKafka) -> None:
-    for side in (ours, theirs):
-        side.launch(clean=True)
-        ready(side)
-        create_topic(side, TOPIC, PARTITIONS, segment_bytes=64 << 20)
-        client("produce", side, TOPIC, count=RECORDS, size=100)
-    wait_until("all records to be in the lake", lambda: _lake_holds_all(ours), timeout_s=120)
-
-
-def _timestamp_of_last_percent(spark: SparkSession, side: Side) -> object:
-    row = (
-        frame(spark, side).selectExpr("percentile(unix_millis(timestamp), 0.99) AS at").collect()[0]
-    )
-    return spark.sql(f"SELECT timestamp_millis({int(row['at'])})").collect()[0][0]
+        given["kafka.fetch.max.wait.ms"] = "10"
+    return given
 
 
 def batch(folder: Path, report: Report, runs: int) -> None:
@@ -121,8 +168,12 @@ def batch(folder: Path, report: Report, runs: int) -> None:
         _fill(ours, theirs)
         spark = session("kafka-ds bench", master="local[2]", extra_jars=kafka_jars)
         try:
-            for name in queries(0):
-                _compare(spark, report, runs, name, ours, theirs)
+            bench = Bench(spark, report, runs, ours, theirs)
+            for topic in TOPICS:
+                _cold(bench, topic)
+            _hot(bench)
+            throughput(bench.add, spark, sides(bench), runs, TOPICS[SMALL][0], folder)
+            latency(report, spark, sides(bench), folder)
         finally:
             spark.stop()
     finally:
@@ -130,35 +181,82 @@ def batch(folder: Path, report: Report, runs: int) -> None:
         theirs.stop()
 
 
-def _compare(
-    spark: SparkSession, report: Report, runs: int, name: str, ours: OurSide, theirs: ApacheKafka
-) -> None:
-    times: dict[str, list[float]] = {ours.name: [], theirs.name: []}
-    foreign: list[float] = []
-    answers: dict[str, int] = {}
-    wanted = 0.0
-    for run in range(runs + 1):
-        for side in (ours, theirs):
-            # Both topics were filled at other times, so the last percent begins elsewhere in each.
-            at = _timestamp_of_last_percent(spark, side) if "timestamp" in name else 0
-            query, wanted = queries(at)[name]
-            with machine.watching([*ours.pids(), *theirs.pids()]) as use:
-                began = time.perf_counter()
-                rows = query(frame(spark, side, scanned=name.startswith(SCAN))).collect()
-                wall = time.perf_counter() - began
-            answers[side.name] = rows[0].asDict().get("count(1)", rows[0][0])
-            if run:
-                times[side.name].append(wall)
-                foreign.append(use.foreign_cores)
-    if name.endswith("count") and len(set(answers.values())) != 1:
-        raise RuntimeError(f"the sides counted differently: {answers}")
-    report.add(
-        Figure(
-            name=f"Spark cold: {name} (1/s)",
-            unit="1/s",
-            ours=[1 / t for t in times[ours.name]],
-            theirs=[1 / t for t in times[theirs.name]],
-            at_least=wanted,
-            foreign_cores=statistics.median(foreign),
+def sides(bench: Bench) -> list[tuple[Side, str, dict[str, Any]]]:
+    """Each side with its format and its options for the topic that streams read."""
+    both: tuple[Side, ...] = (bench.ours, bench.theirs)
+    return [(side, format_of(side), options_of(side, SMALL)) for side in both]
+
+
+def _cold(bench: Bench, topic: str) -> None:
+    count, size = TOPICS[topic]
+    of = f"cold, {size} B"
+    asked = spark_queries.of(count // PARTITIONS)
+    bench.compare(f"{of}: full scan", 3.0, asked.full, topic=topic)
+    bench.compare(f"{of}: scan(), full scan", 3.0, asked.full, topic=topic, scanned=True)
+    for name, query in asked.aggregates.items():
+        bench.compare(f"{of}: scan(), {name}", 10.0, query, topic=topic, scanned=True)
+    for name, query in asked.selective.items():
+        bench.compare(f"{of}: {name}, 1 %", 10.0, query, topic=topic)
+    _against_pyarrow(bench, topic, asked)
+
+
+def _against_pyarrow(bench: Bench, topic: str, asked: spark_queries.Queries) -> None:
+    """The bytes a second of a full scan, of those of pyarrow by itself on the same files, with as many threads."""
+    floor = Floor(bench.ours.broker.lake, topic)
+    count, size = TOPICS[topic]
+    alone = bench.alone(floor.pyarrow_alone)
+    readers = bench.alone(floor.readers_alone)
+    scans = {
+        "the source": bench.alone(lambda: asked.full(bench.read(bench.ours, topic), EPOCH)),
+        "scan()": bench.alone(
+            lambda: asked.full(bench.read(bench.ours, topic, scanned=True), EPOCH),
+        ),
+        "PySpark, of batches that are there": bench.alone(
+            lambda: asked.full(floor.given_batches(bench.spark, count), EPOCH),
+        ),
+        "the source's tasks without Spark": readers,
+    }
+    for name, times in scans.items():
+        figure = Figure(
+            name=f"Spark cold, {size} B: {name} / pyarrow (MB/s)",
+            unit="MB/s",
+            ours=[count * size / t / 1e6 for t in times],
+            theirs=[count * size / t / 1e6 for t in alone],
+            at_least=0.6 if name in ("the source", "scan()") else None,
         )
-    )
+        bench.report.add(figure)
+
+
+def _hot(bench: Bench) -> None:
+    count, size = TOPICS[SMALL]
+    asked = spark_queries.of(count // PARTITIONS)
+    bench.compare(f"hot, {size} B: full scan", 1.5, asked.full, topic=HOT, theirs=SMALL)
+
+
+def _lake_holds(side: OurSide, topic: str, count: int) -> bool:
+    from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
+    from kafka_ds.lake.store import LocalStore
+
+    try:
+        snapshot = TopicSnapshot.load(LocalStore(str(side.broker.lake)), topic)
+    except NoSuchTable:
+        return False
+    return sum((snapshot.tiered_end(n) or -1) + 1 for n in range(PARTITIONS)) >= count
+
+
+def _fill(ours: OurSide, theirs: ApacheKafka) -> None:
+    for side in (ours, theirs):
+        side.launch(clean=True)
+        ready(side)
+        for topic, (count, size) in TOPICS.items():
+            create_topic(side, topic, PARTITIONS, segment_bytes=64 << 20)
+            client("produce", side, topic, count=count, size=size)
+    create_topic(ours, HOT, PARTITIONS, remote_storage_enable="false")
+    count, size = TOPICS[SMALL]
+    client("produce", ours, HOT, count=count, size=size)
+    for topic, (count, _) in TOPICS.items():
+        wait_until(
+            f"all records of {topic} to be in the lake",
+            partial(_lake_holds, ours, topic, count),
+            timeout_s=600,
+        )

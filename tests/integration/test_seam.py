@@ -43,7 +43,12 @@ from tests.unit.test_source_reading import schema
 PARTITIONS = 2
 PLACES = range(PARTITIONS)
 STEPS, LOOKS = (24, 4) if SEEDS in os.environ else (8, 1)
-SETTINGS = {**TIERED, "lake_max_lag_ms": 300, "num_recovery_threads_per_data_dir": 1}
+SETTINGS = {
+    **TIERED,
+    "lake_max_lag_ms": 300,
+    # Leaders change when the test says so, however busy the machine is.
+    "broker_session_timeout_ms": 60_000,
+}
 COLUMNS = ("partition", "offset", "value")
 Row = tuple[int, int, bytes]
 

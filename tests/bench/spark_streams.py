@@ -1,0 +1,113 @@
+"""Streams of both sides: how fast a backlog is worked off, and how long a micro-batch takes that has little to do."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.bench.paced import VALUE, paced_producer
+from tests.bench.report import Figure, Report
+from tests.bench.sides import Side, create_topic
+from tests.processes import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+# Micro-batches of a backlog.
+BATCHES = 4
+# Micro-batches whose time is taken, and how many of them come before it counts.
+MEASURED, LOADING = 60, 10
+RATE_RECORDS_S = 1000
+Sides = Sequence[tuple[Side, str, dict[str, Any]]]
+
+
+def _started(
+    spark: SparkSession, source: str, options: dict[str, Any], folder: Path, **trigger: Any
+) -> StreamingQuery:
+    frame = spark.readStream.format(source).options(**options).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
+    return writer.trigger(**trigger).start()
+
+
+def _busy(query: StreamingQuery) -> list[int]:
+    """What each micro-batch took that had records, in milliseconds."""
+    progress = [json.loads(p.json) for p in query.recentProgress]
+    return [p["durationMs"]["triggerExecution"] for p in progress if p["numInputRows"]]
+
+
+def _has_measured(query: StreamingQuery) -> bool:
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    return len(_busy(query)) >= MEASURED
+
+
+def throughput(
+    add: Callable[[str, list[float], list[float], float | None, list[float]], None],
+    spark: SparkSession,
+    sides: Sides,
+    runs: int,
+    count: int,
+    folder: Path,
+) -> None:
+    """A stream from the first record to the last, in as many offsets a micro-batch on both sides."""
+    times: list[list[float]] = [[] for _ in sides]
+    for run in range(runs + 1):
+        for at, (_, source, options) in enumerate(sides):
+            given = {
+                **options,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": count // BATCHES + BATCHES,
+            }
+            began = time.perf_counter()
+            query = _started(
+                spark, source, given, folder / f"backlog-{source}-{run}", availableNow=True
+            )
+            if not query.awaitTermination(600):
+                raise RuntimeError(f"{source}: the stream did not end")
+            wall = time.perf_counter() - began
+            rows = sum(json.loads(p.json)["numInputRows"] for p in query.recentProgress)
+            if rows != count:
+                raise RuntimeError(f"{source} gave {rows} rows of {count}")
+            if run:
+                times[at].append(wall)
+    add("stream of a backlog, 100 B", times[0], times[1], 2.0, [])
+
+
+def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> None:
+    """The median of what a micro-batch takes while records come steadily."""
+    found: list[list[float]] = []
+    for side, source, options in sides:
+        create_topic(side, "live", 1)
+        given = {**options, "subscribe": "live"}
+        at_once = {"processingTime": "0 seconds"}
+        query = _started(spark, source, given, folder / f"live-{source}", **at_once)
+        stop = threading.Event()
+        producing = threading.Thread(
+            target=paced_producer, args=(side.bootstrap, "live", RATE_RECORDS_S * len(VALUE), stop)
+        )
+        producing.start()
+        try:
+            wait_until(f"{source}: {MEASURED} micro-batches", partial(_has_measured, query), 180)
+        finally:
+            stop.set()
+            producing.join()
+            query.stop()
+        # The first ones load what all others use.
+        found.append([float(each) for each in _busy(query)[LOADING:MEASURED]])
+    report.add(
+        Figure(
+            name="Spark micro-batch, p50 (ms)",
+            unit="ms",
+            ours=[statistics.median(found[0])],
+            theirs=[statistics.median(found[1])],
+            at_most=1.0,
+        )
+    )
