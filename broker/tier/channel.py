@@ -19,7 +19,8 @@ Buffer = bytes | bytearray | memoryview
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30
-READ_BYTES = 256 * 1024
+# A piece of a cold read goes over in one go, and whoever made it goes on with the next; the kernel may allow less.
+SOCKET_BYTES = 2 * 1024 * 1024
 
 
 def frame(header: Header, payload: Sequence[Buffer] = ()) -> list[Buffer]:
@@ -28,6 +29,12 @@ def frame(header: Header, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     size = len(text) + sum(len(each) for each in payload)
     assert size <= FRAME_BYTES_MAX, f"a frame of {size} bytes"
     return [_PREFIX.pack(size, len(text)) + text, *payload]
+
+
+def widen(sock: socket.socket) -> None:
+    """Give a socket room for a piece, in both directions."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
 
 
 class BlockingChannel:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.seams import Clock
-from broker.tier.channel import Buffer, ChannelProtocol, Header
+from broker.tier.channel import Buffer, ChannelProtocol, Header, widen
 from broker.tier.policy import Backoff
 
 log = logging.getLogger(__name__)
@@ -154,6 +154,8 @@ class Worker:
             if self._reaping is not None:
                 await self._reaping
             ours, theirs = socket.socketpair()
+            widen(ours)
+            widen(theirs)
             try:
                 await self._spawn(ours, theirs)
             except OSError as error:

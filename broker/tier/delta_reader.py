@@ -4,7 +4,8 @@ Rules of this file: files are found through the index of the followed snapshot, 
 that is gone when it is opened means that the snapshot is old: it is followed and the read begins again. Every
 offset up to the tiered end is accounted for by some batch, so that a consumer's position gets over gaps.
 read_committed needs the rows alone; read_uncommitted gets the residue in its place. What comes next is
-prepared before it is asked for, once a consumer is seen to read on. What was prepared is kept for others, in memory
+prepared before it is asked for, once a consumer is seen to read on or begins at the beginning; who reads at a place
+by lot is given that alone, and nobody waits for more than it. What was prepared is kept for others, in memory
 and on disk, under the files that it was made of: rows that somebody has erased since are not found there. Any thread.
 """
 
@@ -40,6 +41,7 @@ AHEAD_BYTES = 2 * 1024 * 1024
 BEGIN_BYTES = 128 * 1024
 # Of so many pieces it is known that who asks for what follows them reads on.
 ENDS_MAX = 4096
+PLACES_MAX = 256
 BATCH_BYTES_MAX = 1024 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
@@ -80,12 +82,18 @@ class _Files:
     """The last offset that they may hold themselves."""
     tiered_end: int
     log_start: int
+    layout: str
+    """A digest of the files: what others write anew has other names."""
 
-    @property
-    def layout(self) -> str:
-        """A digest of the files: what others write anew has other names."""
-        names = "\n".join(sorted(each.path for each in self.files))
-        return blake2b(names.encode(), digest_size=8).hexdigest()
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found in a version of a table, and from which offset on (up to the cluster's end) it is found again."""
+
+    snapshot: TopicSnapshot
+    version: int
+    first_offset: int
+    files: _Files
 
 
 class ColdReader:
@@ -105,7 +113,10 @@ class ColdReader:
         self._reader = reader
         self._residue = ResidueFiles(store)
         self._cache = PieceCache(cache_bytes)
+        # Two consumers' share of what is kept: what is prepared ahead must not drive out what was before it is read.
+        self._ahead_bytes = max(1, cache_bytes // 4)
         self._lock = threading.Lock()
+        self._known: OrderedDict[_Place, _Known] = OrderedDict()
         self._preparing: OrderedDict[tuple[PieceKey, int], threading.Event] = OrderedDict()
         self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
@@ -124,9 +135,13 @@ class ColdReader:
         """Batches from `offset` on: one at least, then up to `max_bytes`."""
         place = _Place(topic, topic_id, partition, committed_only)
         found = self._files(place, offset)
-        piece, index = self._piece(place, found.layout, offset, max_bytes)
+        with self._lock:
+            reads_on = offset <= found.log_start or (place, offset) in self._ends
+        size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
+        piece, index = self._piece(place, found.layout, offset, size_bytes, max_bytes)
         batches, end = piece.take(index, max_bytes)
-        if end > len(piece.batches) // 2 and piece.next_offset <= found.tiered_end:
+        # Who is in the middle of a piece, or begins with one, has more of it to come as long as it is not its last.
+        if (reads_on or index) and piece.next_offset <= found.tiered_end:
             self._prepare_ahead(place, piece.next_offset)
         return ColdRead(
             chunks=batches,
@@ -147,7 +162,9 @@ class ColdReader:
 
     # -- pieces -----------------------------------------------------------------------------
 
-    def _piece(self, place: _Place, layout: str, offset: int, max_bytes: int) -> tuple[Piece, int]:
+    def _piece(
+        self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
+    ) -> tuple[Piece, int]:
         """The piece with a batch that holds `offset`, prepared if it is not there."""
         key = place.key(layout)
         with self._lock:
@@ -159,9 +176,6 @@ class ColdReader:
                 known = self._cache.find(key, offset)
         if known is not None:
             return known
-        with self._lock:
-            reads_on = (place, offset) in self._ends
-        size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
         return self._prepare(place, layout, offset, size_bytes, max_bytes)
 
     def _prepare(
@@ -212,12 +226,22 @@ class ColdReader:
                 )
 
     def _read_ahead(self, place: _Place, offset: int) -> None:
-        layout = self._files(place, offset).layout
-        key = place.key(layout)
-        with self._lock:
-            known = self._cache.find(key, offset) or (key, offset) in self._preparing
-        if not known:
-            self._prepare(place, layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
+        """Have the pieces ready that come next, a few of them, so that there is no pause between any two."""
+        room = self._ahead_bytes
+        while room > 0:
+            found = self._files(place, offset)
+            key = place.key(found.layout)
+            with self._lock:
+                known = self._cache.find(key, offset)
+                under_way = (key, offset) in self._preparing
+            if known is None and under_way:
+                return  # Who prepares it has somebody who waits for it, and asks for more.
+            if known is None:
+                known = self._prepare(place, found.layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
+            room -= known[0].size_bytes
+            offset = known[0].next_offset
+            if offset > found.tiered_end:
+                return
 
     def _build(
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int
@@ -268,14 +292,36 @@ class ColdReader:
         """The files that hold the offset or the next one after it. Follows the table if need be."""
         for now in (fresh, True):
             with self._tables.get(place.topic).view(fresh=now) as snapshot:
+                known = self._known.get(place)
+                if (
+                    known is not None
+                    and known.snapshot is snapshot
+                    and known.version == snapshot.version
+                    and known.first_offset <= offset <= known.files.cluster_end
+                ):
+                    return known.files
                 end = tiered_end(snapshot, place.topic_id, place.partition)
                 if snapshot is not None and offset <= end:
                     start = snapshot.log_start(place.partition) or 0
                     if offset >= start:
-                        return _cluster(snapshot, place.partition, offset, end, start)
+                        found = _cluster(snapshot, place.partition, offset, end, start)
+                        self._keep(place, snapshot, found)
+                        return found
         raise OffsetOutOfRange(
             f"{place.topic}-{place.partition}: the lake holds offsets up to {end}, not {offset}"
         )
+
+    def _keep(self, place: _Place, snapshot: TopicSnapshot, found: _Files) -> None:
+        """Find the same for whoever reads on in a file that no other overlaps."""
+        if len(found.files) != 1:
+            return
+        first = max(found.files[0].min_offset, found.log_start)
+        if snapshot.index.find_next(place.partition, first) != list(found.files):
+            return
+        with self._lock:
+            self._known[place] = _Known(snapshot, snapshot.version, first, found)
+            if len(self._known) > PLACES_MAX:
+                self._known.popitem(last=False)
 
     # -- by time ----------------------------------------------------------------------------
 
@@ -412,4 +458,6 @@ def _cluster(
     cluster_end = min(end, max((each.max_offset for each in files), default=end))
     following = snapshot.index.find_next(partition, cluster_end + 1)
     reach = min([end, *(each.min_offset - 1 for each in following)]) if following else end
-    return _Files(tuple(files), max(reach, cluster_end), cluster_end, end, log_start)
+    names = "\n".join(sorted(each.path for each in files))
+    layout = blake2b(names.encode(), digest_size=8).hexdigest()
+    return _Files(tuple(files), max(reach, cluster_end), cluster_end, end, log_start, layout)

@@ -33,6 +33,8 @@ Operation = Callable[[Header], Answer]
 
 READ_NICENESS = 2
 COPY_NICENESS = 10
+# A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
+SWITCH_SECONDS = 0.0005
 
 
 class Worker:
@@ -138,6 +140,7 @@ def main(arguments: Sequence[str]) -> None:
     settings = TierSettings.from_worker_argument(arguments[1])
     from broker.tier.service import Service  # the heavy imports: a broken channel is seen before
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     service = Service(settings, armed_from_environment(WORKER_POINTS))
     gc.freeze()
     worker = Worker(

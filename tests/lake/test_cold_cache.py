@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.system import SystemDisk, new_uuid
-from broker.tier import delta_tables
+from broker.tier import delta_reader, delta_tables
 from broker.tier.copier import Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
@@ -161,6 +161,7 @@ def test_who_reads_ahead_outlives_what_nobody_thought_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(tmp_path)
+    monkeypatch.setattr(delta_reader, "AHEAD_BYTES", 1)  # A row group, of which there are several.
     find, tried = ColdReader._files, threading.Semaphore(0)
 
     def fails_ahead(reader: ColdReader, *where: Any, **how: Any) -> Any:
