@@ -224,6 +224,8 @@ class Fetcher:
         now_ms = self._around.clock.monotonic_ms()
         longest_ms = max(self._settings.replica_fetch_backoff_ms, 1)
         partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
+        # It may be sooner than what is waited for.
+        self._changed.set()
 
     def go_on(self, partition: FollowedPartition) -> None:
         """Fetch it again at once."""

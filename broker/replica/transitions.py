@@ -386,6 +386,8 @@ class Transitions:
             self._host.tier.topic_deleted(topic, topic_id)
 
     def _delete_log(self, topic: str, index: int) -> None:
+        # What was written down of it says nothing of a topic that is made anew under the name.
+        self._replicas.checkpointed.pop((topic, index), None)
         try:
             self._logs.delete(topic, index)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.replica.followed import FollowedPartition
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.fake_leader import SETTINGS, FakeLeader, following, has_all, leading, log_of, until
@@ -348,6 +349,30 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
         assert partition.log.local_log_start_offset == 30
         assert partition.log.leader_epochs.entries == ((1, 0),)
         assert content(partition.log) == content(log)[-len(content(partition.log)) :]
+
+
+@in_loop
+async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is_fetched() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    leader.lead(log, 1)
+    for number in range(60):
+        append(log, f"{number}" * 10, 1)
+    leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2
+    asked: list[FollowedPartition] = []
+
+    async def end_of_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
+        asked.append(partition)
+        if len(asked) == 1:
+            # Its fetcher has nothing to do meanwhile, and waits.
+            await asyncio.sleep(0.05)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
+        return 30, Ending(leader_epochs=((1, 0),))
+
+    async with following(leader) as broker:
+        broker.around.end_of_lake = end_of_lake
+        partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
+        await until(lambda: has_all(partition, log))
+        assert asked == [partition] * 2
 
 
 def replace_tiered() -> LogConfig:

@@ -450,6 +450,28 @@ async def _nothing(_: Any) -> None:
 
 
 @in_loop
+async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() -> None:
+    """The high watermark that was written down is of another topic of the name."""
+    bench = Bench()
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(OTHER), registered(OTHER))
+    for index in (0, 1):
+        give(bench.followed(index), 3, watermark=3)
+    bench.manager.stop()
+    bench.logs.checkpoint_high_watermarks({("t", 0): 3, ("t", 1): 3})
+    await bench.restart()
+    bench.manager.tier = cast(Any, Tier())
+    await bench.commit(
+        TopicDeleted(topic="t", topic_id=ID),
+        TopicCreated(topic="t", topic_id=NEW_ID),
+        changed(registered(ME), 0, topic_id=NEW_ID),
+        changed(registered(OTHER), 1, topic_id=NEW_ID),
+    )
+    assert not bench.led(0).leader.has_lost
+    assert not bench.followed(1).has_lost
+
+
+@in_loop
 async def test_the_end_stops_all() -> None:
     bench = Bench()
     await bench.create(registered(OTHER), registered(ME))
