@@ -22,7 +22,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.net.dispatch import Answer, Unanswerable, Waiting
+from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.net.frames import FrameAssembler
 from broker.security.principal import ANONYMOUS
 from kafka_ds.wire.errors import MalformedFrame
@@ -75,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         "_frames_bytes",
         "_handle",
         "_is_closed",
+        "_is_muted",
         "_is_reading",
         "_is_scheduled",
         "_is_writable",
@@ -125,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_scheduled = False
         self._is_closed = False
         self._reached_end = False
+        self._is_muted = False
         self._waits_for_room = False
 
     # -- what the event loop calls ------------------------------------------------------------------
@@ -274,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close_if_done()
 
     def _may_begin(self) -> bool:
-        if not self._is_writable or self._is_closed:
+        if not self._is_writable or self._is_closed or self._is_muted:
             return False
         slots = self._slots
         if not slots:
@@ -321,6 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def _write(self, answer: list[Any]) -> None:
+        if type(answer) is Throttled:
+            self._mute(answer.throttle_ms)
         out = self._out
         for part in answer:
             out.append(part)
@@ -356,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         wants = (
             self._is_writable
+            and not self._is_muted
             and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
             and self._frames_bytes < UNANSWERED_BYTES_MAX
@@ -385,6 +390,18 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         if not self._is_closed:
             self._regulate()
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Hears nothing more of a client that has used up its quota, for this long (KIP-219)."""
+        if not self._is_muted:
+            self._is_muted = True
+            asyncio.get_running_loop().call_later(throttle_ms / 1_000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._is_muted = False
+        self.last_tick = self._server.tick
+        if not self._is_closed:
+            self._serve()
 
     def _serve_soon(self) -> None:
         if not self._is_scheduled:

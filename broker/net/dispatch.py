@@ -22,6 +22,7 @@ from broker.net.outdated import refuse_outdated
 from broker.net.registry import Registry, RequestContext, Served, api_key_of
 from broker.security.guard import guarded
 from broker.security.principal import ANONYMOUS, Principal
+from broker.security.throttling import Unanswered
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
@@ -43,6 +44,16 @@ _FETCH = api_key_of(FetchRequest)
 
 # An encoded answer, or None where there is none to give.
 Answer: TypeAlias = list[Any] | None
+
+
+class Throttled(list[Any]):
+    """An answer after which its connection is not heard for a while (KIP-219); without parts where nobody awaits it."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self, parts: list[Any], throttle_ms: int) -> None:
+        super().__init__(parts)
+        self.throttle_ms = throttle_ms
 
 
 class Waiting(NamedTuple):
@@ -118,11 +129,11 @@ class Dispatcher:
             context = RequestContext(
                 header, client_host, listener, self._node, principal, authentication
             )
-            result = guarded(served, request, context, failure_of)
+            result = guarded(served, request, context, failure_of, len(frame))
             if type(result) is response_class:
-                parts = encode_response(result, version, header.correlation_id)
-            elif result is None:
-                parts = None
+                parts: Answer = _encoded(result, header)
+            elif result is None or type(result) is Unanswered:
+                parts = _unanswered(result)
             else:
                 assert isinstance(result, Awaitable), f"{served.name}: {result!r:.100}"
                 now_s = perf_counter()
@@ -143,9 +154,9 @@ class Dispatcher:
         counters.times.add(now_s - arrived_s, now_s)
         if error is None:
             try:
-                if result is None:
-                    return None
-                return encode_response(result, header.api_version, header.correlation_id)
+                if result is None or type(result) is Unanswered:
+                    return _unanswered(result)
+                return _encoded(result, header)
             except Exception as failure:  # noqa: BLE001 - an answer that cannot be written is our fault
                 error = failure
         return _failure(served, counters, header, request, error)
@@ -160,6 +171,16 @@ class Dispatcher:
     ) -> Answer:
         _count_error(counters, ErrorCode.UNSUPPORTED_VERSION)
         return refuse_outdated(served, header, frame, position)
+
+
+def _encoded(response: Any, header: RequestHeader) -> list[Any]:
+    parts = encode_response(response, header.api_version, header.correlation_id)
+    throttle_ms = getattr(response, "throttle_time_ms", 0)
+    return Throttled(parts, throttle_ms) if throttle_ms else parts
+
+
+def _unanswered(result: Unanswered | None) -> Answer:
+    return None if result is None else Throttled([], result.throttle_ms)
 
 
 def _failure(

@@ -5,18 +5,20 @@ Rules of this file:
   answer. Where nothing is left the handler is not called.
 - A refusal looks as the API's own errors do: the same functions make it. One that is refused learns nothing else: not
   whether what it asked for exists.
-- Without an authorizer this is one look for it.
+- Quotas are counted where there are any (`throttling`): what a client has used, its answer says how long to wait.
+- Without an authorizer and quotas this is one look for each.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from broker.security.access import ACCESS, CLUSTER, CODES, Parts, Resource, Shown, Whole
 from broker.security.acls import Operation, ResourceType
-from broker.security.asking import authorizer_of
+from broker.security.throttling import Throttling
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import RESPONSES
 
@@ -31,16 +33,37 @@ if TYPE_CHECKING:
 
 
 def guarded(
-    served: Served, request: Any, context: RequestContext, failure_of: FailureOf
+    served: Served,
+    request: Any,
+    context: RequestContext,
+    failure_of: FailureOf,
+    size_bytes: int = 0,
 ) -> Any | None | Awaitable[Any | None]:
-    """What the handler answers to what is allowed of this request, with refusals of the rest.
+    """What the handler answers to what is allowed of this request of `size_bytes`, with refusals of the rest.
 
     Raises KafkaError where the whole is refused.
     """
-    authorizer = authorizer_of(context)
-    if authorizer is None:
+    security = getattr(context.node, "security", None)
+    if security is None:
         return served.handler(request, context)
-    return _Guarding(served, context, authorizer, failure_of).handle(request)
+    authorizer, quotas = security.authorizer, security.quotas
+    if not quotas.is_limiting:
+        if authorizer is None:
+            return served.handler(request, context)
+        return _Guarding(served, context, authorizer, failure_of).handle(request)
+    throttling = Throttling(quotas, served, context, size_bytes)
+    started_s = perf_counter()
+    result = _Guarding(served, context, authorizer, failure_of, throttling).handle(request)
+    worked_s = perf_counter() - started_s
+    if isinstance(result, Awaitable):
+        return _throttled_later(throttling, request, result, worked_s)
+    return throttling.answered(request, result, worked_s)
+
+
+async def _throttled_later(
+    throttling: Throttling, request: Any, result: Awaitable[Any], worked_s: float
+) -> Any:
+    return throttling.answered(request, await result, worked_s)
 
 
 class _Guarding:
@@ -50,9 +73,11 @@ class _Guarding:
         self,
         served: Served,
         context: RequestContext,
-        authorizer: Authorizer,
+        authorizer: Authorizer | None,
         failure_of: FailureOf,
+        throttling: Throttling | None = None,
     ) -> None:
+        self._throttling = throttling
         self._served = served
         self._context = context
         self._authorizer = authorizer
@@ -62,9 +87,21 @@ class _Guarding:
 
     def handle(self, request: Any) -> Any:
         """Ask the rules, then the handler."""
+        request, answer = self._ask(request)
+        if answer is None and self._throttling is not None:
+            request, answer = self._count_mutations(self._throttling, request)
+        if answer is not None:
+            return self._finish(answer)
+        result = self._served.handler(request, self._context)
+        if not self._refused and not self._shown:
+            return result
+        return self._later(result) if isinstance(result, Awaitable) else self._finish(result)
+
+    def _ask(self, request: Any) -> tuple[Any, Any]:
+        """The request without what is refused; where nothing is left, an answer that lacks only that."""
         version = self._context.header.api_version
-        is_empty = False
-        for rule in ACCESS[self._served.name]:
+        empty = None
+        for rule in ACCESS[self._served.name] if self._authorizer is not None else ():
             if isinstance(rule, Shown):
                 self._shown.append(rule)
             elif isinstance(rule, Whole):
@@ -72,13 +109,22 @@ class _Guarding:
                     self._check(rule, request)
             elif rule.when(version) and getattr(request, rule.field):
                 request, answer = self._take_out(rule, request)
-                is_empty = is_empty or answer is not None
-        if is_empty:
-            return self._finish(answer)
-        result = self._served.handler(request, self._context)
-        if not self._refused and not self._shown:
-            return result
-        return self._later(result) if isinstance(result, Awaitable) else self._finish(result)
+                empty = answer if answer is not None else empty
+        return request, empty
+
+    def _count_mutations(self, throttling: Throttling, request: Any) -> tuple[Any, Any]:
+        """The same without what is more than the client's quota."""
+        counted = throttling.mutations(request)
+        if counted is None or not counted[2]:
+            return request, None
+        field, allowed, refused, answers = counted
+        part, version = _with(request, field, refused), self._context.header.api_version
+        code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        message = "The throttling quota has been exceeded."
+        response = self._failure_of(self._served, part, version, code, message)
+        self._refused.append((answers, list(getattr(response, answers))))
+        setattr(response, answers, [])
+        return _with(request, field, allowed), None if allowed else response
 
     async def _later(self, result: Awaitable[Any]) -> Any:
         return self._finish(await result)
@@ -101,6 +147,7 @@ class _Guarding:
         return response
 
     def _may(self, operation: Operation, resource: Resource, or_else: Operation | None) -> bool:
+        assert self._authorizer is not None, "nobody decides"
         allows, context = self._authorizer.allows, self._context
         who, host = context.principal, context.client_host
         return allows(who, host, operation, *resource) or (
@@ -111,11 +158,11 @@ class _Guarding:
         resource = rule.resource(request)
         if resource is None or self._may(rule.operation, resource, rule.or_else):
             return
-        context = self._context
-        if rule.or_any_topic and self._authorizer.allows_any(
-            context.principal, context.client_host, Operation.WRITE, ResourceType.TOPIC
-        ):
-            return
+        context, decides = self._context, self._authorizer
+        if rule.or_any_topic and decides is not None:
+            topic = ResourceType.TOPIC
+            if decides.allows_any(context.principal, context.client_host, Operation.WRITE, topic):
+                return
         raise KafkaError(rule.code or CODES[resource[0]])
 
     def _take_out(self, rule: Parts, request: Any) -> tuple[Any, Any]:

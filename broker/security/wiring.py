@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import AclCreated, AclDeleted, Event
+from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
 from broker.security.acls import Operation, ResourceType
 from broker.security.authorizer import Authorizer
 from broker.security.credentials import Credentials
+from broker.security.quotas import ClientQuotas
 from broker.security.scram_users import ScramUsers
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class Security:
     ) -> None:
         self._image = image
         self.authorizer = _authorizer(config)
+        self.quotas = ClientQuotas(
+            samples=config.quota_window_num,
+            window_ms=config.quota_window_size_seconds * 1_000,
+            mutation_samples=config.controller_quota_window_num,
+            mutation_window_ms=config.controller_quota_window_size_seconds * 1_000,
+        )
         self.scram_users = ScramUsers()
         self.credentials = Credentials(
             store,
@@ -54,6 +61,7 @@ class Security:
     async def start(self) -> None:
         """Take what the metadata say now."""
         self._take_acls()
+        self.quotas.quotas.replace(self._image.security.quotas)
         await self.credentials.start()
 
     def stop(self) -> None:
@@ -64,6 +72,8 @@ class Security:
         """These events have come true."""
         if any(isinstance(event, AclCreated | AclDeleted) for event in events):
             self._take_acls()
+        if any(isinstance(event, ClientQuotaChanged) for event in events):
+            self.quotas.quotas.replace(self._image.security.quotas)
         self.credentials.applied(events)
 
     def _take_acls(self) -> None:

@@ -90,7 +90,8 @@ def test_what_is_between_brokers_wants_cluster_action() -> None:
 def nobody() -> SimpleNamespace:
     """A node that lets nobody do anything, and knows of nothing."""
     denies = Authorizer([], allows_unlisted=False)
-    return SimpleNamespace(security=SimpleNamespace(authorizer=denies), metadata=MetadataImage())
+    security = SimpleNamespace(authorizer=denies, quotas=SimpleNamespace(is_limiting=False))
+    return SimpleNamespace(security=security, metadata=MetadataImage())
 
 
 def errors_in(value: Any) -> set[int]:

@@ -1,0 +1,284 @@
+"""Pure: how much of a broker clients may have, and how long one that had more has to wait (KIP-13, KIP-124, KIP-219).
+
+Rules of this file:
+- A quota is the nearest of Kafka's eight: of user and client id, of the user and any client id, of the user, of any
+  user with the client id, of any user and any client id, of any user, of the client id, of any client id. Who has the
+  same one shares it: a user's is shared by its client ids, a client id's by its users.
+- A rate is taken over quota.window.num samples of quota.window.size.seconds each; a window that is not full yet counts
+  as if all samples but the last had been silent, so that one burst at the start is no violation by itself. Who is above
+  the quota waits as long as it takes until the rate over a window that is longer by that time is the quota.
+- A share of the broker's time never keeps a client waiting for longer than one sample.
+- Changes of topics are counted by partitions in a bucket that fills at the rate of the quota, up to a whole window's
+  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599).
+- Clients that nobody hears of any more are forgotten, the longest silent first, where there are more than SENSORS_MAX.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.security.quota_names import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
+
+if TYPE_CHECKING:
+    from broker.cluster.security_image import QuotaEntity
+
+SENSORS_MAX = 10_000
+# What stands for all users, or all client ids, that have no quota of their own; no name is empty.
+_DEFAULT = ""
+_MS = 1_000
+
+
+class Shared(NamedTuple):
+    """Who shares a quota: None where it does not matter who."""
+
+    user: str | None
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The quota that holds for a client, and with whom it is shared."""
+
+    value: float
+    shared: Shared
+
+
+class WindowedRate:
+    """A rate per second over the last samples."""
+
+    __slots__ = ("_samples", "_samples_max", "_window_ms")
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self._samples_max = samples
+        self._window_ms = window_ms
+        # When each began, and what was counted since.
+        self._samples: deque[list[float]] = deque()
+
+    def record(self, value: float, now_ms: int) -> None:
+        """This much more."""
+        self._forget(now_ms)
+        if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
+            self._samples.append([now_ms, 0.0])
+        self._samples[-1][1] += value
+
+    def span_ms(self, now_ms: int) -> float:
+        """Over how long the rate is taken now."""
+        elapsed = now_ms - self._samples[0][0] if self._samples else 0.0
+        full = int(elapsed // self._window_ms)
+        missing = max(self._samples_max - 1 - full, 0)
+        return max(elapsed + missing * self._window_ms, self._window_ms)
+
+    def rate(self, now_ms: int) -> float:
+        """How much a second."""
+        self._forget(now_ms)
+        return sum(value for _, value in self._samples) * _MS / self.span_ms(now_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        while self._samples and now_ms - self._samples[0][0] >= self._samples_max * self._window_ms:
+            self._samples.popleft()
+
+
+class TokenBucket:
+    """How much may be taken before the quota is spent (KIP-599)."""
+
+    __slots__ = ("_filled_ms", "_tokens")
+
+    def __init__(self, burst: float, now_ms: int) -> None:
+        self._tokens = burst
+        self._filled_ms = now_ms
+
+    def fill(self, rate: float, burst: float, now_ms: int) -> float:
+        """What is in it now."""
+        passed_s = max(now_ms - self._filled_ms, 0) / _MS
+        self._tokens = min(self._tokens + passed_s * rate, burst)
+        self._filled_ms = max(now_ms, self._filled_ms)
+        return self._tokens
+
+    def take(self, count: float) -> None:
+        """Take this much, also more than there is."""
+        self._tokens -= count
+
+
+class Quotas:
+    """What quotas there are, by the nearest rule."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[tuple[str | None, str | None], float]] = {}
+        self._found: dict[tuple[str, str, str], Limit | None] = {}
+
+    def replace(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        """From now on these are the quotas."""
+        self._values = {}
+        self._found = {}
+        for entity, values in quotas.items():
+            names = {each.entity_type: each.entity_name or _DEFAULT for each in entity}
+            if names.keys() <= {USER, CLIENT_ID}:
+                for name, value in values.items():
+                    place = names.get(USER), names.get(CLIENT_ID)
+                    self._values.setdefault(name, {})[place] = value
+
+    @property
+    def is_limiting(self) -> bool:
+        """Whether there is any quota at all."""
+        return bool(self._values)
+
+    def of(self, name: str, user: str, client_id: str) -> Limit | None:
+        """The quota of this kind that holds for a client; None: there is none."""
+        if name not in self._values:
+            return None
+        key = (name, user, client_id)
+        if key not in self._found:
+            if len(self._found) >= SENSORS_MAX:
+                self._found.clear()
+            self._found[key] = self._nearest(*key)
+        return self._found[key]
+
+    def _nearest(self, name: str, user: str, client_id: str) -> Limit | None:
+        values = self._values[name]
+        both, whole, alone = Shared(user, client_id), Shared(user, None), Shared(None, client_id)
+        for place, shared in (
+            ((user, client_id), both),
+            ((user, _DEFAULT), both),
+            ((user, None), whole),
+            ((_DEFAULT, client_id), both),
+            ((_DEFAULT, _DEFAULT), both),
+            ((_DEFAULT, None), whole),
+            ((None, client_id), alone),
+            ((None, _DEFAULT), alone),
+        ):
+            if place in values:
+                return Limit(values[place], shared)
+        return None
+
+
+@dataclass(slots=True)
+class Sensor:
+    """What is known of those who share one quota."""
+
+    rate: WindowedRate
+    bucket: TokenBucket | None = None
+    throttled_ms: int = 0
+
+
+class ClientQuotas:
+    """The quotas at work: what was used, and who has to wait."""
+
+    def __init__(
+        self,
+        *,
+        samples: int,
+        window_ms: int,
+        mutation_samples: int,
+        mutation_window_ms: int,
+    ) -> None:
+        self.quotas = Quotas()
+        self._samples = samples
+        self._window_ms = window_ms
+        self._mutation_samples = mutation_samples
+        self._mutation_window_ms = mutation_window_ms
+        self._sensors: OrderedDict[tuple[str, Shared], Sensor] = OrderedDict()
+
+    @property
+    def is_limiting(self) -> bool:
+        """Whether there is any quota at all."""
+        return self.quotas.is_limiting
+
+    def sensors(self) -> Iterator[tuple[str, Shared, Sensor]]:
+        """All that are known, for the metrics: the quota's name, who shares it, what was measured."""
+        for (name, shared), sensor in tuple(self._sensors.items()):
+            yield name, shared, sensor
+
+    def produced(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> int:
+        """How long a producer of these bytes has to wait, in ms."""
+        return self._record(PRODUCER_BYTE_RATE, user, client_id, size_bytes, now_ms)
+
+    def fetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> int:
+        """How long a consumer has to wait before it may have these bytes; they count only if it need not."""
+        throttle_ms = self._record(CONSUMER_BYTE_RATE, user, client_id, size_bytes, now_ms)
+        if throttle_ms:
+            self.unfetched(user, client_id, size_bytes, now_ms)
+        return throttle_ms
+
+    def unfetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> None:
+        """These bytes do not go out after all."""
+        self._count(CONSUMER_BYTE_RATE, user, client_id, -size_bytes, now_ms)
+
+    def worked(self, user: str, client_id: str, seconds: float, now_ms: int) -> int:
+        """How long a client has to wait for whom the broker worked that long."""
+        percent = seconds * 100
+        throttle_ms = self._record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
+        return min(throttle_ms, self._window_ms)
+
+    def mutated(
+        self, user: str, client_id: str, count: int, now_ms: int, *, strict: bool
+    ) -> tuple[bool, int]:
+        """Whether a client may change this many partitions, and how long it has to wait then.
+
+        `strict`: it may not while the quota is spent; else it may, and waits.
+        """
+        limit = self.quotas.of(CONTROLLER_MUTATION_RATE, user, client_id)
+        if limit is None:
+            return True, 0
+        burst = limit.value * self._mutation_samples * self._mutation_window_ms / _MS
+        sensor = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared)
+        if sensor.bucket is None:
+            sensor.bucket = TokenBucket(burst, now_ms)
+        tokens = sensor.bucket.fill(limit.value, burst, now_ms)
+        if tokens < 0 and strict:
+            return False, round(-tokens / limit.value * _MS)
+        sensor.bucket.take(count)
+        sensor.rate.record(count, now_ms)
+        tokens -= count
+        if strict:
+            return True, 0
+        return True, max(round(-tokens / limit.value * _MS), 0)
+
+    def throttled(self, name: str, user: str, client_id: str, throttle_ms: int) -> None:
+        """A client was told to wait so long, for this quota."""
+        limit = self.quotas.of(name, user, client_id)
+        if limit is not None:
+            self._sensor(name, limit.shared).throttled_ms = throttle_ms
+
+    def _record(self, name: str, user: str, client_id: str, value: float, now_ms: int) -> int:
+        found = self._count(name, user, client_id, value, now_ms)
+        if found is None:
+            return 0
+        limit, sensor = found
+        rate = sensor.rate.rate(now_ms)
+        if rate <= limit.value:
+            return 0
+        return round((rate - limit.value) / limit.value * sensor.rate.span_ms(now_ms))
+
+    def _count(
+        self, name: str, user: str, client_id: str, value: float, now_ms: int
+    ) -> tuple[Limit, Sensor] | None:
+        limit = self.quotas.of(name, user, client_id)
+        if limit is None:
+            return None
+        sensor = self._sensor(name, limit.shared)
+        sensor.rate.record(value, now_ms)
+        return limit, sensor
+
+    def _sensor(self, name: str, shared: Shared) -> Sensor:
+        key = (name, shared)
+        sensor = self._sensors.get(key)
+        if sensor is None:
+            if len(self._sensors) >= SENSORS_MAX:
+                self._sensors.popitem(last=False)
+            if name == CONTROLLER_MUTATION_RATE:
+                rate = WindowedRate(self._mutation_samples, self._mutation_window_ms)
+            else:
+                rate = WindowedRate(self._samples, self._window_ms)
+            sensor = self._sensors[key] = Sensor(rate)
+        self._sensors.move_to_end(key)
+        return sensor

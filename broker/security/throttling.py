@@ -1,0 +1,181 @@
+"""Shell: a request and its answer held against the client's quotas.
+
+Rules of this file:
+- The answer says how long the client has to wait (throttle_time_ms) and goes out at once; the connection is not read
+  for that long (KIP-219). Of several quotas the longest wait counts.
+- A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again.
+- Time is what the event loop worked on the request before it had to wait, the time in which the handler ran.
+- Brokers among themselves are exempt, and so is what a client must do to be let in.
+- Changes of topics are counted where they are decided, at the controller. Newer clients are refused what is too much
+  (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.security.quota_names import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+from kafka_ds.wire.messages import FetchResponse
+
+if TYPE_CHECKING:
+    from broker.cluster.image import MetadataImage
+    from broker.config import BrokerConfig
+    from broker.net.registry import RequestContext, Served
+    from broker.security.quotas import ClientQuotas
+
+_EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})
+
+
+class Unanswered(NamedTuple):
+    """In the place of an answer that nobody awaits: for how long its client is not heard."""
+
+    throttle_ms: int
+
+
+class Mutation(NamedTuple):
+    """How an API changes topics: the elements of its request and answer, and how many partitions one is."""
+
+    fields: tuple[str, ...]
+    answers: str
+    partitions_of: Callable[[Any, MetadataImage, BrokerConfig], int]
+    strict_since: int
+
+
+def _created(topic: Any, _: MetadataImage, config: BrokerConfig) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return topic.num_partitions if topic.num_partitions > 0 else config.num_partitions
+
+
+def _added(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
+    known = image.topics.get(topic.name)
+    return max(topic.count - len(known.partitions), 0) if known is not None else 0
+
+
+def _deleted(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
+    name = topic if isinstance(topic, str) else topic.name
+    known = image.topics.get(name) if name else image.topics_by_id.get(topic.topic_id)
+    return len(known.partitions) if known is not None else 0
+
+
+MUTATIONS = {
+    "CreateTopics": Mutation(("topics",), "topics", _created, 6),
+    "CreatePartitions": Mutation(("topics",), "results", _added, 3),
+    "DeleteTopics": Mutation(("topics", "topic_names"), "responses", _deleted, 5),
+}
+
+
+class Throttling:
+    """One request's use of its client's quotas."""
+
+    __slots__ = (
+        "_client_id",
+        "_context",
+        "_quotas",
+        "_served",
+        "_size_bytes",
+        "_throttle_ms",
+        "_user",
+    )
+
+    def __init__(
+        self, quotas: ClientQuotas, served: Served, context: RequestContext, size_bytes: int
+    ) -> None:
+        """`size_bytes` is the request's."""
+        self._quotas = quotas
+        self._served = served
+        self._context = context
+        self._size_bytes = size_bytes
+        self._user = context.principal.name
+        self._client_id = context.header.client_id or ""
+        self._throttle_ms = 0
+
+    def mutations(self, request: Any) -> tuple[str, list[Any], list[Any], str] | None:
+        """Of a request that changes topics here: field, what may be done, what may not, the answer's field."""
+        mutation = MUTATIONS.get(self._served.name)
+        node, header = self._context.node, self._context.header
+        if mutation is None or not node.controller.is_active:
+            return None
+        field = next((each for each in mutation.fields if getattr(request, each)), None)
+        if field is None or getattr(request, "validate_only", False):
+            return None
+        strict = header.api_version >= mutation.strict_since
+        allowed: list[Any] = []
+        refused: list[Any] = []
+        for item in getattr(request, field):
+            count = mutation.partitions_of(item, node.metadata, node.config)
+            may, wait_ms = self._quotas.mutated(
+                self._user, self._client_id, count, self._now_ms(), strict=strict
+            )
+            (allowed if may else refused).append(item)
+            self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
+        return field, allowed, refused, mutation.answers
+
+    def answered(self, request: Any, response: Any, worked_s: float) -> Any:
+        """The answer with what its client has to wait, or another in its place."""
+        name = self._served.name
+        now_ms, user, client_id = self._now_ms(), self._user, self._client_id
+        is_fetch = name == "Fetch"
+        if is_fetch and _is_follower(request):
+            return response
+        if name not in _EXEMPT and not self._served.internal:
+            wait_ms = self._quotas.worked(user, client_id, worked_s, now_ms)
+            self._wait(REQUEST_PERCENTAGE, wait_ms)
+        if name == "Produce":
+            wait_ms = self._quotas.produced(user, client_id, self._size_bytes, now_ms)
+            self._wait(PRODUCER_BYTE_RATE, wait_ms)
+        if is_fetch:
+            return self._fetched(response, now_ms)
+        if response is None:
+            return Unanswered(self._throttle_ms) if self._throttle_ms else None
+        told_ms = getattr(response, "throttle_time_ms", None)
+        if told_ms is not None and told_ms < self._throttle_ms:
+            response.throttle_time_ms = self._throttle_ms
+        return response
+
+    def _fetched(self, response: FetchResponse, now_ms: int) -> FetchResponse:
+        size_bytes = sum(
+            _length(partition.records)
+            for topic in response.responses
+            for partition in topic.partitions
+        )
+        user, client_id = self._user, self._client_id
+        before_ms = self._throttle_ms
+        wait_ms = self._quotas.fetched(user, client_id, size_bytes, now_ms)
+        self._wait(CONSUMER_BYTE_RATE, wait_ms)
+        if not self._throttle_ms:
+            return response
+        if before_ms and not wait_ms:
+            self._quotas.unfetched(user, client_id, size_bytes, now_ms)
+        return FetchResponse(
+            throttle_time_ms=self._throttle_ms,
+            error_code=response.error_code,
+            session_id=response.session_id,
+            responses=[],
+        )
+
+    def _wait(self, name: str, wait_ms: int) -> None:
+        if wait_ms:
+            self._quotas.throttled(name, self._user, self._client_id, wait_ms)
+            self._throttle_ms = max(self._throttle_ms, wait_ms)
+
+    def _now_ms(self) -> int:
+        return self._context.node.clock.monotonic_ms()
+
+
+def _length(records: Any) -> int:
+    if isinstance(records, list | tuple):
+        return sum(map(len, records))
+    return len(records) if records is not None else 0
+
+
+def _is_follower(request: Any) -> bool:
+    state = request.replica_state
+    replica_id: int = state.replica_id if state is not None else request.replica_id
+    return replica_id >= 0

@@ -1,0 +1,282 @@
+"""Quotas: which one holds, how long who has used it up waits, what such a client gets, and when it is heard again."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.cluster.events import QuotaComponent
+from broker.net.dispatch import Throttled
+from broker.security.principal import Principal
+from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.frame import encode_request
+from kafka_ds.wire.messages import (
+    AlterClientQuotasRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    MetadataRequest,
+)
+from kafka_ds.wire.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
+from kafka_ds.wire.messages.topics import CreatableTopic
+from tests.in_process import (
+    LISTENER,
+    InProcess,
+    batch_of,
+    fetch_request,
+    in_process,
+    produce_request,
+)
+from tests.integration.raw_client import RawClient
+from tests.loops import in_loop
+
+BYTES, SHARE, MUTATIONS = "producer_byte_rate", "request_percentage", "controller_mutation_rate"
+Names = dict[str, str | None]
+
+
+def entity(**names: str | None) -> tuple[QuotaComponent, ...]:
+    return tuple(
+        QuotaComponent(entity_type=kind.replace("_", "-"), entity_name=name)
+        for kind, name in sorted(names.items())
+    )
+
+
+def limited(**values: float) -> ClientQuotas:
+    quotas = ClientQuotas(samples=11, window_ms=1000, mutation_samples=11, mutation_window_ms=1000)
+    quotas.quotas.replace({entity(user="u"): values})
+    return quotas
+
+
+# In the order in which they are looked for, with who shares what is found.
+NEAREST: list[tuple[Names, Shared]] = [
+    ({"user": "u", "client_id": "c"}, Shared("u", "c")),
+    ({"user": "u", "client_id": None}, Shared("u", "c")),
+    ({"user": "u"}, Shared("u", None)),
+    ({"user": None, "client_id": "c"}, Shared("u", "c")),
+    ({"user": None, "client_id": None}, Shared("u", "c")),
+    ({"user": None}, Shared("u", None)),
+    ({"client_id": "c"}, Shared(None, "c")),
+    ({"client_id": None}, Shared(None, "c")),
+]
+
+
+def test_the_nearest_quota_holds() -> None:
+    quotas = Quotas()
+    assert quotas.of(BYTES, "u", "c") is None
+    others = {entity(user="other"): {BYTES: 0.5}, entity(client_id="other"): {BYTES: 0.5},
+              entity(ip="10.0.0.1"): {"connection_creation_rate": 1.0}}  # fmt: skip
+    for first in range(len(NEAREST)):
+        there = {
+            entity(**names): {BYTES: float(place + 1)}
+            for place, (names, _) in enumerate(NEAREST)
+            if place >= first
+        }
+        quotas.replace({**there, **others})
+        found = quotas.of(BYTES, "u", "c")
+        assert found is not None
+        assert (found.value, found.shared) == (first + 1, NEAREST[first][1])
+        assert quotas.of(SHARE, "u", "c") is None
+    quotas.replace(others)
+    assert quotas.of(BYTES, "u", "c") is None
+    quotas.replace({entity(ip="10.0.0.1"): {"connection_creation_rate": 1.0}})
+    assert not quotas.is_limiting
+
+
+def test_a_burst_at_the_start_is_measured_over_a_window_as_if_it_were_full() -> None:
+    quotas = limited(producer_byte_rate=100.0)
+    assert quotas.produced("u", "c", 1000, 0) == 0, "1000 bytes over 10 seconds are 100 a second"
+    assert quotas.produced("u", "c", 500, 0) == 5000, (
+        "50 a second too many: half of ten seconds more"
+    )
+    assert quotas.produced("x", "c", 10**9, 0) == 0, "whose quota is another's"
+    assert quotas.produced("u", "another client id", 0, 0) == 5000, "a user's quota is shared"
+
+
+def test_who_has_waited_may_go_on() -> None:
+    quotas = limited(producer_byte_rate=100.0)
+    now_ms = 0
+    for _ in range(500):
+        now_ms += quotas.produced("u", "c", 60, now_ms) + 1
+    assert 500 * 60 / (now_ms / 1000) == pytest.approx(100.0, rel=0.15)
+    assert quotas.produced("u", "c", 0, now_ms + 12_000) == 0, "all of it is long ago"
+
+
+def test_a_consumer_is_charged_for_what_it_gets() -> None:
+    quotas = limited(consumer_byte_rate=100.0)
+    assert quotas.fetched("u", "c", 900, 0) == 0
+    assert quotas.fetched("u", "c", 200, 0) == 1000
+    assert quotas.fetched("u", "c", 100, 0) == 0, "what it did not get does not count"
+
+
+def test_a_share_of_time_keeps_nobody_for_longer_than_a_sample() -> None:
+    quotas = limited(request_percentage=1.0)
+    assert quotas.worked("u", "c", 0.1, 0) == 0
+    assert quotas.worked("u", "c", 60.0, 0) == 1000
+
+
+def test_changes_of_topics_are_a_bucket() -> None:
+    quotas = limited(controller_mutation_rate=2.0)
+    assert quotas.mutated("u", "c", 30, 0, strict=True) == (True, 0), (
+        "22 are there, more may be taken"
+    )
+    assert quotas.mutated("u", "c", 1, 0, strict=True) == (False, 4000)
+    assert quotas.mutated("u", "c", 1, 0, strict=False) == (True, 4500), "older clients wait"
+    assert quotas.mutated("u", "c", 1, 4500, strict=True) == (True, 0)
+    assert quotas.mutated("x", "c", 10**6, 0, strict=True) == (True, 0)
+
+
+def test_who_is_silent_is_forgotten() -> None:
+    quotas = limited(producer_byte_rate=100.0)
+    quotas.quotas.replace({entity(client_id=None): {BYTES: 1.0}})
+    for number in range(SENSORS_MAX + 5):
+        quotas.produced("u", f"c{number}", 1, 0)
+    assert sum(1 for _ in quotas.sensors()) == SENSORS_MAX
+
+
+class RateModel:
+    """All that was recorded, never forgotten, cut into samples as they began."""
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self.samples, self.window_ms = samples, window_ms
+        self.began: list[tuple[int, float]] = []
+
+    def live(self, now_ms: int) -> Iterator[tuple[int, float]]:
+        return ((at, v) for at, v in self.began if now_ms - at < self.samples * self.window_ms)
+
+    def record(self, value: float, now_ms: int) -> None:
+        if not self.began or now_ms - self.began[-1][0] >= self.window_ms:
+            self.began.append((now_ms, value))
+        else:
+            self.began[-1] = (self.began[-1][0], self.began[-1][1] + value)
+
+    def rate(self, now_ms: int) -> float:
+        live = list(self.live(now_ms))
+        oldest = live[0][0] if live else now_ms
+        full = (now_ms - oldest) // self.window_ms
+        span = now_ms - oldest + max(self.samples - 1 - full, 0) * self.window_ms
+        return sum(v for _, v in live) * 1000 / max(span, self.window_ms)
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 1000)), min_size=1, max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.integers(1, 12), st.sampled_from([100, 1000]))
+def test_the_rate_is_that_of_the_last_samples(
+    steps: list[tuple[int, int]], samples: int, window_ms: int
+) -> None:
+    rate, model, now_ms = WindowedRate(samples, window_ms), RateModel(samples, window_ms), 0
+    for passed_ms, value in steps:
+        now_ms += passed_ms
+        rate.record(value, now_ms)
+        model.record(value, now_ms)
+        assert rate.rate(now_ms) == pytest.approx(model.rate(now_ms))
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.integers(1, 500))
+def test_who_waits_as_long_as_told_gets_little_more_than_the_quota(
+    steps: list[tuple[int, int]], quota: int
+) -> None:
+    """As in Kafka: who waits for longer than the window begins anew, with a window's worth: twice the quota at most."""
+    quotas = limited(producer_byte_rate=float(quota))
+    now_ms, total, largest = 0, 0, 0
+    for passed_ms, value in steps:
+        total += value
+        largest = max(largest, value)
+        now_ms += passed_ms + quotas.produced("u", "c", value, now_ms + passed_ms)
+        assert total <= quota * (2 * now_ms / 1000 + 11) + largest + 1
+
+
+# -- a broker ---------------------------------------------------------------------------------------
+
+ALICE = Principal("User", "alice")
+
+
+async def limit(broker: InProcess, who: dict[str, str | None], **values: float) -> None:
+    entry = AlterQuotaEntryData(
+        entity=[
+            QuotaEntityData(entity_type=kind.replace("_", "-"), entity_name=name)
+            for kind, name in who.items()
+        ],
+        ops=[QuotaOpData(key=key, value=value, remove=False) for key, value in values.items()],
+    )
+    answer = await broker.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+    assert answer.entries[0].error_code == ErrorCode.NONE
+
+
+def new(*names: str, partitions: int = 2) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+            for name in names
+        ]
+    )  # fmt: skip
+
+
+@in_loop
+async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+        batch = batch_of([b"x" * 2000])
+
+        def asks(request: Any, version: int) -> Any:
+            return broker.ask(request, version, principal=ALICE)
+
+        assert (await asks(produce_request("a", batch), 9)).throttle_time_ms == 0
+        await limit(broker, {"user": "alice"}, producer_byte_rate=100.0, consumer_byte_rate=100.0)
+        written = await asks(produce_request("a", batch), 9)
+        assert written.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        assert written.throttle_time_ms > 0
+        assert (await broker.ask(produce_request("a", batch), 9)).throttle_time_ms == 0
+        # What nobody awaits is no answer, but its connection is not heard either.
+        dispatcher = broker.node.server.dispatcher
+        frame = memoryview(encode_request(produce_request("a", batch, acks=0), 9, 1, "c"))[4:]
+        unanswered = dispatcher.handle(memoryview(bytearray(frame)), "h", LISTENER, 0.0, ALICE)
+        assert isinstance(unanswered, Throttled)
+        assert list(unanswered) == []
+        assert unanswered.throttle_ms > 0
+
+        first = await asks(fetch_request("a", 0, partition_max_bytes=1), 12)
+        assert first.throttle_time_ms > 0
+        assert first.responses == [], "it gets nothing, and asks again"
+        follower = await broker.ask(fetch_request("a", 0, replica_id=7), 12, principal=ALICE)
+        assert follower.throttle_time_ms == 0, "brokers are exempt"
+
+        await limit(broker, {"client_id": "maker"}, controller_mutation_rate=1.0)
+        made = await broker.ask(new("b", "c", "d", partitions=10), 7, client_id="maker")
+        codes = {topic.name: topic.error_code for topic in made.topics}
+        assert codes == {"b": 0, "c": 0, "d": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        assert made.throttle_time_ms > 0
+        old = await broker.ask(new("e"), 4, client_id="maker")
+        assert (old.topics[0].error_code, old.throttle_time_ms > 0) == (0, True)
+        gone = DeleteTopicsRequest(topics=[], topic_names=["b"], timeout_ms=1000)
+        refused = await broker.ask(gone, 5, client_id="maker")
+        assert refused.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert "b" in broker.node.metadata.topics
+
+
+@in_loop
+async def test_a_throttled_connection_is_not_heard_until_its_time_is_over(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+        batch = batch_of([b"x" * 1000])
+        # 1,100 bytes over ten seconds are a tenth more than this allows: a second to wait.
+        await limit(broker, {"user": "ANONYMOUS"}, producer_byte_rate=100.0)
+        _, port = broker.node.server.addresses["PLAINTEXT"]
+
+        def talk() -> tuple[int, float]:
+            with RawClient(f"127.0.0.1:{port}") as client:
+                throttle_ms = client.ask(produce_request("a", batch), 9).throttle_time_ms
+                begun = time.monotonic()
+                client.ask(MetadataRequest(topics=[]), 9)
+                return throttle_ms, time.monotonic() - begun
+
+        throttle_ms, waited = await asyncio.to_thread(talk)
+        assert throttle_ms > 0
+        assert waited * 1000 >= throttle_ms - 50, "never less than it was told"
