@@ -37,8 +37,10 @@ def desk(topics: Topics) -> Desk:
 class OldConsumer:
     """A client of the classic protocol with a cooperative assignor: it keeps what it is not asked for."""
 
-    def __init__(self, desk: Desk, instance_id: str | None = None) -> None:
-        self.desk, self.instance_id = desk, instance_id
+    def __init__(
+        self, desk: Desk, instance_id: str | None = None, name: str = "cooperative-sticky"
+    ) -> None:
+        self.desk, self.instance_id, self.name = desk, instance_id, name
         self.member_id, self.generation = "", -1
         self.owned: set[int] = set()
 
@@ -47,7 +49,7 @@ class OldConsumer:
         said = ConsumerProtocolSubscription(
             topics=["t"], owned_partitions=owned, generation_id=self.generation
         )
-        return [("cooperative-sticky", encode_subscription(said, COOPERATIVE))]
+        return [(self.name, encode_subscription(said, COOPERATIVE))]
 
     def ask_join(self) -> int:
         return self.desk.ask_join(
@@ -85,16 +87,18 @@ class OldConsumer:
             self.sync()
 
 
-def classic_group(desk: Desk) -> OldConsumer:
+def classic_group(
+    desk: Desk, name: str = "cooperative-sticky", user_data: bytes | None = None
+) -> OldConsumer:
     """A group of one member of the classic protocol, that leads it and has everything."""
-    old = OldConsumer(desk)
+    old = OldConsumer(desk, name=name)
     first = desk.answer(old.ask_join())
     old.member_id = first.member_id
     ticket = old.ask_join()
     desk.pass_time(0)
     old.generation = desk.answer(ticket).generation_id
     everything = [AssignedTopicPartitions(topic="t", partitions=[0, 1, 2, 3])]
-    assignment = ConsumerProtocolAssignment(assigned_partitions=everything)
+    assignment = ConsumerProtocolAssignment(assigned_partitions=everything, user_data=user_data)
     data = encode_assignment(assignment, COOPERATIVE)
     given = desk.ask_sync(old.member_id, old.generation, {old.member_id: data})
     assert desk.answer(given).assignment == data
@@ -186,6 +190,21 @@ def test_a_group_that_is_no_consumers_stays_what_it_is(desk: Desk) -> None:
     assert desk.shard.state.groups[GROUP].joining
 
 
+@pytest.mark.parametrize(
+    ("name", "user_data", "code"),
+    [
+        ("cooperative-sticky", b"what it was", ErrorCode.NONE),
+        ("our own", None, ErrorCode.NONE),
+        ("our own", b"what only it knows", ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_what_only_an_assignor_of_their_own_knows_is_not_thrown_away(
+    desk: Desk, name: str, user_data: bytes | None, code: ErrorCode
+) -> None:
+    classic_group(desk, name, user_data)
+    assert NewConsumer(desk, "new", "t").refused() is code
+
+
 def test_who_waits_in_a_classic_group_is_told_to_join_again(desk: Desk) -> None:
     classic_group(desk)
     waiting = OldConsumer(desk)
@@ -243,13 +262,30 @@ def test_a_static_classic_member_takes_the_place_of_the_last_new_one(desk: Desk)
     desk.check_replay()
 
 
-def test_classic_members_leave_each_by_itself(desk: Desk) -> None:
+def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
     new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
     new.beat()
     old.join()
-    codes = desk.leave(old.member_id, "new", "nobody")
-    unknown = ErrorCode.UNKNOWN_MEMBER_ID
-    assert codes == [ErrorCode.NONE, unknown, unknown]
+    assert desk.leave(old.member_id, "nobody") == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     settle(new)
     assert len(new.owned) == 4
+    old.member_id = ""
+    old.join()
+    assert desk.leave("new") == [ErrorCode.NONE]
+    assert GROUP in desk.shard.state.groups
     desk.check_replay()
+
+
+def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> None:
+    """Found by the model: it was let in again, and its commits were taken for what was another's by then."""
+    new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
+    for _ in range(4):
+        new.beat()
+        old.go_on() if old.member_id else old.join()
+    assert len(old.owned) == 2
+    desk.pass_time(2 * SESSION_MS)
+    settle(new)
+    assert len(new.owned) == 4
+    assert old.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    old.member_id, old.owned = "", set()
+    assert old.join().error_code == 0

@@ -33,6 +33,9 @@ from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import CoordinatorRecord, Instant, Step
 from kafka_ds.wire.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 
+# What a group begins with: its first member's subscription is a change already (Kafka).
+FIRST_EPOCH = 1
+
 
 class Draft:
     """A group on its way through one event."""
@@ -72,9 +75,9 @@ class Changing:
         self._resolve(draft, now)
         names = draft.group.subscribed_topics()
         found = metadata_hash(self._state.topology, names)
-        if bump or found != draft.group.metadata_hash:
-            group = draft.group
-            draft.write(epoch_record(group.group_id, group.epoch + 1, found))
+        epoch = max(draft.group.epoch, FIRST_EPOCH) + (bump or found != draft.group.metadata_hash)
+        if epoch > draft.group.epoch:
+            draft.write(epoch_record(draft.group.group_id, epoch, found))
             self._state.counts[Count.CONSUMER_REBALANCES] += 1
         checked = (self._state.topology.version, draft.group.epoch)
         draft.group.checked = checked

@@ -6,7 +6,8 @@ Rules of this file:
 - A heartbeat asks to join again (REBALANCE_IN_PROGRESS) when the group has moved on, when the member has to give
   something back, or when all that it waits for is free. Who does not in its rebalance timeout is dropped.
 - What a member still owns is in the subscription that it joins with (KIP-429). Versions without it, and eager
-  assignors, own nothing when they join.
+  assignors, own nothing when they join. Who is no member may bring an id, but nothing that it owns: Kafka lets it in,
+  and takes commits for what has been another's since.
 """
 
 from __future__ import annotations
@@ -79,8 +80,12 @@ class ClassicMembers:
                 return refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id)
             draft = Draft(group, step)
             old = self._member(draft, request, member_id)
+            owns = any(each.partitions for each in subscription.owned_partitions)
+            if owns and member_id not in draft.group.members:
+                # It was dropped and does not know: what it thinks that it owns may be another's by now.
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         except KafkaError as error:
-            return refused_join(error.code, request.member_id)
+            return refused_join(error.code)
         known = draft.group.members.get(member_id)
         new = _as_said(old, request, subscription, client)
         anew = self._changing.update(draft, known, new)
@@ -174,7 +179,7 @@ class ClassicMembers:
         return SyncGroupResponse(
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignment=self._migrating.assignment_bytes(member),
+            assignment=self._migrating.assignment_bytes(member, member.assigned),
         )
 
     def _check_protocol(self, member: ConsumerMember, request: SyncGroupRequest) -> None:
@@ -215,7 +220,7 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: Step
     ) -> LeaveGroupResponse:
-        """Take the members out, each by itself."""
+        """Take the members out, each by itself; of whichever protocol, as an operator asks for them (Kafka 4.3)."""
         results, leaving = [], []
         for each in request.members:
             code, member_id = ErrorCode.NONE, each.member_id
@@ -232,7 +237,7 @@ class ClassicMembers:
                 )
             )
         if leaving:
-            self._changing.remove(Draft(group, step), dict.fromkeys(leaving), now)
+            self._migrating.fence(group, set(leaving), now, step)
         return LeaveGroupResponse(members=results)
 
 
@@ -284,4 +289,6 @@ def _check_leaving(group: ConsumerGroup, who: MemberIdentity) -> str:
     member_id = who.member_id
     if who.group_instance_id is not None and member_id == NO_MEMBER_ID:
         member_id = group.static_ids.get(who.group_instance_id, NO_MEMBER_ID)
-    return _check(group, member_id, who.group_instance_id).member_id
+    if who.group_instance_id is None:
+        return group.member(member_id).member_id
+    return group.static_member(who.group_instance_id, member_id).member_id

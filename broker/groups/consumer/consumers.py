@@ -130,4 +130,4 @@ class ConsumerGroups:
         if key.kind in (TimerKind.JOIN, TimerKind.SYNC) and member.classic is None:
             return
         self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
-        self.migrating.fence(group, member.member_id, now, step)
+        self.migrating.fence(group, {member.member_id}, now, step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.groups.consumer.changing import Changing
-from broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember, Partition, by_topic
 from broker.groups.state import ShardState
 from kafka_ds.wire.errors import ErrorCode
@@ -56,7 +56,7 @@ class Describing:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topics),
-            subscribed_topic_regex=member.regex or None,
+            subscribed_topic_regex=member.regex,
             assignment=self._assignment(member.assigned),
             target_assignment=self._assignment(group.target_for(member.member_id)),
             member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
@@ -85,7 +85,7 @@ def refused(
         error_code=code,
         error_message=message,
         group_id=group_id,
-        group_state=ConsumerGroupState.DEAD.value if code is ErrorCode.GROUP_ID_NOT_FOUND else "",
+        group_state="",
         assignor_name="",
         members=[],
     )

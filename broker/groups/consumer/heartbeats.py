@@ -110,7 +110,8 @@ class Heartbeats:
                 "TopicPartitions must be empty when (re-)joining.",
             )
             _want(
-                request.subscribed_topic_names or request.subscribed_topic_regex,
+                request.subscribed_topic_names is not None
+                or request.subscribed_topic_regex is not None,
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
             )
         elif epoch == LEAVING_STATIC_EPOCH:
@@ -198,7 +199,7 @@ class Heartbeats:
             )
             Draft(group, step).write(current_record(group.group_id, away))
         else:
-            self._migrating.fence(group, member.member_id, now, step)
+            self._migrating.fence(group, {member.member_id}, now, step)
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=request.member_epoch
         )

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from broker.groups.consumer.changing import Changing, Draft
 from broker.groups.consumer.group import ConsumerGroup
@@ -50,6 +50,8 @@ from kafka_ds.wire.messages.consumer_protocol import (
 
 UPGRADES = frozenset({"bidirectional", "upgrade"})
 DOWNGRADES = frozenset({"bidirectional", "downgrade"})
+# What these say beside the assignment is what was assigned before, and not missed (librdkafka's sticky ones do).
+FORGETFUL_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
 class Migrating:
@@ -98,7 +100,7 @@ class Migrating:
 
     def _member_of(self, classic: Group, member: Member, taken: set[Partition]) -> ConsumerMember:
         assignment = decode_assignment(member.assignment)
-        if assignment.user_data:
+        if assignment.user_data and classic.protocol_name not in FORGETFUL_ASSIGNORS:
             # It would be lost: only the members' own assignor understands it.
             raise _stays(
                 classic,
@@ -156,13 +158,16 @@ class Migrating:
 
     # -- back to the classic protocol ---------------------------------------------------------------
 
-    def fence(self, group: ConsumerGroup, member_id: str, now: Instant, step: Step) -> None:
-        """Take a member out; if it was the last one of the consumer protocol, what is left is a classic group."""
-        staying = [m for m in group.members.values() if m.member_id != member_id]
-        if group.members[member_id].classic is None and self._may_downgrade(staying):
+    def fence(
+        self, group: ConsumerGroup, leaving: Collection[str], now: Instant, step: Step
+    ) -> None:
+        """Take members out; if the last one of the consumer protocol is among them, a classic group is left."""
+        staying = [m for m in group.members.values() if m.member_id not in leaving]
+        was_mixed = any(group.members[member_id].classic is None for member_id in leaving)
+        if was_mixed and self._may_downgrade(staying):
             self._downgrade(group, staying, now, step)
         else:
-            self._changing.remove(Draft(group, step), [member_id], now)
+            self._changing.remove(Draft(group, step), sorted(leaving), now)
 
     def downgrade_if_classic(self, group: ConsumerGroup, now: Instant, step: Step) -> None:
         """A static member of the classic protocol has taken the last other one's place."""
@@ -200,7 +205,8 @@ class Migrating:
         classic.generation_id = group.epoch
         classic.protocol_name = classic.select_protocol()
         classic.state_changed_ms = now.now_ms
-        assignments = {m.member_id: self.assignment_bytes(m) for m in staying}
+        # What a member has yet to give back it has still: an upgrade that follows must know.
+        assignments = {m.member_id: self.assignment_bytes(m, m.owned) for m in staying}
         step.records.append(group_record(classic, assignments))
         step.store(Downgrading(group_id=group.group_id))
 
@@ -227,18 +233,18 @@ class Migrating:
                 found.update((shape.topic_id, index) for index in each.partitions)
         return frozenset(found) or NOTHING
 
-    def assignment_bytes(self, member: ConsumerMember) -> bytes:
-        """What a member of the classic protocol has, in the version that it speaks."""
+    def assignment_bytes(self, member: ConsumerMember, partitions: Iterable[Partition]) -> bytes:
+        """These partitions of a member of the classic protocol, in the version that it speaks."""
         assert member.classic is not None
         by_name: dict[str, list[int]] = {}
-        for topic_id, index in sorted(member.assigned):
+        for topic_id, index in sorted(partitions):
             name = self._state.topology.name_of(topic_id)
             if name is not None:
                 by_name.setdefault(name, []).append(index)
         assignment = ConsumerProtocolAssignment(
             assigned_partitions=[
-                AssignedTopicPartitions(topic=name, partitions=partitions)
-                for name, partitions in by_name.items()
+                AssignedTopicPartitions(topic=name, partitions=indexes)
+                for name, indexes in by_name.items()
             ]
         )
         try:
