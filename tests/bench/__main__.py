@@ -14,10 +14,12 @@ from tests.bench import (
     cleaning_parts,
     cluster_parts,
     cold_parts,
+    lake_parts,
     opening_parts,
     replicated_parts,
     report,
     scale_parts,
+    sink_parts,
     spark_parts,
     table_parts,
     tier_parts,
@@ -41,11 +43,11 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "conversion": partial(tier_parts.conversion, out, runs),
         "compaction": partial(cleaning_parts.compaction, out, runs),
         "cold": partial(cold_parts.cold, folder / "cold", out, runs),
-        "hot-while-tiering": partial(
-            tier_parts.hot_latency_while_tiering, folder / "hot", out, runs
-        ),
+        "tier": partial(tier_parts.tier, folder / "tier", out, runs),
+        "lake-bytes": partial(lake_parts.flights_topic, folder / "flights", out, runs),
         "tables": partial(table_parts.tables, folder / "tables", out, runs),
         "spark": partial(spark_parts.batch, folder / "spark", out, runs),
+        "spark-write": partial(sink_parts.write, folder / "written", out, runs),
     }
 
 

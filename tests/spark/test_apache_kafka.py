@@ -13,6 +13,14 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.bench.sides import ApacheKafka, create_topic, ready
+from tests.integration.sink_life import (
+    PARTITIONS,
+    Killed,
+    abort_what_is_open,
+    each_once,
+    life,
+    run_through_deaths,
+)
 
 pytestmark = [pytest.mark.jars]
 
@@ -189,3 +197,19 @@ def test_a_stream_reads_the_same(spark: SparkSession, apache: ApacheKafka, tmp_p
     )
     assert ours == theirs
     assert len(ours) == COUNT
+
+
+def test_a_stream_is_written_exactly_once_there_too(
+    apache: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver dies at places of the protocol; what was decided and aborted is written again."""
+    topics = ["written-a", "written-b"]
+    for name in topics:
+        create_topic(apache, name, PARTITIONS)
+    spark = life(apache.bootstrap, topics, monkeypatch)
+    run_through_deaths(spark, 2, 7)
+    with pytest.raises(Killed):
+        spark.batch(2, die_at=5)
+    abort_what_is_open(spark)
+    spark.batch(2)
+    each_once(spark, 3)
