@@ -29,14 +29,14 @@ class Orphans:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
-        self._due: set[str] = set()
+        self._due: dict[str, None] = {}
         self._vacuumed_ms: dict[str, int] = {}
 
     def are_due_in(self, folder: str) -> None:
         """The table in that folder got a checkpoint."""
         with self._lock:
             if self._clock.wall_ms() - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
-                self._due.add(folder)
+                self._due[folder] = None
 
     def take_out(self) -> list[str]:
         """Take them out wherever that is due; the paths of what went. What fails is tried the next day."""
@@ -49,7 +49,7 @@ class Orphans:
 
     def _next(self) -> str | None:
         with self._lock:
-            folder = self._due.pop() if self._due else None
+            folder = self._due.popitem()[0] if self._due else None
             if folder is not None:
                 self._vacuumed_ms[folder] = self._clock.wall_ms()
             return folder

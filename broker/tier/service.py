@@ -43,7 +43,7 @@ class Service:
     def __init__(self, settings: TierSettings, crash_points: CrashPoints) -> None:
         self._store = open_store(settings.lake_uri)
         self._checked = False
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}
         self._complaints_told = 0
         self._cache = _open_cache(settings)
         self._clock = SystemLogClock()
@@ -123,7 +123,7 @@ class Service:
 
     def _copy(self, request: Header) -> Answer:
         self._check_store()
-        self._touched.update(each["topic"] for each in request["topics"])
+        self._touched |= dict.fromkeys(each["topic"] for each in request["topics"])
         answer = self._copier.copy(CopyRequest.of(request))
         return {**answer.header(), "complaints": self._fresh_complaints()}, ()
 
@@ -141,7 +141,7 @@ class Service:
     def afterwards(self) -> None:
         """What keeps the tables fast, after something was written; by the thread that maintains: nobody waits."""
         while self._touched:
-            topic = self._touched.pop()
+            topic, _ = self._touched.popitem()
             try:
                 self._storage.maintain(topic)
             except STORE_ERRORS as error:
@@ -171,7 +171,7 @@ class Service:
 
     def _move_log_start(self, request: Header) -> Answer:
         self._check_store()
-        self._touched.add(request["topic"])
+        self._touched[request["topic"]] = None
         self._storage.move_log_start(
             request["topic"],
             uuid_from_text(request["topic_id"]),
@@ -200,7 +200,7 @@ class Service:
 
     def _sweep(self, request: Header) -> Answer:
         self._check_store()
-        self._touched.add(request["topic"])
+        self._touched[request["topic"]] = None
         return asdict(self._sweeper.sweep(Place.of(request))), ()
 
     def _fence(self, request: Header) -> Answer:
@@ -211,7 +211,7 @@ class Service:
             wanted.setdefault((topic, topic_id), {})[partition] = leader_epoch
         failed: dict[tuple[str, str], str] = {}
         for (topic, topic_id), epochs in wanted.items():
-            self._touched.add(topic)
+            self._touched[topic] = None
             try:
                 self._storage.fence(topic, uuid_from_text(topic_id), epochs)
             except STORE_ERRORS as error:

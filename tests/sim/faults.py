@@ -56,7 +56,7 @@ class Faults:
 
     def __init__(self, world: World, plan: Plan) -> None:
         self._world = world
-        self._plan = plan
+        self.plan = plan
         self._random = world.random
         self._healing: list[Callable[[], Any]] = []
         # Hosts whose disk has forgotten something, and hosts that stopped uncleanly, until the cluster knows.
@@ -75,9 +75,9 @@ class Faults:
         """Harm for so long."""
         deadline = self._world.loop.time() + seconds
         while self._world.loop.time() < deadline:
-            await asyncio.sleep(self._random.random() * 2 * self._plan.every_seconds)
+            await asyncio.sleep(self._random.random() * 2 * self.plan.every_seconds)
             self._remember()
-            kind = self._random.choice(self._plan.kinds)
+            kind = self._random.choice(self.plan.kinds)
             if self._is_dark and kind not in HARMLESS:
                 continue
             host = self._random.choice(self._world.hosts)
@@ -121,7 +121,7 @@ class Faults:
                 undo()
 
         self._healing.append(undo)
-        self._world.loop.call_later(seconds * self._plan.scale, once)
+        self._world.loop.call_later(seconds * self.plan.scale, once)
 
     def _restart_later(self, host: Host) -> None:
         def start() -> None:
@@ -296,7 +296,7 @@ class Faults:
         process.pause()
         seconds = self._random.uniform(*PAUSE_SECONDS)
         self._later(seconds, process.resume)
-        seconds *= self._plan.scale
+        seconds *= self.plan.scale
         return f"{host.name} is paused for {seconds:.1f} s"
 
     # -- ways --------------------------------------------------------------------------------------

@@ -70,7 +70,13 @@ class Scenario:
     """One seed's run."""
 
     def __init__(
-        self, seed: int, shape: Shape, plan: Plan, settings: dict[str, str] | None = None
+        self,
+        seed: int,
+        shape: Shape,
+        plan: Plan,
+        settings: dict[str, str] | None = None,
+        *,
+        store: Any = None,
     ) -> None:
         self.shape = shape
         given = {
@@ -78,7 +84,7 @@ class Scenario:
             "replica.selector.class": RACK_AWARE,
             **(settings or {}),
         }
-        self.world = World(seed, shape.brokers, given, log_dirs=shape.log_dirs)
+        self.world = World(seed, shape.brokers, given, log_dirs=shape.log_dirs, store=store)
         self.history = History()
         self.watch = Watch(self.world)
         self.faults = Sequences(self.world, plan)
@@ -318,6 +324,10 @@ class Scenario:
         if self.shape.has_mover:
             await self.world.until(self._have_moves_ended, "moves end", QUIET_SECONDS_MAX)
             check_homes(self.world, self.partitions)
+        await self._check_storage(committed)
+
+    async def _check_storage(self, committed: dict[Partition, list[tuple[int, bytes]]]) -> None:
+        """What is left on disks when all that can be read was read."""
         check_logs(self.world, [*self.partitions, *self._results])
 
     def _have_moves_ended(self) -> bool:

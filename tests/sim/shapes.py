@@ -147,6 +147,63 @@ def transactions(seed: int) -> Scenario:
     return Scenario(seed, shape, Plan(kinds=("crash_and_back", "pause"), scale=BRISK_SCALE), BRISK)
 
 
+TIER = (
+    "crash_point",
+    "crash_point",
+    "crash_point",
+    "worker_dies",
+    "worker_sleeps",
+    "worker_sleeps",
+    "kill",
+    "power",
+    "lost_disk",
+    "pause",
+    "isolate",
+    "lake_away",
+    "lake_fails",
+    "lake_loses_answers",
+)
+RECKLESS = (
+    "power",
+    "power",
+    "lost_disk",
+    "pause",
+    "isolate",
+    "isolate",
+    "worker_sleeps",
+    "worker_sleeps",
+    "crash_point",
+    "lake_away",
+)
+
+
+def tier(seed: int) -> Scenario:
+    """Tables are written meanwhile, by workers that die at each step, sleep too long, and lose answers."""
+    # Arrow and the library of tables: half a second that other families do without.
+    from tests.sim.tier_scenario import TIERED, TierScenario
+
+    chance = Random(f"tier {seed}")
+    shape = Shape(plain=1, idempotent=1, transactional=1, seconds=10)
+    settings = {**BRISK, **REPLICATED, **TIERED, "lake.max.lag.ms": chance.choice(("-1", "300"))}
+    plan = Plan(kinds=TIER, every_seconds=0.5, scale=BRISK_SCALE)
+    return TierScenario(seed, shape, plan, settings)
+
+
+def reckless(seed: int) -> Scenario:
+    """The same, with unclean elections: leaders that sleep through them, and lose what they had."""
+    from tests.sim.tier_scenario import TIERED, RecklessScenario
+
+    shape = Shape(plain=1, idempotent=1, transactional=0, min_insync_replicas=1, seconds=10)
+    settings = {
+        **BRISK,
+        **TIERED,
+        "unclean.leader.election.enable": "true",
+        "lake.max.lag.ms": "300",
+    }
+    plan = Plan(kinds=RECKLESS, every_seconds=0.4, scale=BRISK_SCALE)
+    return RecklessScenario(seed, shape, plan, settings)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers, Kafka's own time-outs, everything."""
     shape = Shape(
@@ -169,6 +226,8 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         coordinators,
         zombies,
         transactions,
+        tier,
+        reckless,
         large,
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim import shapes
-from tests.sim.mutations import MUTATIONS
+from tests.sim.mutations import MUTATIONS, Mutation
 
 # Where each is looked for, and in how many seeds at most. More than it takes today: which seed it is
 # changes with everything that changes the order of events.
@@ -39,12 +39,12 @@ UNSEEN = {
 }
 
 
-def is_caught(name: str, family: str, seeds: int) -> bool:
+def is_caught(mutation: Mutation, family: str, seeds: int) -> bool:
     """Whether one of the seeds fails without the rule; raises AssertionError where it fails with it, too."""
     for seed in range(seeds):
         try:
             with pytest.MonkeyPatch.context() as patch:
-                MUTATIONS[name](patch)
+                mutation(patch)
                 shapes.run(family, seed)
         except AssertionError:
             shapes.run(family, seed)
@@ -54,13 +54,13 @@ def is_caught(name: str, family: str, seeds: int) -> bool:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_missing_rule_is_seen(name: str) -> None:
-    assert is_caught(name, *QUICK[name])
+    assert is_caught(MUTATIONS[name], *QUICK[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_a_missing_rule_is_seen_at_length(name: str) -> None:
-    assert is_caught(name, *SLOW[name])
+    assert is_caught(MUTATIONS[name], *SLOW[name])
 
 
 def test_each_mutation_is_looked_for_or_said_not_to_be_seen() -> None:
@@ -78,10 +78,10 @@ def test_a_seed_that_fails_anyway_catches_nothing(
         assert not fails_with_the_rule and len(runs) != 2, "what a checker has seen"
 
     monkeypatch.setattr(shapes, "run", run)
-    name = next(iter(QUICK))
+    mutation = MUTATIONS[next(iter(QUICK))]
     if fails_with_the_rule:
         with pytest.raises(AssertionError, match="what a checker has seen"):
-            is_caught(name, "machines", 3)
+            is_caught(mutation, "machines", 3)
     else:
-        assert is_caught(name, "machines", 3)
+        assert is_caught(mutation, "machines", 3)
         assert runs == [("machines", 0), ("machines", 1), ("machines", 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from broker.cluster.events import (
     BrokerUnregistered,
@@ -17,13 +18,13 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, replay_commit
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.lake_store import FakeLogClock
 
 
 class Truth:
     """Reads the cluster's metadata out of the store, each commit once."""
 
-    def __init__(self, store: MemoryStore, log: Callable[[str], None]) -> None:
+    def __init__(self, store: Any, log: Callable[[str], None]) -> None:
         """`log` is told of every decision, when it is seen here first."""
         self._tell = log
         self._log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=FakeLogClock()))

@@ -89,7 +89,7 @@ class SimLogClock:
 class SimLake:
     """The shared store as one host reaches it: away, failing, or losing the answer of what it did."""
 
-    def __init__(self, store: MemoryStore, random: Random) -> None:
+    def __init__(self, store: Any, random: Random) -> None:
         self._store = store
         self._random = random
         self.is_away = False
@@ -277,12 +277,14 @@ class World:
         settings: dict[str, str] | None = None,
         *,
         log_dirs: int = 1,
+        store: Any = None,
     ) -> None:
+        """`store` is the lake, one in memory unless it is given."""
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
         self.fabric = Fabric(self.loop, Random(self.random.random()))
-        self.store = MemoryStore(FakeLogClock())
+        self.store: Any = MemoryStore(FakeLogClock()) if store is None else store
         self.settings = {**CHEAP, **(settings or {})}
         self.log_dirs = log_dirs
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]

@@ -1,0 +1,48 @@
+"""Each committed record comes into its table once, at every version, under faults; and what that is worth."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model_runs import examples
+from tests.sim import shapes
+from tests.sim.test_mutations import is_caught
+from tests.sim.tier_mutations import MUTATIONS
+
+# What CI runs of each family; `make sim` runs many.
+SEEDS = {"tier": examples(1), "reckless": examples(1)}
+# Where each rule is missed, and in how many seeds at most.
+QUICK = {
+    "local_segments_go_before_they_are_finished": ("tier", 3),
+}
+SLOW = {
+    "a_lost_answer_is_no_commit": ("tier", 20),
+    "a_range_is_committed_twice": ("tier", 20),
+    "leader_epochs_fence_nobody": ("reckless", 40),
+    "open_transactions_are_copied": ("tier", 20),
+    "the_newest_range_is_copied_first": ("tier", 10),
+    "topic_ids_do_not_matter": ("tier", 10),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "seed"), [(family, seed) for family, count in SEEDS.items() for seed in range(count)]
+)
+def test_each_record_is_in_the_table_once(family: str, seed: int) -> None:
+    shapes.run(family, seed)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_missing_rule_is_seen(name: str) -> None:
+    assert is_caught(MUTATIONS[name], *QUICK[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", SLOW)
+def test_a_missing_rule_is_seen_at_length(name: str) -> None:
+    assert is_caught(MUTATIONS[name], *SLOW[name])
+
+
+def test_each_mutation_is_looked_for() -> None:
+    assert sorted([*QUICK, *SLOW]) == sorted(MUTATIONS)

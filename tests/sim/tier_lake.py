@@ -1,0 +1,217 @@
+"""A lake in a folder, as workers reach it: calls take their time; each version of a topic's table is looked at.
+
+The folder is a real one, so that `deltalake` writes its checkpoints there and reads what we commit. Files are as old as
+virtual time says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+import pyarrow.parquet as pq
+
+from kafka_ds.lake.actions import TOPIC_ID_KEY
+from kafka_ds.lake.names import AppIdKind, parse_app_id
+from kafka_ds.lake.store import Entry, LocalStore
+from kafka_ds.wire.types import uuid_text
+from tests.sim.fibers import pause
+from tests.sim.world import SimLake, World
+
+# How long a call takes, as a rule, and now and then.
+CALL_SECONDS = 0.003
+SLOW_CALL_SECONDS = 1.5
+SLOW_CALLS = 0.006
+TOPICS = "topics/"
+LOG = "/_delta_log/"
+
+
+class FolderStore(LocalStore):
+    """A folder whose files have virtual times; it tells of each version of a table that is made."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.now_ms: Callable[[], int] = lambda: 0
+        self.on_version: Callable[[str, int, bytes], None] = lambda table, version, data: None
+        self._modified: dict[str, int] = {}
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        won = super().put_if_absent(path, data)
+        if won:
+            self._modified[path] = self.now_ms()
+            table, found, name = path.partition(LOG)
+            if found and name.endswith(".json"):
+                self.on_version(table, int(name.removesuffix(".json")), data)
+        return won
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        with super().create(path) as file:
+            yield file
+        self._modified[path] = self.now_ms()
+
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+        found = super().list(prefix, start_after=start_after)
+        # What the library wrote is as old as the moment in which it is seen first.
+        return tuple(
+            replace(each, modified_ms=self._modified.setdefault(each.path, self.now_ms()))
+            for each in found
+        )
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+
+class WorkerStore:
+    """The lake as a worker's threads reach it: others do something between any two of their calls."""
+
+    def __init__(self, world: World, lake: SimLake) -> None:
+        self._lake = lake
+        self._random = world.random
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._lake, name)
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            self._pause()
+            answer = call(*arguments, **named)
+            self._pause()
+            return answer
+
+        return called
+
+    def _pause(self) -> None:
+        is_slow = self._random.random() < SLOW_CALLS
+        pause(self._random.random() * (SLOW_CALL_SECONDS if is_slow else CALL_SECONDS))
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        self._pause()
+        with self._lake.create(path) as file:
+            yield file
+            self._pause()
+        self._pause()
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+    def uri(self, path: str) -> str:
+        return self._lake.uri(path)
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass(slots=True)
+class _Table:
+    """What a topic's table held at the newest version that was seen."""
+
+    version: int = -1
+    topic_id: str = ""
+    files: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
+    live: dict[tuple[int, int], str] = field(default_factory=dict)
+    ever: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    """All rows there ever were, by topic id, partition and offset."""
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class TableWatch:
+    """Replays the topics' tables, each version as it is made, with nothing of the product's but names of marks.
+
+    At each version an offset is there once; it holds what it always held; a commit brings all offsets from the last
+    tiered end on in one go and none below, and takes none away but with its topic.
+    """
+
+    def __init__(self, store: FolderStore) -> None:
+        self._store = store
+        self.tables: dict[str, _Table] = {}
+        self.ghosts: list[str] = []
+        """Versions that were won once more, long after they were cleaned up."""
+        store.on_version = self._seen
+
+    def _seen(self, folder: str, version: int, data: bytes) -> None:
+        if not folder.startswith(TOPICS):
+            return
+        table = self.tables.setdefault(folder.removeprefix(TOPICS), _Table())
+        where = f"{folder} at version {version}"
+        if version <= table.version:
+            # Its like was cleaned up while somebody slept, who has to see that, and take it away again.
+            self.ghosts.append(f"{folder}{LOG}{version:020d}.json")
+            return
+        assert version == table.version + 1, f"{where}: made after {table.version}"
+        table.version = version
+        actions = [json.loads(line) for line in data.splitlines()]
+        for action in actions:
+            if "metaData" in action:
+                table.topic_id = _topic_id(action["metaData"])
+        before, ends = set(table.live), dict(table.ends)
+        for action in actions:
+            if "remove" in action:
+                for place in table.files.pop(action["remove"]["path"], {}):
+                    table.live.pop(place, None)
+        for action in actions:
+            if "add" in action:
+                self._add(table, folder, action["add"], where)
+        for action in actions:
+            if "txn" in action:
+                _note_end(table, action["txn"])
+        self._check_step(table, before, ends, where)
+
+    def _add(self, table: _Table, folder: str, add: dict[str, Any], where: str) -> None:
+        path = add["path"]
+        partition = int(add["partitionValues"]["partition"])
+        rows = pq.read_table(
+            os.path.join(self._store.root, folder, path), columns=["offset", "value"]
+        )
+        held = table.files[path] = {}
+        for offset, value in zip(*(each.to_pylist() for each in rows.columns), strict=True):
+            place = (partition, offset)
+            assert place not in table.live, f"{where}: {place} is there twice"
+            table.live[place] = path
+            held[place] = value
+            known = table.ever.setdefault((table.topic_id, *place), value)
+            assert known == value, f"{where}: {place} was {known!r} and is {value!r}"
+
+    @staticmethod
+    def _check_step(
+        table: _Table,
+        before: set[tuple[int, int]],
+        ends: dict[tuple[str, int], int],
+        where: str,
+    ) -> None:
+        for partition, offset in table.live.keys() - before:
+            end = ends.get((table.topic_id, partition), -1)
+            now = table.ends.get((table.topic_id, partition), -1)
+            assert end < offset <= now, f"{where}: {offset} is not between {end} and {now}"
+        gone = before - table.live.keys()
+        assert not gone or not table.topic_id, f"{where}: {sorted(gone)[:5]} are gone"
+
+    def end(self, topic: str, partition: int) -> int:
+        """The last offset that the table of the topic of now holds, as it says."""
+        table = self.tables.get(topic, _Table())
+        return table.ends.get((table.topic_id, partition), -1)
+
+    def rows(self, topic: str, partition: int) -> list[tuple[int, bytes]]:
+        """The rows of a partition now, by offset."""
+        table = self.tables[topic]
+        return sorted(
+            (offset, table.ever[table.topic_id, index, offset])
+            for index, offset in table.live
+            if index == partition
+        )
+
+
+def _topic_id(metadata: dict[str, Any]) -> str:
+    found: str = metadata["configuration"].get(TOPIC_ID_KEY, "")
+    return found
+
+
+def _note_end(table: _Table, txn: dict[str, Any]) -> None:
+    name = parse_app_id(txn["appId"])
+    if name is not None and name.kind is AppIdKind.TIERED_END:
+        table.ends[uuid_text(name.topic_id), name.partition] = txn["version"]

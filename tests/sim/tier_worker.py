@@ -1,0 +1,374 @@
+"""The tier's worker processes in a simulated cluster: the real service, whose threads wait in virtual time.
+
+A worker dies at once, sleeps, or answers what was asked twice; a broker that is killed leaves one behind that goes on
+for a moment. In the place of the machine are: the store (`tier_lake.py`), the segments' files (the simulated disk), the
+clocks, and locks (`fibers.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.tier import (
+    copier,
+    delta_layout,
+    delta_metadata,
+    delta_reader,
+    delta_residue,
+    delta_storage,
+    delta_tables,
+    manager,
+    materialise,
+    orphans,
+    service,
+    source,
+    sweeper,
+)
+from broker.tier.child import WorkerDied, WorkerFailed, WorkerLost
+from broker.tier.crash_points import WORKER_POINTS, CrashPoints
+from broker.tier.messages import INTERNAL
+from broker.tier.settings import TierSettings
+from broker.tier.worker import Worker
+from kafka_ds.lake import log as lake_log
+from kafka_ds.lake import parquet
+from tests.sim.clients import EPOCH_MS
+from tests.sim.fibers import Event, Fibers, Lock, pause
+from tests.sim.loop import PROCESS, Process
+from tests.sim.tier_lake import FolderStore, WorkerStore
+from tests.sim.world import Host, World
+
+# The history of a table is kept for a week: in a run that is a few seconds. Nothing else of the lake's takes so long.
+LAKE_MS_A_SECOND = 12 * 3_600_000
+START_SECONDS = 0.2
+AGAIN_MS = 200
+ORPHAN_SECONDS_MAX = 0.3
+ANSWER_SECONDS = 0.002
+TWICE = 0.05
+READERS = 2
+
+
+class LakeClock:
+    """The clock by which tables grow old."""
+
+    def __init__(self, now_seconds: Callable[[], float]) -> None:
+        self._now_seconds = now_seconds
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + self.boot_ms()
+
+    def boot_ms(self) -> int:
+        return int(self._now_seconds() * LAKE_MS_A_SECOND)
+
+    def sleep(self, seconds: float) -> None:
+        pause(seconds)
+
+
+class Points(CrashPoints):
+    """The crash points of one process; whoever stands in `victim` dies at the next armed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed: dict[str, Callable[[], bool]] = {}
+
+    def at(self, point: str) -> None:
+        pause(0.0)
+        victim = self.armed.pop(point, None)
+        if victim is not None:
+            _kill(victim)
+            pause(0.0)
+
+
+def _kill(victim: Callable[[], bool]) -> bool:
+    """Whether somebody died; what comes of it is nobody's who does."""
+    return Context().run(victim)
+
+
+class Died(BaseException):
+    """A broker's own task comes no further."""
+
+
+class BrokerPoints(Points):
+    """Those of a broker's own, which has no threads to stop: its task ends there."""
+
+    def at(self, point: str) -> None:
+        victim = self.armed.pop(point, None)
+        if victim is not None and _kill(victim):
+            raise Died
+
+
+class Lane:
+    """One thread of a worker: what it is given it does in order."""
+
+    def __init__(self, fibers: Fibers, process: Process) -> None:
+        self._fibers = fibers
+        self._process = process
+        self._queue: deque[Callable[[], None]] = deque()
+        self.is_busy = False
+
+    def put(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+        if not self.is_busy:
+            self.is_busy = True
+            self._fibers.begin(self._process, self._run)
+
+    def _run(self) -> None:
+        while self._queue:
+            self._queue.popleft()()
+        self.is_busy = False
+
+
+class WorkerProcess:
+    """One life of a worker."""
+
+    def __init__(self, tier: Tier, host: Host, arguments: Sequence[str]) -> None:
+        self._tier = tier
+        self._host = host
+        fibers = tier.fibers
+        self.process = Process(fibers.loop, f"worker of {host.name}")
+        self.points = Points()
+        tier.opening = WorkerStore(tier.world, host.lake)
+        self._service = service.Service(
+            TierSettings.from_worker_argument(arguments[0]), self.points
+        )
+        self._operations = (
+            self._service.writing(),
+            self._service.maintaining(),
+            self._service.reading(),
+        )
+        self._worker = Worker(
+            self,  # type: ignore[arg-type]
+            writing=self._operations[0],
+            maintaining=self._operations[1],
+            reading=self._operations[2],
+            afterwards=self._service.afterwards,
+            reader_threads=READERS,
+        )
+        self._writes, self._maintenance = (Lane(fibers, self.process) for _ in range(2))
+        self._reads = [Lane(fibers, self.process) for _ in range(READERS)]
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Context]] = {}
+        self._last_id = 0
+
+    def ask(self, header: dict[str, Any], context: Context) -> asyncio.Future[Any]:
+        """Take a request; what it comes to, in the asking process."""
+        self._last_id += 1
+        future = self._tier.fibers.loop.create_future()
+        self._waiting[self._last_id] = (future, context)
+        request = json.loads(json.dumps({**header, "id": self._last_id}))
+        writing, maintaining, _ = self._operations
+        times = 1
+        if request["op"] in writing:
+            lane = self._writes
+            times += self._tier.world.random.random() < TWICE
+        elif request["op"] in maintaining:
+            lane = self._maintenance
+        else:
+            lane = self._reads[self._last_id % READERS]
+        for _ in range(times):
+            lane.put(partial(self._serve, lane, request))
+        return future
+
+    def _serve(self, lane: Lane, request: dict[str, Any]) -> None:
+        self._worker._serve(request)
+        if lane is self._writes and not self._maintenance.is_busy:
+            self._maintenance.put(self._worker._look_after)
+
+    def send(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+        """What the real worker calls its channel for."""
+        if header.get("error") == INTERNAL:
+            self._tier.trouble.append(header["message"])
+        found = self._waiting.pop(header["id"], None)
+        if found is not None:
+            future, context = found
+            answer = json.loads(json.dumps(header))
+            data = memoryview(b"".join(map(bytes, payload)))
+            self._tier.fibers.loop.call_later(
+                ANSWER_SECONDS, _answer, future, (answer, data), context=context
+            )
+
+    def die(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        for future, context in self._waiting.values():
+            self._tier.fibers.loop.call_soon(_fail, future, context=context)
+        self._waiting.clear()
+
+
+def _answer(future: asyncio.Future[Any], answer: Any) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(WorkerDied("the worker died", AGAIN_MS))
+
+
+class SimWorker:
+    """A worker as its broker sees it: in the place of `broker.tier.child.Worker`."""
+
+    def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
+        self._tier = tier
+        self._arguments = arguments
+        self._host = tier.host()
+        self._body: WorkerProcess | None = None
+        self._is_stopped = False
+        self._starting = asyncio.Lock()
+        self.starts = 0
+        process = self._host.process
+        assert process is not None
+        process.on_kill.append(self._broker_killed)
+
+    @property
+    def pid(self) -> int | None:
+        return 1 if self._body is not None and self._body.process.is_alive else None
+
+    async def ask(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> Any:
+        """As of the real one."""
+        body = await self._living()
+        process = self._host.process
+        assert process is not None
+        answer, data = await body.ask(header, process.context())
+        if "error" in answer:
+            raise WorkerFailed(answer["error"], answer.get("message", ""))
+        return answer, data
+
+    async def stop(self) -> None:
+        self._is_stopped = True
+        if self._body is not None:
+            self._body.die()
+
+    async def _living(self) -> WorkerProcess:
+        async with self._starting:
+            if self._body is None or not self._body.process.is_alive:
+                if self._is_stopped:
+                    raise WorkerLost("the worker is stopped")
+                await asyncio.sleep(self._tier.world.random.random() * START_SECONDS)
+                if self._is_stopped:
+                    raise WorkerLost("the worker is stopped")
+                self._body = WorkerProcess(self._tier, self._host, self._arguments)
+                self._tier.workers[self._host.node_id] = self._body
+                self.starts += 1
+            return self._body
+
+    def _broker_killed(self) -> None:
+        """It is seen when the channel is looked at: in the midst of a write that may take a while."""
+        if self._body is not None:
+            seconds = self._tier.world.random.random() * ORPHAN_SECONDS_MAX
+            self._tier.fibers.loop.call_later(seconds, self._body.die, context=Context())
+
+
+class Tier:
+    """The workers of a run, and what stands around them."""
+
+    def __init__(self, store: FolderStore) -> None:
+        self.workers: dict[int, WorkerProcess] = {}
+        self.broker_points: dict[int, BrokerPoints] = {}
+        self.trouble: list[str] = []
+        """What a worker answered that is an error of ours."""
+        self.opening: Any = None
+        self._store = store
+
+    def begin(self, world: World) -> None:
+        self.world = world
+        self.fibers = Fibers(world.loop)
+        self.clock = LakeClock(world.loop.time)
+        self._store.now_ms = self.clock.wall_ms
+
+    def host(self) -> Host:
+        """Whose process is running."""
+        process = PROCESS.get()
+        (found,) = [each for each in self.world.hosts if each.process is process]
+        return found
+
+    def _points_of_broker(self, _: Sequence[str]) -> BrokerPoints:
+        points = self.broker_points[self.host().node_id] = BrokerPoints()
+        return points
+
+    def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the product meet this world where it would meet the machine."""
+        patch.setattr(manager, "Worker", lambda arguments, clock, **_: SimWorker(self, arguments))
+        patch.setattr(manager, "armed_from_environment", self._points_of_broker)
+        patch.setattr(service, "open_store", lambda uri: self.opening)
+        patch.setattr(service, "probe", lambda store: None)
+        patch.setattr(service, "_open_cache", lambda settings: None)
+        for module in (service, delta_storage, delta_metadata, lake_log):
+            patch.setattr(module, "SystemLogClock", lambda: self.clock)
+        # The cluster's own table does not grow old.
+        young = SimpleNamespace(wall_ms=lambda: EPOCH_MS, boot_ms=lambda: 0, sleep=self.clock.sleep)
+        patch.setattr(materialise, "SystemLogClock", lambda: young)
+        threads = SimpleNamespace(Lock=Lock, RLock=Lock, Event=Event, Thread=None)
+        for module in (
+            delta_tables,
+            delta_residue,
+            orphans,
+            delta_reader,
+            delta_metadata,
+            parquet,
+        ):
+            patch.setattr(module, "threading", threads)
+        times = SimpleNamespace(monotonic=self.world.loop.time, time_ns=lambda: 0)
+        for module in (delta_tables, delta_layout, copier, sweeper, materialise):
+            patch.setattr(module, "time", times)
+        patch.setattr(source, "os", _Files(self))
+        patch.setattr(delta_reader.ColdReader, "_prepare_ahead", lambda *_: None)
+
+    # -- faults --------------------------------------------------------------------------------------
+
+    def living(self, host: Host) -> WorkerProcess | None:
+        """The worker of a host, if one is there."""
+        found = self.workers.get(host.node_id)
+        return found if found is not None and found.process.is_alive and host.is_up else None
+
+    def disarm(self) -> None:
+        """Nobody dies any more where he comes."""
+        for points in (*self.broker_points.values(), *(w.points for w in self.workers.values())):
+            points.armed.clear()
+
+    def arm(self, host: Host, point: str, victim: Callable[[], bool]) -> bool:
+        """Let somebody die where this host's broker or worker comes to a point."""
+        worker = self.living(host)
+        points: Points | None = worker.points if worker is not None else None
+        if point not in WORKER_POINTS:
+            points = self.broker_points.get(host.node_id) if host.is_up else None
+        if points is not None:
+            points.armed[point] = victim
+        return points is not None
+
+
+class _Files:
+    """The segments of the host whose worker reads, in the place of the module `os`."""
+
+    O_RDONLY = O_CLOEXEC = 0
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._open: dict[int, bytes] = {}
+        self._last = 0
+
+    def open(self, path: str, flags: int) -> int:
+        process = PROCESS.get()
+        (host,) = [
+            self._tier.world.hosts[node_id - 1]
+            for node_id, each in self._tier.workers.items()
+            if each.process is process
+        ]
+        if path not in host.disk.paths():
+            raise FileNotFoundError(path)
+        self._last += 1
+        self._open[self._last] = bytes(host.disk.contents(path))
+        return self._last
+
+    def pread(self, descriptor: int, size: int, position: int) -> bytes:
+        return self._open[descriptor][position : position + size]
+
+    def close(self, descriptor: int) -> None:
+        del self._open[descriptor]
