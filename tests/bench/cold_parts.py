@@ -11,8 +11,8 @@ from tests.bench.report import Figure, Report
 from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
 from tests.processes import wait_until
 
-RECORDS = 2_000_000
-SIZE = 100
+# Of a topic of small records, and of one of larger ones; both are read whole.
+RECORDS = {100: 1_000_000, 1024: 150_000}
 PLACES = 300
 OURS = {
     "lake.local.grace.ms": 500,
@@ -37,20 +37,22 @@ class Measured:
     """What one side does, run by run."""
 
     def __init__(self) -> None:
-        self.first_time: list[float] = []
-        self.again: list[float] = []
+        self.first_time: dict[int, list[float]] = {size: [] for size in RECORDS}
+        self.again: dict[int, list[float]] = {size: [] for size in RECORDS}
+        self.cpu_s_a_gb: dict[int, list[float]] = {size: [] for size in RECORDS}
+        self.client: list[float] = []
         self.reach_p50_ms: list[float] = []
         self.reach_p99_ms: list[float] = []
         self.foreign: list[float] = []
 
 
 def cold(folder: Path, report: Report, runs: int) -> None:
-    """A topic a run, read from its beginning three times; then places of it by lot."""
+    """Topics of a run, read from their beginning three times by who makes no objects of records; then places by lot."""
     ours = OurSide(folder / "ours", OURS)
     mine = _measure(ours, ours.broker.data, runs)
     try:
-        lake = ours.broker.lake / "topics" / "cold-0"
-        produced = RECORDS * SIZE
+        lake = ours.broker.lake / "topics" / "cold-100-0"
+        produced = RECORDS[100] * 100
         in_lake = _bytes(lake, "**/*.parquet") + _bytes(lake, "_residue/**/*")
         memory = machine.resident_mib(ours.pids())
     finally:
@@ -61,17 +63,47 @@ def cold(folder: Path, report: Report, runs: int) -> None:
     finally:
         theirs.stop()
     foreign = statistics.median(mine.foreign + other.foreign)
-    for name, unit, us, them, bound in (
-        ("consumer reading cold, 100 B", "MB/s", mine.first_time, other.first_time, 1.0),
-        ("the same, the third time", "MB/s", mine.again, other.again, 1.0),
-    ):
+    for size in RECORDS:
+        for name, us, them in (
+            (f"consumer reading cold, {size} B", mine.first_time, other.first_time),
+            (f"consumer reading cold, {size} B, third time", mine.again, other.again),
+        ):
+            report.add(
+                Figure(
+                    name=name,
+                    unit="MB/s",
+                    ours=us[size],
+                    theirs=them[size],
+                    at_least=1.0,
+                    foreign_cores=foreign,
+                )
+            )
         report.add(
             Figure(
-                name=name, unit=unit, ours=us, theirs=them, at_least=bound, foreign_cores=foreign
+                name=f"consumer reading cold, {size} B, alone",
+                unit="MB/s",
+                ours=mine.first_time[size],
+                at_least=200,
+                foreign_cores=foreign,
+            )
+        )
+        report.add(
+            Figure(
+                name=f"reading cold, {size} B, broker CPU",
+                unit="s/GB",
+                ours=mine.cpu_s_a_gb[size],
+                theirs=other.cpu_s_a_gb[size],
+                foreign_cores=foreign,
             )
         )
     report.add(
-        Figure(name="consumer reading cold", unit="MB/s", ours=mine.first_time, at_least=200)
+        Figure(
+            name="the same by librdkafka in Python, 100 B",
+            unit="MB/s",
+            ours=mine.client,
+            theirs=other.client,
+            foreign_cores=foreign,
+        )
     )
     report.add(
         Figure(
@@ -108,26 +140,42 @@ def _measure(side: Side, log: Path, runs: int) -> Measured:
     side.launch(clean=True)
     ready(side)
     for run in range(runs):
-        topic = f"cold-{run}"
-        create_topic(side, topic, 1, **TIERED)
-        client("produce", side, topic, count=RECORDS, size=SIZE)
-        wait_until(
-            f"{side.name} to have one segment of {topic} on disk",
-            lambda topic=topic: len(list(log.glob(f"{topic}-0/*.log"))) <= 1,  # type: ignore[misc]
-            timeout_s=180,
-        )
+        for size, count in RECORDS.items():
+            _tiered(side, log, f"cold-{size}-{run}", size, count)
         time.sleep(2)
         with machine.watching(side.pids()) as use:
-            rates = [
-                client("consume", side, topic, count=RECORDS, size=SIZE)["mb_s"] for _ in range(3)
-            ]
-            reach = client("reach", side, topic, count=PLACES)
-        found.first_time.append(rates[0])
-        found.again.append(rates[-1])
+            for size, count in RECORDS.items():
+                _drain(side, found, f"cold-{size}-{run}", size, count)
+            small = f"cold-100-{run}"
+            reach = client("reach", side, small, count=PLACES)
+            read = client("consume", side, small, count=RECORDS[100], size=100)
+        found.client.append(read["mb_s"])
         found.reach_p50_ms.append(reach["p50_ms"])
         found.reach_p99_ms.append(reach["p99_ms"])
         found.foreign.append(use.foreign_cores)
     return found
+
+
+def _tiered(side: Side, log: Path, topic: str, size: int, count: int) -> None:
+    """Records that are in the lake alone, but for the active segment's."""
+    create_topic(side, topic, 1, **TIERED)
+    client("produce", side, topic, count=count, size=size)
+    wait_until(
+        f"{side.name} to have one segment of {topic} on disk",
+        lambda: len(list(log.glob(f"{topic}-0/*.log"))) <= 1,
+        timeout_s=180,
+    )
+
+
+def _drain(side: Side, found: Measured, topic: str, size: int, count: int) -> None:
+    rates = []
+    for time_of_reading in range(3):
+        with machine.watching(side.pids()) as use:
+            rates.append(client("drain", side, topic, count=count, size=size)["mb_s"])
+        if not time_of_reading:
+            found.cpu_s_a_gb[size].append(use.cpu_s / (count * size / 1e9))
+    found.first_time[size].append(rates[0])
+    found.again[size].append(rates[-1])
 
 
 def _bytes(folder: Path, pattern: str) -> int:

@@ -1,4 +1,4 @@
-"""One client at work, as a process of its own: ``python -m tests.bench.load produce|consume|pingpong|first|reach …``.
+"""One client at work, as a process of its own: ``python -m tests.bench.load what …``.
 
 Prints one line of JSON. librdkafka's settings are the same for both sides; ``fetch.queue.backoff.ms`` is low, since at
 its default the client sleeps a second whenever 100,000 records are queued.
@@ -17,6 +17,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from kafka_ds.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
 from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
 from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
@@ -24,6 +25,7 @@ from tests.integration.raw_client import RawClient
 
 CHUNK = 10_000
 EARLIEST_LOCAL = -4
+ANSWER_MS_MAX = 30_000
 # Larger than any codec's window, so that no record repeats within reach of it.
 TEXT_BYTES = 16 << 20
 
@@ -109,6 +111,56 @@ def consume(options: argparse.Namespace) -> dict[str, Any]:
         "records_s": count / wall,
         "mb_s": size / wall / 1e6,
         "first_s": first - began,
+    }
+
+
+def drain(options: argparse.Namespace) -> dict[str, Any]:
+    """What a consumer of no cost of its own gets: one connection, a fetch at a time, headers of batches read alone.
+
+    A client that makes an object of each record is slower than what it would measure.
+    """
+    times: list[float] = []
+    with RawClient(options.bootstrap) as one:
+        place = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=options.fetch)
+        topic = FetchTopic(topic=options.topic, partitions=[place])
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=50 << 20,
+            topics=[topic],
+            forgotten_topics_data=[],
+        )
+        count = offset = size = 0
+        used, began = time.process_time(), time.perf_counter()
+        while count < options.count:
+            asked = time.perf_counter()
+            data = one.ask(request, 12).responses[0].partitions[0]
+            if data.error_code:
+                raise RuntimeError(f"error {data.error_code} at {offset}")
+            times.append((time.perf_counter() - asked) * 1e3)
+            if times[-1] > ANSWER_MS_MAX:
+                raise RuntimeError(f"nothing came for {times[-1]:.0f} ms after {count} records")
+            records = memoryview(data.records or b"")
+            size += len(records)
+            position = 0
+            while position + HEADER_BYTES <= len(records):
+                header = read_header(records, position)
+                position += header.batch_length + LOG_OVERHEAD_BYTES
+                if position > len(records):
+                    break  # Kafka sends what fits, the last batch cut.
+                if header.base_offset > offset:
+                    raise RuntimeError(f"{header.base_offset} came where {offset} should")
+                offset, count = header.next_offset, count + header.record_count
+            place.fetch_offset = offset
+        wall = time.perf_counter() - began
+    return {
+        "wall_s": wall,
+        "mb_s": count * options.size / wall / 1e6,
+        "wire_mb_s": size / wall / 1e6,
+        "asked": len(times),
+        "cpu_s": time.process_time() - used,
+        "answer_p50_ms": statistics.median(times),
+        "answer_max_ms": max(times),
     }
 
 
@@ -203,12 +255,15 @@ def reach(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("produce", "consume", "pingpong", "first", "reach"))
+    parser.add_argument(
+        "what", choices=("produce", "consume", "drain", "pingpong", "first", "reach")
+    )
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch", type=int, default=1_000_000)
+    parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
     options = parser.parse_args()
     print(json.dumps(globals()[options.what](options)))
     return 0

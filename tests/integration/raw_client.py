@@ -50,11 +50,12 @@ class RawClient:
         except ConnectionResetError:
             return True
 
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = self.socket.recv(size - len(data))
-            if not part:
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        left = memoryview(data)
+        while left:
+            got = self.socket.recv_into(left)
+            if not got:
                 raise ConnectionError("the broker closed the connection")
-            data += part
-        return bytes(data)
+            left = left[got:]
+        return data
