@@ -15,11 +15,11 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
     OffsetCommitRequest,
 )
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
