@@ -51,4 +51,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, broker: BrokerProcess) -> Topic:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    return Topic(broker, f"s-{name}"[:100])
+    # A second try of a test has no topics of the first.
+    attempt = getattr(request.node, "execution_count", 1)
+    return Topic(broker, f"s-{attempt}-{name}"[:100])
