@@ -53,6 +53,7 @@ from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics
 from broker.net.metrics_server import MetricsServer
 from broker.net.registry import REGISTRY, RequestContext
+from broker.net.secure_network import between_brokers
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
 from broker.replica.alter_partition import IsrProposals
@@ -123,7 +124,7 @@ class Node:
         self._ask_cleaner = ask_cleaner
         self.clock = clock
         self.disk = disk
-        self.network = network
+        self.network = between_brokers(network, config, lambda: self.config)
         self.metrics = Metrics()
         self.tier = None
         self.server = Server(

@@ -141,10 +141,10 @@ class Authentication:
             return response
         self._count_failure(error)
         log.info("%s could not authenticate: %s", self._connection.peer, error.message)
-        self._connection.drain()
         return self._later(response)
 
     async def _later(self, response: Any) -> Any:
+        self._connection.drain()  # Here, and not before: it closes a connection that owes no answer.
         await asyncio.sleep(self._delay_ms / 1_000)
         return response
 

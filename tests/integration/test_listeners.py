@@ -1,0 +1,413 @@
+"""One broker, a listener of each protocol, and clients that others wrote: who gets in, as whom, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import kafka
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker.__main__ import _loop_factory
+from broker.config import from_given
+from broker.node import Node
+from broker.security.scram_users import ScramCredential
+from broker.system import SystemClock, SystemDisk, SystemNetwork
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import AuthenticationRefused, ClientError
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.security.scram import salted, server_key, stored_key
+from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
+from tests.certificates import Authority, Identity, TokenIssuer
+
+HOST = "127.0.0.1"
+TIMEOUT_S = 120.0
+PASSWORD = "alice's secret"
+SCRAM = "SCRAM-SHA-512"
+Value = TypeVar("Value")
+
+
+class Broker:
+    """A node in a thread of its own, with the event loop that brokers run on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder / "certificates")
+        self.issuer = TokenIssuer(folder / "tokens")
+        self.identity = self.authority.issue("broker")
+        self.keys = folder / "broker.pem"
+        self.keys.write_text(self.identity.both_file.read_text())
+        plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        given = {
+            "listeners": ",".join(f"{name}://{HOST}:0" for name in LISTENERS),
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in LISTENERS.items()),
+            "log.dirs": folder / "log",
+            "lake.uri": folder / "lake",
+            "remote.log.storage.system.enable": "false",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.keys,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority.file,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=(.*?),OU=clients.*$/$1/L,DEFAULT",
+            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM},OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": self.issuer.file.as_uri(),
+            "sasl.oauthbearer.expected.audience": "kafka",
+            "connection.failed.authentication.delay.ms": "1",
+        } | {
+            f"listener.name.{name}.plain.sasl.jaas.config": f'{plain} user_alice="{PASSWORD}";'
+            for name in ("open_sasl", "safe_sasl")
+        }
+        config = from_given({name: (str(value), "test") for name, value in given.items()})
+        self.node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+        self._ready = threading.Event()
+        self._stop: asyncio.Event
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as failure:
+            self._failure = failure
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await self.node.start()
+        salt = os.urandom(16)
+        password = salted(SCRAM, PASSWORD, salt, 4096)
+        credential = ScramCredential(
+            salt, stored_key(SCRAM, password), server_key(SCRAM, password), 4096
+        )
+        self.node.security.scram_users.put("alice", SCRAM, credential)
+        self._ready.set()
+        await self._stop.wait()
+        await self.node.stop()
+
+    def __enter__(self) -> Broker:
+        self._thread.start()
+        assert self._ready.wait(TIMEOUT_S)
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(TIMEOUT_S)
+
+    def run(self, what: Coroutine[Any, Any, Value]) -> Value:
+        """Run something in the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(what, self.loop).result(TIMEOUT_S)
+
+    def address(self, listener: str) -> tuple[str, int]:
+        return self.node.server.addresses[listener]
+
+    def bootstrap(self, listener: str) -> str:
+        return "{}:{}".format(*self.address(listener))
+
+    def principals(self, listener: str) -> set[str]:
+        """Who is there by a listener, right now."""
+
+        async def look() -> set[str]:
+            guests = self.node.server.connections
+            return {str(getattr(g, "principal", "")) for g in guests if g.listener == listener}
+
+        return self.run(look())
+
+
+LISTENERS = {
+    "PLAINTEXT": "PLAINTEXT",
+    "MUTUAL": "SSL",
+    "OPEN_SASL": "SASL_PLAINTEXT",
+    "SAFE_SASL": "SASL_SSL",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("listeners")) as running:
+        yield running
+
+
+def librdkafka(broker: Broker, listener: str, **settings: Any) -> dict[str, Any]:
+    protocol = LISTENERS[listener].lower()
+    given = {
+        "bootstrap.servers": broker.bootstrap(listener),
+        "security.protocol": protocol,
+        **{n if n == "oauth_cb" else n.replace("_", "."): v for n, v in settings.items()},
+    }
+    if protocol.endswith("ssl"):
+        given["ssl.ca.location"] = str(broker.authority.file)
+    return given
+
+
+WAYS: dict[str, tuple[str, Callable[[Broker], Mapping[str, Any]], str]] = {
+    "plaintext": ("PLAINTEXT", lambda broker: {}, "User:ANONYMOUS"),
+    "plain": (
+        "OPEN_SASL",
+        lambda broker: {
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "alice",
+            "sasl_password": PASSWORD,
+        },
+        "User:alice",
+    ),
+    "scram": (
+        "SAFE_SASL",
+        lambda broker: {
+            "sasl_mechanism": SCRAM,
+            "sasl_username": "alice",
+            "sasl_password": PASSWORD,
+        },
+        "User:alice",
+    ),
+    "oauth": (
+        "SAFE_SASL",
+        lambda broker: {
+            "sasl_mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (broker.issuer.token("carol"), time.time() + 3600),
+        },
+        "User:carol",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_librdkafka_gets_in_and_stays_on_its_listener(broker: Broker, way: str) -> None:
+    listener, settings, user = WAYS[way]
+    config = librdkafka(broker, listener, **settings(broker))
+    producer = Producer(config)
+    producer.produce(way, b"value" * 40_000, key=b"k")  # more than one TLS record
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({**config, "group.id": way, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(way, 0, 0)])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None and message.error() is None, message
+    assert message.value() == b"value" * 40_000
+    # What it was told to connect to is the listener that it came by.
+    (told,) = consumer.list_topics(timeout=TIMEOUT_S).brokers.values()
+    assert told.port == broker.address(listener)[1]
+    assert user in broker.principals(listener)
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"sasl_password": "wrong"}, "invalid credentials"),
+        ({"sasl_username": "nobody"}, "invalid credentials"),
+        (
+            {"sasl_mechanism": "SCRAM-SHA-256"},
+            "this listener offers|Unsupported|UNSUPPORTED|unsupported",
+        ),
+    ],
+    ids=["password", "user", "mechanism"],
+)
+def test_librdkafka_is_told_why_it_does_not_get_in(
+    broker: Broker, settings: dict[str, str], why: str
+) -> None:
+    listener, known, _ = WAYS["scram"]
+    told: list[str] = []
+    found = threading.Event()
+
+    def heard(error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            told.append(error.str())
+            found.set()
+
+    config = librdkafka(broker, listener, **{**known(broker), **settings})
+    admin = AdminClient({**config, "error_cb": heard})
+    deadline = time.monotonic() + TIMEOUT_S
+    while not found.is_set() and time.monotonic() < deadline:
+        admin.poll(0.1)
+    assert told and re.search(why, told[0]), told
+
+
+def test_a_certificate_tells_who_a_client_is(broker: Broker) -> None:
+    identity = broker.authority.issue("ann", {"O": "A", "OU": "clients", "CN": "Ann"})
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.bootstrap("MUTUAL"),
+        security_protocol="SSL",
+        ssl_cafile=str(broker.authority.file),
+        ssl_certfile=str(identity.certificate_file),
+        ssl_keyfile=str(identity.key_file),
+    )
+    assert consumer.topics() is not None
+    assert broker.principals("MUTUAL") == {"User:ann"}
+    consumer.close()
+
+
+def context_of(broker: Broker, identity: Identity | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(broker.authority.file))
+    if identity is not None:
+        context.load_cert_chain(identity.both_file)
+    return context
+
+
+def asks(connected: socket.socket) -> bytes:
+    """What the broker answers to an ApiVersions; nothing where it hangs up."""
+    connected.settimeout(TIMEOUT_S)
+    question = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        connected.sendall(struct.pack(">i", len(question)) + question)
+        return connected.recv(8)
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
+def test_a_stranger_does_not_get_in_by_a_certificate(broker: Broker, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger").issue("ann")
+    for identity in (None, stranger):
+        with socket.create_connection(broker.address("MUTUAL")) as bare:
+            try:
+                with context_of(broker, identity).wrap_socket(bare, server_hostname=HOST) as safe:
+                    assert asks(safe) == b""
+            except (ssl.SSLError, ConnectionError):
+                pass
+    with socket.create_connection(broker.address("PLAINTEXT")) as bare:
+        assert asks(bare)
+
+
+def test_keys_are_read_anew(broker: Broker) -> None:
+    known = broker.authority.issue("client")
+
+    def serial() -> int:
+        with (
+            socket.create_connection(broker.address("MUTUAL")) as bare,
+            context_of(broker, known).wrap_socket(bare, server_hostname=HOST) as safe,
+        ):
+            assert asks(safe)
+            shown = safe.getpeercert()
+            assert shown is not None
+            return int(str(shown["serialNumber"]), 16)
+
+    assert serial() == broker.identity.certificate.serial_number
+    renewed = broker.authority.issue("broker-2")
+    broker.keys.write_text(renewed.both_file.read_text())
+    broker.run(broker.node.server.doors.look())
+    assert serial() == renewed.certificate.serial_number
+    broker.keys.write_text("no key")
+    broker.run(broker.node.server.doors.look())  # is an error in the log, and nothing else
+    assert serial() == renewed.certificate.serial_number
+    broker.keys.write_text(renewed.both_file.read_text())
+    broker.run(broker.node.server.doors.look())
+
+
+OURS: dict[str, tuple[str, Callable[[Broker], dict[str, str]]]] = {
+    "plain": (
+        "OPEN_SASL",
+        lambda broker: {
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'x.PlainLoginModule required username="alice" password="{PASSWORD}";',
+        },
+    ),
+    "scram": (
+        "SAFE_SASL",
+        lambda broker: {
+            "kafka.sasl.mechanism": SCRAM,
+            "kafka.sasl.jaas.config": f'x.ScramLoginModule required username="alice" password="{PASSWORD}";',
+        },
+    ),
+    "oauth": (
+        "SAFE_SASL",
+        lambda broker: {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.jaas.config": "x.OAuthBearerLoginModule required "
+            f'token="{broker.issuer.token("dave")}";',
+        },
+    ),
+    "mutual": (
+        "MUTUAL",
+        lambda broker: {
+            "kafka.ssl.keystore.type": "PKCS12",
+            "kafka.ssl.keystore.location": str(
+                broker.authority.pkcs12(broker.authority.issue("erin"), "hush")
+            ),
+            "kafka.ssl.keystore.password": "hush",
+        },
+    ),
+}
+
+
+def ours(broker: Broker, way: str, **more: str) -> dict[str, str]:
+    listener, settings = OURS[way]
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap(listener),
+        "kafka.security.protocol": LISTENERS[listener],
+        **settings(broker),
+    }
+    if LISTENERS[listener].endswith("SSL"):
+        given |= {
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": str(broker.authority.file),
+        }
+    return given | {name.replace("_", "."): value for name, value in more.items()}
+
+
+@pytest.mark.parametrize("way", OURS)
+def test_our_own_client_gets_in(broker: Broker, way: str) -> None:
+    settings = parse_settings(ours(broker, way))
+    assert "hush" not in repr(settings) and PASSWORD not in repr(settings)
+    with Cluster(settings) as cluster:
+        assert cluster.topics(None) is not None
+        # Of a secret it is told that there is one, and no more.
+        name = "listener.name.safe_sasl.plain.sasl.jaas.config"
+        assert cluster.broker_setting(name) is None
+        assert cluster.broker_setting("listener.name.mutual.ssl.client.auth") == "required"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {
+            "kafka_sasl_jaas_config": 'x.ScramLoginModule required username="alice" password="a-secret";'
+        },
+        {"kafka_ssl_truststore_location": ""},
+        {"kafka_sasl_mechanism": "SCRAM-SHA-256"},
+    ],
+    ids=["password", "trust", "mechanism"],
+)
+def test_our_own_client_says_at_once_that_it_does_not_get_in(
+    broker: Broker, more: dict[str, str]
+) -> None:
+    given = ours(broker, "scram", **more)
+    if not given["kafka.ssl.truststore.location"]:
+        del given["kafka.ssl.truststore.location"]
+    with Cluster(parse_settings(given)) as cluster, pytest.raises(AuthenticationRefused) as error:
+        cluster.topics(None)
+    assert "a-secret" not in str(error.value) and PASSWORD not in str(error.value)
+
+
+def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
+    """Who authenticates anew stays, also when the session is over; who goes on as if it were not is disconnected."""
+    metrics = broker.node.metrics.net
+
+    async def end_sessions() -> None:
+        for each in broker.node.server.connections:
+            if str(each.principal) == "User:dave" and each._authentication is not None:
+                each._authentication._machine._ends_ms = 0
+
+    with Cluster(parse_settings(ours(broker, "oauth"))) as cluster:
+        connection = cluster.any_broker()
+        assert connection._renew_at is not None
+        broker.run(end_sessions())
+        connection._renew_at, before = 0.0, metrics.reauthentications
+        connection.call(MetadataRequest(topics=[]), MetadataResponse)
+        assert metrics.reauthentications == before + 1
+        broker.run(end_sessions())
+        ended = metrics.sessions_expired
+        with pytest.raises(ClientError):
+            connection.call(MetadataRequest(topics=[]), MetadataResponse)
+        assert metrics.sessions_expired == ended + 1

@@ -1,0 +1,78 @@
+"""Brokers that reach each other by TLS and SASL alone: they form a cluster, and replicate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.settings import ConfigError
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import CreateTopicsRequest
+from kafka_ds.wire.messages.topics import CreatableTopic
+from tests.certificates import Authority
+from tests.in_process import batch_of, in_process_cluster, new_node
+from tests.loops import in_loop
+
+
+def settings_of(folder: Path, **more: object) -> dict[str, object]:
+    authority = Authority(folder / "certificates")
+    identity = authority.issue("broker")
+    return {
+        "listeners": "BETWEEN://127.0.0.1:0",
+        "listener_security_protocol_map": "BETWEEN:SASL_SSL",
+        "ssl_keystore_type": "PEM",
+        "ssl_keystore_location": identity.both_file,
+        "ssl_truststore_type": "PEM",
+        "ssl_truststore_location": authority.file,
+        "listener_name_between_ssl_client_auth": "required",
+        "sasl_enabled_mechanisms": "PLAIN",
+        "sasl_mechanism_inter_broker_protocol": "PLAIN",
+        "listener_name_between_plain_sasl_jaas_config": (
+            'x.PlainLoginModule required username="broker" password="hush" user_broker="hush";'
+        ),
+        **more,
+    }
+
+
+@in_loop
+async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2, **settings_of(tmp_path)) as cluster:
+        first = cluster.nodes[1]
+        await cluster.until(
+            "both brokers",
+            lambda: all(len(n.node.metadata.brokers) == 2 for n in cluster.nodes.values()),
+        )
+        image = first.node.metadata
+        assert {e.security_protocol for b in image.brokers.values() for e in b.endpoints} == {
+            "SASL_SSL"
+        }
+        assert cluster.controller.node.server.metrics.authentications
+        wanted = CreatableTopic(
+            name="t", num_partitions=1, replication_factor=2, assignments=[], configs=[]
+        )
+        response = await first.ask(CreateTopicsRequest(topics=[wanted]), 7)
+        assert response.topics[0].error_code == ErrorCode.NONE, response
+        await cluster.until(
+            "the topic", lambda: all("t" in n.node.metadata.topics for n in cluster.nodes.values())
+        )
+        leader = cluster.nodes[image.topics["t"].partitions[0].leader]
+        answer = await leader.produce("t", batch_of([b"x"]))  # acks=all: the other one has it
+        assert answer.error_code == ErrorCode.NONE
+        assert {str(c.principal) for c in leader.node.server.connections} == {"User:broker"}
+
+
+def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Path) -> None:
+    given = settings_of(tmp_path)
+    with pytest.raises(ConfigError, match="brokers need it to reach each other"):
+        new_node(
+            tmp_path,
+            **{k: v for k, v in given.items() if not k.endswith("jaas_config")},
+        )
+    with pytest.raises(ConfigError, match=r"sasl\.mechanism\.inter\.broker\.protocol= is none of"):
+        new_node(tmp_path, **{k: v for k, v in given.items() if "inter_broker_protocol" not in k})
+    with pytest.raises(
+        ConfigError, match=r"listener BETWEEN: ssl\.truststore\.location=.*nothing"
+    ) as error:
+        new_node(tmp_path, **{**given, "ssl_truststore_location": tmp_path / "nothing"})
+    assert "hush" not in str(error.value)
