@@ -101,7 +101,14 @@ class EndingReader:
 
     def _of_residue(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
         pieces = self._residue.between(
-            where.topic, where.topic_id, where.index, start, end, tiered_end=end
+            where.topic,
+            where.topic_id,
+            where.index,
+            start,
+            end,
+            tiered_end=end,
+            # A file that is lost must not keep replicas from being made.
+            log_start_offset=end + 1,
         )
         for piece in pieces:
             header = read_header(piece.data)

@@ -257,6 +257,7 @@ class ColdReader:
                 offset,
                 last,
                 tiered_end=found.tiered_end,
+                log_start_offset=found.log_start,
             ):
                 encoder.rows_to(each.base_offset - 1)
                 encoder.put(each)

@@ -2,9 +2,9 @@
 
 Rules of this file: a residue file holds what its range held below the last stable offset, which is the same whichever
 attempt wrote it: so any file that covers an offset will do, and a batch that two of them hold counts once.
-Files are listed when a reader asks beyond what was listed. A file of another incarnation of the topic is
-passed over, as are bytes that no client could take for a batch (their place is not known either): the span of
-their neighbours covers them, so that a position gets over them. Any thread.
+Files are listed when a reader asks beyond what was listed, or finds one missing. A file of another incarnation of the
+topic is passed over, as are bytes that no client could take for a batch (their place is not known either): the span
+of their neighbours covers them, so that a position gets over them. Any thread.
 """
 
 import logging
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from broker.tier.spi import StorageError
 from kafka_ds.lake.names import RESIDUE, topic_table
 from kafka_ds.lake.residue import BatchPlace, CorruptResidue, Residue, ResidueHeader
 from kafka_ds.lake.store import Store
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 256
 # Attempts that lost leave files beside those that won: so many are looked through for one that covers.
-WALK_BACK_MAX = 32
+WALK_BACK_MAX = 1024
 OFFSET_DIGITS = 20
 
 
@@ -63,21 +64,31 @@ class ResidueFiles:
         last_offset: int,
         *,
         tiered_end: int,
+        log_start_offset: int,
     ) -> list[ResiduePiece]:
-        """The batches that hold offsets of [start_offset, last_offset], by offset."""
+        """The batches that hold offsets of [start_offset, last_offset], by offset.
+
+        Raises StorageError where no file says what there was of an offset from the log start on: what is missing might
+        be an aborted transaction, which Kafka does not pass over either.
+        """
         for is_last in (False, True):
             with self._lock:
                 listing = self._listing(topic, partition, last_offset, tiered_end)
                 covering = self._covering(listing, topic_id, start_offset, last_offset)
+                first = max(start_offset, log_start_offset)
+                missing = _first_uncovered(covering, first, last_offset)
                 try:
                     found = _pieces(covering, start_offset, last_offset)
-                    break
+                    if missing is None:
+                        break
                 except FileNotFoundError:
-                    # Of an attempt that lost, and taken out since: the winner's says the same.
-                    self._listings.pop((topic, partition), None)
-                    self._open.clear()
                     if is_last:
                         raise
+                # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
+                self._listings.pop((topic, partition), None)
+                self._open.clear()
+        else:
+            raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
         return [found[base] for base in sorted(found)]
 
     def holding(
@@ -175,6 +186,15 @@ class ResidueFiles:
         while len(self._open) > OPEN_FILES_MAX:
             self._open.popitem(last=False)
         return residue
+
+
+def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:
+    """The first offset of [start, end] that none of the files is about."""
+    for header in sorted((each.header for each in covering), key=lambda each: each.start_offset):
+        if header.start_offset > start:
+            break
+        start = max(start, header.end_offset + 1)
+    return start if start <= end else None
 
 
 def _pieces(

@@ -11,6 +11,7 @@ from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import PartitionOutcome
 from broker.tier.settings import TierSettings
+from broker.tier.spi import StorageError
 from kafka_ds.wire.batch import (
     ControlType,
     Record,
@@ -104,6 +105,30 @@ def marker(kind: ControlType, offset: int, producer: int) -> bytes:
 
 def offsets(batches: list[bytes]) -> list[int]:
     return [record.offset for record in all_records(batches)]
+
+
+def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: Lake) -> None:
+    aborted = transactional(3, 4, producer=7)
+    first = [build_batch(records(0, 3), leader_epoch=3), aborted, marker(ControlType.ABORT, 7, 7)]
+    assert lake.copy(0, 7, first, [(7, 3, 7)]).outcome == "finished"
+    second = [build_batch(records(8, 4), leader_epoch=3)]
+    assert lake.copy(8, 11, second, []).outcome == "finished"
+    (lost,) = (lake.path / "topics" / TOPIC / "_residue" / "partition=0").glob(f"{0:020d}-*")
+    data = lost.read_bytes()
+    lost.unlink()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="orders-0: no residue file holds offset 0"):
+            lake.read(committed_only=False)
+        assert offsets(lake.read(committed_only=True)) == [0, 1, 2, 8, 9, 10, 11]
+        assert offsets(lake.read(committed_only=False, start=8)) == [8, 9, 10, 11]
+    lost.write_bytes(data)
+    # It is looked for each time.
+    assert aborted in lake.read(committed_only=False)
+    lost.unlink()
+    # What lies below the log start is nobody's to read.
+    lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=8)
+    again = Lake(lake.root)
+    assert offsets(again.read(committed_only=False, start=8)) == [8, 9, 10, 11]
 
 
 def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> None:
