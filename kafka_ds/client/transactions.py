@@ -69,7 +69,8 @@ class Transactions:
                 transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
             )
             answer = connection.call(request, InitProducerIdResponse)
-            _check(answer.error_code, "InitProducerId", transactional_id)
+            what = f"InitProducerId (kafka.transaction.timeout.ms={timeout_ms})"
+            _check(answer.error_code, what, transactional_id)
             return Identity(producer_id=answer.producer_id, epoch=answer.producer_epoch)
 
         if transactional_id is None:

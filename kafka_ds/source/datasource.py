@@ -58,7 +58,10 @@ _NULLABLE = ("key", "value", "timestamp", "headers")
 class KafkaDataSource(DataSource):
     """Topics as tables: the lake's Parquet and the brokers' hot tail in one exact scan.
 
-    Reads batches and streams of a kafka-ds cluster, or of any Kafka cluster (all is hot then).
+    Reads batches and streams of a kafka-ds cluster, or of any Kafka cluster (all is hot then), and writes them: columns
+    ``value``, ``key``, ``headers``, ``topic``, ``partition``, ``timestamp``; options ``topic``, ``deliveryGuarantee``
+    (exactly_once in streams, at_least_once in batches), ``transactionalIdPrefix``, ``decisionsTopic``. What follows is
+    of reading.
 
     Parameters
     ----------

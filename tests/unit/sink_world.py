@@ -1,4 +1,4 @@
-"""Transactions, tasks and drivers in memory, for the sink's protocol: who dies, sleeps and comes back is the test's choice."""
+"""Transactions, tasks and drivers in memory, for the sink's protocol: who dies and who sleeps is the test's choice."""
 
 from __future__ import annotations
 
