@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafka_ds.source.datasource import KafkaDataSource, register
+    from kafka_ds.source.progress import offsets_behind_latest
     from kafka_ds.source.scan import scan
 
-__all__ = ["KafkaDataSource", "register", "scan"]
-_MODULES = {"scan": "kafka_ds.source.scan"}
+__all__ = ["KafkaDataSource", "offsets_behind_latest", "register", "scan"]
+_MODULES = {
+    "offsets_behind_latest": "kafka_ds.source.progress",
+    "scan": "kafka_ds.source.scan",
+}
 
 
 def __getattr__(name: str) -> Any:

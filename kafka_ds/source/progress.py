@@ -2,17 +2,19 @@
 
 Rules of this file: an offset names topic id and leader epoch beside each position, so that a topic which was deleted
 and created again, or a log that was cut, is seen and not read on; it is written into checkpoints, so a version leads
-it and fields are only ever added; a position is an offset, never a count of rows.
+it and fields are only ever added; a position is an offset, never a count of rows. What Spark's own Kafka source wrote
+into a checkpoint is understood, too: offsets alone, of topics and epochs that are not known.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import Any, Final
 
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.wire.types import NO_UUID, uuid_from_text, uuid_text
 
 TopicPartition = tuple[str, int]
 FORMAT: Final = 1
@@ -58,6 +60,8 @@ class StreamOffset:
         Raises:
             BadOffset: another source's offset, or one of a newer format than is known here.
         """
+        if _is_sparks(document):
+            return _of_spark(document)
         if document.get("version") != FORMAT:
             raise BadOffset(
                 f"the checkpoint holds an offset of format {document.get('version')!r}; "
@@ -75,6 +79,31 @@ class StreamOffset:
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise BadOffset(f"the checkpoint's offset cannot be read: {problem!r}") from None
         return StreamOffset(topic_ids=ids, positions=positions)
+
+
+def _is_sparks(document: Mapping[str, Any]) -> bool:
+    """Whether Spark's Kafka source wrote it: ``{"topic": {"0": 5}}``."""
+    return bool(document) and all(
+        isinstance(partitions, Mapping)
+        and all(number.isdecimal() and type(n) is int for number, n in partitions.items())
+        for partitions in document.values()
+    )
+
+
+def _of_spark(document: Mapping[str, Any]) -> StreamOffset:
+    return StreamOffset(
+        topic_ids=dict.fromkeys(document, NO_UUID),
+        positions={
+            (topic, int(number)): Position(offset=offset)
+            for topic, partitions in document.items()
+            for number, offset in partitions.items()
+        },
+    )
+
+
+def same_topic(one: bytes, other: bytes) -> bool:
+    """Whether these are ids of one topic, as far as both are known."""
+    return one == other or NO_UUID in (one, other)
 
 
 def limited(
@@ -132,7 +161,7 @@ def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartiti
     for tp, until in sorted(end.positions.items()):
         name = f"{tp[0]}-{tp[1]}"
         begin = start.positions.get(tp)
-        if begin is not None and start.topic_ids[tp[0]] != end.topic_ids[tp[0]]:
+        if begin is not None and not same_topic(start.topic_ids[tp[0]], end.topic_ids[tp[0]]):
             problems.append(f"topic {tp[0]} was deleted and created again")
             begin = None
         if begin is None:
@@ -146,3 +175,44 @@ def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartiti
             ranges[tp] = (begin.offset, until.offset)
             fences[tp] = begin
     return Steps(ranges=ranges, fences=fences, problems=tuple(dict.fromkeys(problems)))
+
+
+def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, float]:
+    """How far a stream lags, in offsets, under the names of Spark's Kafka source.
+
+    Spark's Python API has no place for a source's metrics, but reports ``endOffset`` and ``latestOffset``.
+
+    Parameters
+    ----------
+    source
+        One of ``sources`` in a query's progress, as ``json.loads(query.lastProgress.json)["sources"][0]`` gives it.
+
+    Returns
+    -------
+    dict of str to float
+        ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest`` over all partitions, and
+        their sum as ``offsetsBehindLatest``; 0 where nothing is known yet.
+
+    Examples
+    --------
+    >>> end = {"version": 1, "topics": {"t": {"id": "A" * 22, "partitions": {"0": {"offset": 3, "epoch": 0}}}}}
+    >>> latest = {"version": 1, "topics": {"t": {"id": "A" * 22, "partitions": {"0": {"offset": 5, "epoch": 0}}}}}
+    >>> offsets_behind_latest({"endOffset": end, "latestOffset": latest})["maxOffsetsBehindLatest"]
+    2.0
+    """
+    lags = [0.0]
+    if source.get("endOffset") and source.get("latestOffset"):
+        end, latest = (
+            StreamOffset.parse(json.loads(each) if isinstance(each, str) else each)
+            for each in (source["endOffset"], source["latestOffset"])
+        )
+        lags = [
+            float(max(0, until.offset - (end.positions[tp].offset if tp in end.positions else 0)))
+            for tp, until in latest.positions.items()
+        ] or lags
+    return {
+        "minOffsetsBehindLatest": min(lags),
+        "maxOffsetsBehindLatest": max(lags),
+        "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        "offsetsBehindLatest": sum(lags),
+    }

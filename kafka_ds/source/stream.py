@@ -28,6 +28,7 @@ from kafka_ds.source.progress import (
     Position,
     StreamOffset,
     limited,
+    same_topic,
     steps,
     waiting_offsets,
 )
@@ -98,9 +99,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, begin: StreamOffset, latest: StreamOffset) -> dict[str, Any]:
         """``latest``, unless it differs from ``begin`` by epochs alone: that is no reason for a micro-batch."""
-        moved = begin.topic_ids != latest.topic_ids or {
-            tp: p.offset for tp, p in begin.positions.items()
-        } != {tp: p.offset for tp, p in latest.positions.items()}
+        moved = (
+            begin.topic_ids.keys() != latest.topic_ids.keys()
+            or any(not same_topic(n, latest.topic_ids[t]) for t, n in begin.topic_ids.items())
+        ) or {tp: p.offset for tp, p in begin.positions.items()} != {
+            tp: p.offset for tp, p in latest.positions.items()
+        }
         return (latest if moved else begin).document()
 
     def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
@@ -150,7 +154,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tp: self._bounds[tp].start
             for tp in end.positions
             if tp in self._bounds
-            and (tp not in start.positions or start.topic_ids[tp[0]] != end.topic_ids[tp[0]])
+            and (
+                tp not in start.positions
+                or not same_topic(start.topic_ids[tp[0]], end.topic_ids[tp[0]])
+            )
         }
 
     # -- micro-batches --------------------------------------------------------------------------
@@ -201,7 +208,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = self._bounds.get((topic, partition))
             if bounds is None:
                 found[topic, partition] = f"{topic}-{partition} is gone"
-            elif bounds.topic_id != until.topic_ids[topic]:
+            elif not same_topic(bounds.topic_id, until.topic_ids[topic]):
                 found[topic, partition] = f"topic {topic} was deleted and created again"
         return found
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from broker import protocol_doc
+from kafka_ds.sink.options import SINK_OPTIONS, parse_sink_options
 from kafka_ds.source import options_doc
+from kafka_ds.source.options import OPTIONS, parse_options
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -18,3 +20,15 @@ def test_the_options_of_the_source_are_all_described() -> None:
     page = (DOCS / "spark.md").read_text()
     head, mark, _ = page.partition(options_doc.MARK)
     assert page == head + options_doc.render(), f"what follows {mark!r} is not what the code says"
+
+
+def test_each_option_has_an_example_that_is_accepted() -> None:
+    assert options_doc.EXAMPLES.keys() == OPTIONS.keys() | SINK_OPTIONS.keys()
+    for name, value in options_doc.EXAMPLES.items():
+        given = {"kafka.bootstrap.servers": "broker:9092", name: value}
+        if name in SINK_OPTIONS:
+            parse_sink_options(given, stream=name != "deliveryGuarantee")
+        elif value:
+            if name not in ("subscribe", "subscribePattern", "assign"):
+                given["subscribe"] = "orders"
+            parse_options(given)

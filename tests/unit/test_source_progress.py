@@ -13,6 +13,7 @@ from kafka_ds.source.progress import (
     Position,
     StreamOffset,
     limited,
+    offsets_behind_latest,
     steps,
     waiting_offsets,
 )
@@ -37,7 +38,10 @@ def test_an_offset_survives_the_checkpoint(offsets: dict[int, int]) -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {"t": {"0": 5}},
+        {},
+        {"t": {"0": "5"}},
+        {"t": {"0": True}},
+        {"t": {"zero": 5}},
         {"version": 2, "topics": {}},
         {"version": 1},
         {"version": 1, "topics": {"t": {"id": "short", "partitions": {}}}},
@@ -48,6 +52,42 @@ def test_an_offset_survives_the_checkpoint(offsets: dict[int, int]) -> None:
 def test_an_offset_that_is_not_ours_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(BadOffset, match="checkpoint"):
         StreamOffset.parse(document)
+
+
+def test_an_offset_of_version_0_1_0_is_read_and_written_as_it_was() -> None:
+    """As a checkpoint holds it; what later versions add is passed over."""
+    text = (
+        '{"version": 1, "topics": {"t": {"id": "aWlpaWlpaWlpaWlpaWlpaQ", "partitions": '
+        '{"0": {"offset": 5, "epoch": 3}, "1": {"offset": 7, "epoch": 3}}}}}'
+    )
+    assert StreamOffset.parse(json.loads(text)) == at({0: 5, 1: 7})
+    assert json.dumps(at({0: 5, 1: 7}).document()) == text
+    more = json.loads(text.replace('"epoch": 3', '"epoch": 3, "later": [1]'))
+    assert StreamOffset.parse({**more, "written_by": "1.2.3"}) == at({0: 5, 1: 7})
+
+
+def test_a_stream_goes_on_where_sparks_kafka_source_was() -> None:
+    sparks = StreamOffset.parse({"t": {"0": 5, "1": 7}, "version": {"0": 1}})
+    assert sparks.positions["version", 0] == Position(offset=1)
+    start = StreamOffset.parse({"t": {"0": 5, "1": 7}})
+    found = steps(start, at({0: 9, 1: 7}), {})
+    assert (found.ranges, found.problems) == ({("t", 0): (5, 9), ("t", 1): (7, 7)}, ())
+
+
+def test_how_far_a_stream_lags() -> None:
+    ends = {
+        "endOffset": at({0: 5, 1: 7}).document(),
+        "latestOffset": at({0: 9, 1: 7, 2: 8}).document(),
+    }
+    assert offsets_behind_latest(ends) == {
+        "minOffsetsBehindLatest": 0.0,
+        "maxOffsetsBehindLatest": 8.0,
+        "avgOffsetsBehindLatest": 4.0,
+        "offsetsBehindLatest": 12.0,
+    }
+    texts = {name: json.dumps(each) for name, each in ends.items()}
+    assert offsets_behind_latest(texts) == offsets_behind_latest(ends)
+    assert offsets_behind_latest({"endOffset": None})["offsetsBehindLatest"] == 0
 
 
 @given(counts, counts, st.integers(1, 500))
