@@ -14,6 +14,7 @@ from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.net.metrics_names import Metric, Sample, gauge
 from broker.replica.fetcher_metrics import fetcher_samples, move_samples
+from broker.security.quota_metrics import quota_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
 
@@ -178,6 +179,7 @@ def node_samples(node: Node) -> Iterator[Sample]:
             node.replica_manager.fetchers, followed, node.clock.monotonic_ms()
         )
     yield from move_samples(node.moves)
+    yield from quota_samples(node.security.quotas, node.clock.monotonic_ms())
     yield from node.fetching.samples()
     yield from node.isr_proposals.samples()
     yield from group_samples(list(node.groups.shards()))

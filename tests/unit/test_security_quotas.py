@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.events import QuotaComponent
 from broker.net.dispatch import Throttled
+from broker.node_metrics import node_samples
 from broker.security.principal import Principal
 from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
 from kafka_ds.wire.errors import ErrorCode
@@ -247,6 +248,14 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         assert first.responses == [], "it gets nothing, and asks again"
         follower = await broker.ask(fetch_request("a", 0, replica_id=7), 12, principal=ALICE)
         assert follower.throttle_time_ms == 0, "brokers are exempt"
+
+        shown = {
+            (metric.name, labels): value
+            for metric, labels, value in node_samples(broker.node)
+            if labels == ("alice", "")
+        }
+        assert shown["kafka_server_produce_byte_rate", ("alice", "")] > 100
+        assert shown["kafka_server_fetch_throttle_time", ("alice", "")] == first.throttle_time_ms
 
         await limit(broker, {"client_id": "maker"}, controller_mutation_rate=1.0)
         made = await broker.ask(new("b", "c", "d", partitions=10), 7, client_id="maker")

@@ -1,0 +1,51 @@
+"""Pure: what is to be seen of quotas, under Kafka's names.
+
+Rules of this file: it reads state and changes none. A label is there where the quota is of a user, of a client id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.net.metrics_names import Sample, attribute
+from broker.security.quota_names import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+
+if TYPE_CHECKING:
+    from broker.security.quotas import ClientQuotas
+
+_LABELS = ("user", "client_id")
+_KINDS = {
+    PRODUCER_BYTE_RATE: ("Produce", "byte-rate", "Bytes a second that clients with a quota produced."),
+    CONSUMER_BYTE_RATE: ("Fetch", "byte-rate", "Bytes a second that clients with a quota fetched."),
+    REQUEST_PERCENTAGE: ("Request", "request-time", "Percent of a core worked for clients with a quota."),
+    CONTROLLER_MUTATION_RATE: (
+        "ControllerMutation", "mutation-rate", "Partitions a second that clients with a quota made or deleted.",
+    ),
+}  # fmt: skip
+_RATES = {
+    name: attribute(f"kafka.server:type={kind}", what, says, *_LABELS)
+    for name, (kind, what, says) in _KINDS.items()
+}
+_WAITS = {
+    name: attribute(
+        f"kafka.server:type={kind}",
+        "throttle-time",
+        "How long a client that had used up this quota was told to wait last, in ms.",
+        *_LABELS,
+    )
+    for name, (kind, _, _) in _KINDS.items()
+}
+
+
+def quota_samples(quotas: ClientQuotas, now_ms: int) -> Iterator[Sample]:
+    """Everything about quotas; `now_ms` is a monotonic clock's."""
+    for name, shared, sensor in quotas.sensors():
+        labels = (shared.user or "", shared.client_id or "")
+        yield _RATES[name], labels, sensor.rate.rate(now_ms)
+        yield _WAITS[name], labels, sensor.throttled_ms
