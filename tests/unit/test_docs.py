@@ -27,7 +27,7 @@ def test_each_option_has_an_example_that_is_accepted() -> None:
     for name, value in options_doc.EXAMPLES.items():
         given = {"kafka.bootstrap.servers": "broker:9092", name: value}
         if name in SINK_OPTIONS:
-            parse_sink_options(given, stream=name != "deliveryGuarantee")
+            parse_sink_options({"checkpointLocation": "/checkpoint", **given}, stream=True)
         elif value:
             if name not in ("subscribe", "subscribePattern", "assign"):
                 given["subscribe"] = "orders"
