@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= 200
+SECONDS ?= 60
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
 # process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark come alone: one session
 # for all of them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
@@ -12,7 +13,7 @@ WORKERS ?= 3
 # Each broker and each worker is a process that imports hundreds of modules: their bytecode is kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo jars test test-slow bench sim lint format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz lint format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +22,7 @@ help:
 	@echo "make test-slow  those that take longer, too"
 	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
 	@echo "make sim        clusters on virtual time under faults, the machines against their models, the bank: SEEDS=$(SEEDS) runs each"
+	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
 # Every package is pinned in requirements.txt, dependencies of dependencies included.
@@ -59,6 +61,10 @@ bench: $(STAMP) java
 
 sim: $(STAMP)
 	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py tests/unit/test_cluster_model.py tests/unit/test_replica_model.py tests/unit/test_cleaning_model.py tests/integration/test_bank.py tests/sim
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/fuzz/requirements.txt
+	$(BIN)/python -m tests.fuzz $(SECONDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from broker.groups.shard import GroupShard
 from broker.groups.values import NO_PRODUCER_ID
 from kafka_ds.wire.batch import BatchHeader, ControlType, Record, control_type, read_records
 from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.persisted import decode_key, decode_value
+from kafka_ds.wire.messages.persisted import GroupMetadataValue, decode_key, decode_value
 
 
 def replay_batch(
@@ -38,4 +38,14 @@ def _replay(shard: GroupShard, record: Record, producer_id: int) -> None:
         return
     if key is not None:
         value = None if record.value is None else decode_value(key, record.value)
+        if isinstance(value, GroupMetadataValue):
+            _check_members(value)
         shard.replay(key, value, record_offset=record.offset, producer_id=producer_id)
+
+
+def _check_members(value: GroupMetadataValue) -> None:
+    """No member, and no instance, is in a group twice: what says so was not written by a coordinator."""
+    names = [member.member_id for member in value.members]
+    instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
+    if len({*names}) < len(names) or len({*instances}) < len(instances):
+        raise MalformedFrame("a group has a member twice")

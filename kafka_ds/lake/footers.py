@@ -111,7 +111,10 @@ def footer_of(metadata: pq.FileMetaData) -> Footer:
         if group.num_rows == 0:
             continue
         statistics = group.column(at).statistics if at is not None else None
-        if statistics is not None and not statistics.has_min_max:
+        # A file of another engine's may call something else an offset: what it is, its reader finds out.
+        if statistics is not None and not (
+            statistics.has_min_max and isinstance(statistics.min, int)
+        ):
             statistics = None
         groups.append(
             Group(

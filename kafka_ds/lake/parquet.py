@@ -283,9 +283,9 @@ class FileReader:
         try:
             with self._open(path, footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=there, use_threads=False)
-        except (OSError, pa.ArrowInvalid) as error:
+            table = conform(table, wanted, known)
+        except (OSError, pa.ArrowException) as error:
             raise UnreadableFile(f"{path}: {error}") from error
-        table = conform(table, wanted, known)
         return _between(table, start_offset, complete_to).select(names), complete_to
 
     def open(self, path: str) -> pq.ParquetFile:

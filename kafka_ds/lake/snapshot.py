@@ -149,8 +149,12 @@ class TableSnapshot:
         self.version = (
             -1
         )  # Where this fails, half of the version is taken in: all is read anew then.
-        removed, added = self._apply_actions(actions)
-        self._applied(version, actions, removed, added)
+        try:
+            removed, added = self._apply_actions(actions)
+            self._applied(version, actions, removed, added)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # JSON, but no action as the protocol has it.
+            raise CorruptLog(f"{self.log.table}, version {version}: {error!r}") from error
         self.version = version
 
     def _apply_actions(

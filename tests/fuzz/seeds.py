@@ -1,0 +1,108 @@
+"""Where fuzzing begins: right inputs of every target, made and not kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.net.registry import REGISTRY
+from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.wire.frame import encode_request
+from kafka_ds.wire.messages import persisted
+from kafka_ds.wire.messages import persisted_transactions as transactions
+from tests.fuzz.targets import INPUT_BYTES_MAX, NOW_MS
+from tests.wire.random_messages import random_message
+
+CORPUS = Path(__file__).with_name("corpus")
+# A message of magic 1, and its set, as Kafka before 0.11 wrote them.
+OLD_SET = "00000000000000000000001f6f1b1b6c0100000001890ea1b000000000016b00000008" + "76" * 8
+
+
+def corpus(target: str) -> Iterator[bytes]:
+    """What was found before, in files of hexadecimal digits, or of JSON for the Delta log."""
+    for file in sorted((CORPUS / target).glob("*")):
+        text = file.read_text()
+        yield text.encode() if file.suffix == ".json" else bytes.fromhex(text)
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Inputs that are right, small ones."""
+    random = Random(0)
+    match target:
+        case "frame":
+            for served in REGISTRY:
+                for version in range(served.lowest, served.highest + 1):
+                    message = random_message(
+                        served.request, version, random, elements_max=2, sizes=[0, 1, 3]
+                    )
+                    yield encode_request(message, version, 1, "c")[4:][:INPUT_BYTES_MAX]
+        case "batches" | "produced":
+            records = [Record(i, NOW_MS + i, b"k", b"v" * 20, ((b"h", None),)) for i in range(3)]
+            for codec in Codec:
+                yield build_batch(records, codec=codec)
+            yield build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0)
+            yield end_transaction_marker(
+                ControlType.COMMIT,
+                timestamp=NOW_MS,
+                producer_id=1,
+                producer_epoch=0,
+                coordinator_epoch=0,
+            )
+            yield bytes.fromhex(OLD_SET)
+        case "delta_commit":
+            bounds = {"minValues": {"offset": 0}, "maxValues": {"offset": 0}}
+            add = {
+                "path": "partition=0/f.parquet",
+                "partitionValues": {"partition": "0"},
+                "size": 1,
+                "modificationTime": 1,
+                "dataChange": True,
+                "stats": json.dumps({"numRecords": 1, **bounds}),
+            }
+            yield json.dumps({"add": add}).encode()
+            yield json.dumps(
+                {"remove": {"path": "partition=0/f.parquet", "dataChange": True}}
+            ).encode()
+            yield json.dumps({"txn": {"appId": "kafka-ds/0", "version": 5}}).encode()
+            yield json.dumps({"metaData": {"id": "j", "configuration": {"a": "b"}}}).encode()
+            yield json.dumps(
+                {"protocol": {"minReaderVersion": 3, "readerFeatures": ["x"]}}
+            ).encode()
+        case "group_record":
+            offset = persisted.OffsetCommitKey(group="g", topic="t", partition=0)
+            group = persisted.GroupMetadataKey(group="g")
+            for key, cls in (
+                (offset, persisted.OffsetCommitValue),
+                (group, persisted.GroupMetadataValue),
+            ):
+                for version in range(5):
+                    value = random_message(cls, version, random, elements_max=2, sizes=[0, 3])
+                    yield _record(persisted.encode_key(key), persisted.encode_value(value, version))
+                yield _record(persisted.encode_key(key), b"")
+        case "transaction_record":
+            key = transactions.encode_key(transactions.TransactionLogKey(transactional_id="x"))
+            for version in (0, 1):
+                value = random_message(transactions.TransactionLogValue, version, random, sizes=[3])
+                value.transaction_status = 1
+                yield _record(key, transactions.encode_value(value, version))
+            yield _record(key, b"")
+        case "parquet":
+            for table in (
+                pa.table({"offset": pa.array([0, 1], pa.int64()), "value": [b"v", None]}),
+                pa.table({"offset": ["no number"], "headers": [[1]]}),
+            ):
+                out = io.BytesIO()
+                pq.write_table(table, out, compression="zstd")
+                yield out.getvalue()
+        case _:
+            raise AssertionError(f"no seeds for {target}")
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    return bytes([len(key)]) + key + value

@@ -1,0 +1,143 @@
+"""What reads bytes that others wrote, one function each: it returns, or raises an error that it declares.
+
+Rules of this file: a target takes any bytes and knows its declared errors; whatever else it raises is a finding. The
+same functions run under coverage guidance (`make fuzz`) and over the corpus (`test_corpus.py`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import broker.handlers  # noqa: F401 - registers what is served
+from broker.groups.loading import replay_batch
+from broker.groups.shard import GroupShard
+from broker.groups.values import GroupSettings, Instant
+from broker.log.config import LogConfig
+from broker.log.validation import check_client_batch, prepare_client_batch
+from broker.net.registry import REGISTRY
+from broker.transactions.records import decode_record
+from kafka_ds.lake.actions import CorruptLog
+from kafka_ds.lake.log import DeltaLog, ForeignTable
+from kafka_ds.lake.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.store import LocalStore
+from kafka_ds.wire.batch import Record, build_batch, crc_is_valid, iterate_headers, read_records
+from kafka_ds.wire.compile import decode, encode
+from kafka_ds.wire.compression import CorruptRecord
+from kafka_ds.wire.errors import KafkaError, MalformedFrame
+from kafka_ds.wire.frame import decode_request_header
+from tests.fakes.lake_store import MemoryStore
+
+NOW_MS = 1_700_000_000_000
+# What a target reads at most; larger inputs teach nothing.
+INPUT_BYTES_MAX = 4096
+_PLAIN = LogConfig()
+_LOOKED_INTO = LogConfig(compression_type="gzip", message_timestamp_before_max_ms=10**15)
+
+
+def frame(data: bytes) -> None:
+    """A request as it comes from a socket: header, then message; what is read is written and read alike."""
+    try:
+        header, position = decode_request_header(data)
+        served = REGISTRY.get(header.api_key)
+        version = header.api_version
+        if served is None or not served.lowest <= version <= served.highest:
+            return
+        request = decode(served.request, data, version, position)
+    except MalformedFrame:
+        return
+    again = decode(served.request, encode(request, version), version)
+    assert encode(again, version) == encode(request, version)
+
+
+def batches(data: bytes) -> None:
+    """A run of batches, as a log or a leader's answer holds it."""
+    try:
+        for position, header in iterate_headers(data):
+            crc_is_valid(data, position, header)
+            read_records(data, position, header)
+    except CorruptRecord:
+        return
+
+
+def produced(data: bytes) -> None:
+    """What a producer sends: into a topic that passes batches on, and into one that looks into them."""
+    for config in (_PLAIN, _LOOKED_INTO):
+        try:
+            check_client_batch(
+                prepare_client_batch(memoryview(data), config, NOW_MS), config, NOW_MS
+            )
+        except (KafkaError, CorruptRecord):
+            continue
+
+
+def group_record(data: bytes) -> None:
+    """A record of `__consumer_offsets`: a byte for the key's length, key, value."""
+    key, value = _pair(data)
+    batch = build_batch([Record(0, NOW_MS, key, value)])
+    (found,) = iterate_headers(batch)
+    shard = GroupShard(GroupSettings(), str)
+    try:
+        replay_batch(shard, batch, *found)
+    except (MalformedFrame, CorruptRecord):
+        return
+    shard.loaded(Instant(0, NOW_MS))
+
+
+def transaction_record(data: bytes) -> None:
+    """A record of `__transaction_state`, likewise."""
+    key, value = _pair(data)
+    try:
+        decode_record(key, value)
+    except MalformedFrame:
+        return
+
+
+def _pair(data: bytes) -> tuple[bytes, bytes | None]:
+    length = data[0] if data else 0
+    return data[1 : 1 + length], data[1 + length :] or None
+
+
+def delta_commit(data: bytes) -> None:
+    """A version of a topic's table by another engine, on top of one that is ours."""
+    store = MemoryStore()
+    store.objects["t/_delta_log/00000000000000000000.json"] = (
+        b'{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}\n'
+        b'{"metaData":{"id":"i","format":{"provider":"parquet","options":{}},"schemaString":"{}",'
+        b'"partitionColumns":["partition"],"configuration":{}}}\n'
+    )
+    store.objects["t/_delta_log/00000000000000000001.json"] = data
+    store.modified = dict.fromkeys(store.objects, NOW_MS)
+    try:
+        snapshot = TopicSnapshot(DeltaLog(store, "t", clock=store.clock), "t")
+        snapshot.read()
+        for partition in snapshot.partitions():
+            snapshot.find(partition, 0, 10**9)
+    except (CorruptLog, ForeignTable, UnreadableFile):
+        return
+
+
+def parquet(data: bytes) -> None:
+    """A file that a table names and we have not written."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "f.parquet").write_bytes(data)
+        try:
+            FileReader(LocalStore(folder)).read("f.parquet", start_offset=0, end_offset=10**9)
+        except UnreadableFile:
+            return
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        frame,
+        batches,
+        produced,
+        group_record,
+        transaction_record,
+        delta_commit,
+        parquet,
+    )
+}
