@@ -80,7 +80,6 @@ def _result(result: TopicResult, config: BrokerConfig | None) -> CreatableTopicR
             name=result.name or "",
             error_code=result.error,
             error_message=result.message,
-            configs=None,
         )
     return CreatableTopicResult(
         name=result.name or "",

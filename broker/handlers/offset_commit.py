@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.committing import Answers, merge
-from broker.handlers.grouped import client_of, then
+from broker.handlers.grouped import client_of
+from broker.handlers.transactional import answered
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
@@ -63,10 +64,15 @@ def offset_commit(
     refused = ANSWERS.take_out_unknown(request, context.node.metadata, by_id=by_id)
     if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
-    answer = context.node.groups.submit(request.group_id, request, client_of(context))
 
     def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
         merge(response, refused)
         return response
 
-    return then(answer, finish)
+    def fail(code: ErrorCode) -> OffsetCommitResponse:
+        return finish(refuse(request, code, None))
+
+    def ask() -> object:
+        return context.node.groups.submit(request.group_id, request, client_of(context))
+
+    return answered(ask, finish, fail)

@@ -320,6 +320,10 @@ async def test_committing(memory_path: Path, version: int) -> None:
         assert codes == [UNKNOWN_TOPIC] * 2
         stale = await commit(broker, 8, version=version, generation_id_or_member_epoch=3)
         assert stale == [ErrorCode.UNKNOWN_MEMBER_ID]
+        stale = await commit(
+            broker, 8, version=version, generation_id_or_member_epoch=3, topics=mixed
+        )
+        assert stale == [ErrorCode.UNKNOWN_MEMBER_ID, *[UNKNOWN_TOPIC] * 2]
         expected = {("t", 0): (6, 0), ("t", 1): (5, 0)}
         assert await fetch(broker, None, version=8) == (0, expected)
 

@@ -1,24 +1,33 @@
-"""Groups before Apache Kafka: the same questions, the same answers, and records that each reads of the other."""
+"""The same questions before Apache Kafka and us: conversations about groups, pairs of requests over every API, records.
+
+Rules of this file: both brokers are started once, for all of it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import broker.handlers  # noqa: F401 - registers what is served
 from broker.groups.loading import replay_batch
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings, Instant
+from broker.net.registry import REGISTRY
 from kafka_ds.wire.batch import iterate_headers
 from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import ApacheKafka, dump
 from tests.peer.group_talks import SETTINGS, TALKS, Talk
+from tests.peer.pair_allowances import Allowances
+from tests.peer.pair_cases import Case, cases
+from tests.peer.pair_sides import Pair, Side
+from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.processes import BrokerProcess, running_broker
 
 pytestmark = pytest.mark.jars
@@ -26,11 +35,21 @@ pytestmark = pytest.mark.jars
 GROUPS = ["g", "s", "used", "connect", "basic3", *(f"o{number}" for number in range(2, 11))]
 
 
+# What requests that are drawn need beside that: nothing that one broker does by itself in the meantime.
+PAIR_SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "log.retention.ms": -1,
+    "message.max.bytes": MESSAGE_BYTES_MAX,
+}
+# Pairs of each version of an API, in the quick run and in the long one.
+FEW, MANY = 2, 28
+MANY_PAIRS_MIN = 5_000
+
+
 @pytest.fixture(scope="module")
 def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    kafka = ApacheKafka(kafka_jars, tmp_path_factory.mktemp("peer") / "kafka")
-    with (kafka.folder / "server.properties").open("a") as properties:
-        properties.writelines(f"{name}={value}\n" for name, value in SETTINGS.items())
+    settings = {**SETTINGS, **PAIR_SETTINGS}
+    kafka = ApacheKafka(kafka_jars, tmp_path_factory.mktemp("peer") / "kafka", settings)
     kafka.start()
     try:
         yield kafka
@@ -40,7 +59,12 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {**SETTINGS, "offsets.topic.num.partitions": 1}
+    settings = {
+        **SETTINGS,
+        **PAIR_SETTINGS,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+    }
     with running_broker(tmp_path_factory.mktemp("peer") / "ours", settings) as broker:
         yield broker
     assert "Traceback" not in broker.log_file.read_text()
@@ -152,3 +176,60 @@ def test_apache_kafkas_tool_reads_what_was_written_here(
         for (topic, partition), (offset, _) in told.items()
     } == {where: offset for where, offset in offsets.items() if where.split("/")[0] in GROUPS}
     assert groups["used"] == groups["connect"] == 1 and groups["g"] == 0
+
+
+@pytest.fixture(scope="module")
+def pair(talks: tuple[Talk, Talk], theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[Pair]:
+    sides = Side(theirs.bootstrap), Side(ours.bootstrap)
+    asked = Pair(*sides)
+    asked.prepare()
+    yield asked
+    for side in sides:
+        side.close()
+
+
+def few(api: str, version: int) -> range:
+    """Others in each version, and the same in every run, whatever else is served."""
+    first = (len(api) + version) % 8
+    return range(first, first + FEW)
+
+
+def many(api: str, version: int) -> range:
+    return range(MANY)
+
+
+def drawn(
+    pair: Pair, allowances: Allowances, numbers: Callable[[str, int], range]
+) -> Iterator[Case]:
+    """Requests of every version of every API that both serve; `numbers`: which ones of them."""
+    known = [side.api_versions() for side in (pair.theirs, pair.ours)]
+    for served in REGISTRY:
+        if served.name in allowances.not_compared or any(served.api_key not in k for k in known):
+            continue
+        lowest, highest = known[0][served.api_key]
+        for version in range(max(lowest, served.lowest), min(highest, served.highest) + 1):
+            yield from cases(served, version, numbers(served.name, version))
+
+
+def ask_all(pair: Pair, allowances: Allowances, numbers: Callable[[str, int], range]) -> int:
+    """How many pairs were compared; fails where answers differ that should not."""
+    count = 0
+    found = []
+    for case in drawn(pair, allowances, numbers):
+        count += 1
+        differing = pair.ask(case, lambda each, case=case: allowances.allows(case, each))
+        found += [f"{case}\n    {path}: {a!r:.200} | {b!r:.200}" for path, a, b in differing]
+    assert not found, f"{len(found)} differences, Kafka's value first\n" + "\n".join(found[:40])
+    return count
+
+
+def test_every_api_answers_as_apache_kafka_does(pair: Pair) -> None:
+    assert ask_all(pair, Allowances(), few) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_thousands_of_requests_are_answered_as_apache_kafka_does(pair: Pair) -> None:
+    allowances = Allowances()
+    assert ask_all(pair, allowances, many) >= MANY_PAIRS_MIN
+    assert not allowances.unused()
