@@ -6,7 +6,7 @@
 - The coordinator's errors, for each group by itself.
 
 Versions: 3 operations; 4 instance ids (KIP-345); 5 flexible; 6 errors of groups (KIP-1043).
-Left out: groups of the consumer protocol (KIP-848), which have an API of their own.
+Left out: nothing. Groups of the consumer protocol (KIP-848) have an API of their own, and are not there for this one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 Versions: 1 the rebalance timeout by itself; 4 MEMBER_ID_REQUIRED; 5 static members (KIP-345); 6 flexible; 7 the
 protocol type (KIP-559), and null for no protocol; 8 a reason, which is for logs (KIP-800); 9 skip_assignment
 (KIP-814).
-Left out: groups of the consumer protocol (KIP-848).
+Left out: nothing. In a group of the consumer protocol (KIP-848) each member is answered at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: ListGroups 0-5: which groups does this broker coordinate?
 
-- Filters by state (v4+) and type (v5+) are compared without regard to case; an empty filter means any. All groups are
-  of the type "classic". Groups that are known by their offsets alone have no protocol type and are Empty.
+- Filters by state (v4+) and type (v5+) are compared without regard to case; an empty filter means any. Types are
+  "classic" and "consumer". Groups that are known by their offsets alone have no protocol type and are Empty.
 - COORDINATOR_LOAD_IN_PROGRESS while one of the partitions is still being read: a list with holes would look complete.
 
 Versions: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).

@@ -10,7 +10,7 @@
 
 Versions: 2-4 retention_time_ms, which is kept; 5 without it (KIP-211); 6 leader epochs (KIP-320); 7 static members
 (KIP-345); 8 flexible; 9 the errors of KIP-848; 10 topic ids (KIP-848).
-Left out: the member epochs of KIP-848's groups.
+Left out: nothing. Members of KIP-848's groups name their epoch: STALE_MEMBER_EPOCH where it is another one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 
 Versions: 1 errors per partition; 2 one for the whole, and null topics; 5 leader epochs (KIP-320); 6 flexible;
 7 require_stable; 8 several groups (KIP-709); 9 member id and epoch, for KIP-848's groups; 10 topic ids.
-Left out: the member epochs of KIP-848's groups, which groups of the classic protocol do not look at.
+Left out: nothing. Groups of the classic protocol do not look at member epochs; KIP-848's answer STALE_MEMBER_EPOCH.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
   INCONSISTENT_GROUP_PROTOCOL (protocol type and name, which version 5 must give).
 
 Versions: 3 static members (KIP-345); 4 flexible; 5 protocol type and name (KIP-559).
-Left out: groups of the consumer protocol (KIP-848).
+Left out: nothing. In a group of the consumer protocol (KIP-848) each member is answered at once.
 """
 
 from __future__ import annotations

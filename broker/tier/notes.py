@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.groups.subscription import CONSUMER_PROTOCOL
 from kafka_ds.wire.types import NO_UUID, uuid_text
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def shard_note(place: ShardPlace, shard: GroupShard) -> str:
     groups = [
         [group_id, value.protocol_type, value.generation]
         for group_id, value in state.metadata.items()
+    ]
+    groups += [
+        [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
     ]
     offsets = [
         [

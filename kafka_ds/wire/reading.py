@@ -186,7 +186,7 @@ class ReaderSource:
             page.line(f"{many}.append({name})")
 
     def nested(self, kind: StructPlan, field: PlannedField, target: str) -> None:
-        """A struct in place; where null is allowed one byte says whether it is there (KIP-893)."""
+        """A struct in place; where null is allowed one byte says if it is there (KIP-893): null is -1, tagged 0."""
         page = self.page
         if not field.nullable:
             name = self.struct(kind)
@@ -196,7 +196,8 @@ class ReaderSource:
         present = page.name("n")
         self.items.append(("b", present, 1))
         self.flush()
-        with page.block(f"if {present} >= 0:"):
+        least = 0 if field.tag is None else 1
+        with page.block(f"if {present} >= {least}:"):
             name = self.struct(kind)
             self.flush()
             page.line(f"{target} = {name}")

@@ -84,7 +84,7 @@ class WriterSource:
         if isinstance(kind, ArrayPlan):
             self.array(kind, nullable, value, flexible)
         elif isinstance(kind, StructPlan):
-            self.nested(kind, nullable, value)
+            self.nested(kind, nullable, value, 255)
         elif kind.code is not None:
             self.items.append((kind.code, value))
         elif kind.name == "records":
@@ -160,7 +160,8 @@ class WriterSource:
                     self.value(element, False, one, flexible)
                 self.flush()
 
-    def nested(self, kind: StructPlan, nullable: bool, value: str) -> None:
+    def nested(self, kind: StructPlan, nullable: bool, value: str, null: int) -> None:
+        """A struct in place; `null` is the byte that says that it is not there."""
         page, name = self.page, self.page.name("x")
         if not nullable:
             page.line(f"{name} = {value}")
@@ -169,7 +170,7 @@ class WriterSource:
         self.flush()
         page.line(f"{name} = {value}")
         with page.block(f"if {name} is None:"):
-            page.line(f"{self.out}.append(255)")
+            page.line(f"{self.out}.append({null})")
         with page.block("else:"):
             self.items.append(("B", "1"))
             self.struct(kind, name)
@@ -207,7 +208,11 @@ class WriterSource:
             for field in plan.tagged:
                 with page.block(f"if {self.is_set(field, 'x')}:"):
                     page.line("field = bytearray()")
-                    self.value(field.kind, field.nullable, f"x.{field.name}", plan.flexible)
+                    if isinstance(field.kind, StructPlan):
+                        # A tagged one is there as 1 and not there as 0, both as unsigned varints (Kafka).
+                        self.nested(field.kind, field.nullable, f"x.{field.name}", 0)
+                    else:
+                        self.value(field.kind, field.nullable, f"x.{field.name}", plan.flexible)
                     self.flush()
                     page.line(f"found.append(({field.tag}, field))")
             self.out = outer

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka_ds.wire.messages import (
+    ConsumerGroupDescribeResponse,
     CreateTopicsRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -50,6 +51,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
     "group.max.size": 3,
+    "group.consumer.max.size": 3,
 }
 TOPICS = ("t", "u")
 STRANGE_ID = bytes([9] * 16)
@@ -239,6 +241,9 @@ def _sort(response: Any, named: Callable[[str], str]) -> None:
             response.members.sort(key=lambda member: named(member.member_id))
         case ListGroupsResponse():
             response.groups.sort(key=lambda group: group.group_id)
+        case ConsumerGroupDescribeResponse():
+            for group in response.groups:
+                group.members.sort(key=lambda member: named(member.member_id))
         case DeleteGroupsResponse():
             response.results.sort(key=lambda result: result.group_id)
         case OffsetDeleteResponse():

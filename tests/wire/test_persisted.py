@@ -33,6 +33,10 @@ from kafka_ds.wire.messages.persisted import (
     encode_key,
     encode_value,
 )
+from kafka_ds.wire.messages.persisted_consumer_groups import (
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+)
 from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import fields_of, is_struct, message_info, uuid_text
 from spark_conf.jars import java_command
@@ -224,3 +228,20 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
         else:
             body = {"version": str(version), "data": as_kafka_shows(value, version)}
             assert json.loads(shown_value) == body
+
+
+def test_who_speaks_the_consumer_protocol_is_written_as_kafka_reads_it() -> None:
+    """Left out, the classic metadata would be an empty struct to Kafka: null is said, as 0 in a tagged field."""
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=None,
+        rack_id=None,
+        client_id="",
+        client_host="",
+        subscribed_topic_names=[],
+        subscribed_topic_regex="",
+        server_assignor=None,
+    )
+    data = encode_value(value, 0)
+    assert data.endswith(bytes.fromhex("01 00 01 00"))
+    key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
+    assert decode_value(key, data) == value
