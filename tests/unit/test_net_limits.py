@@ -1,0 +1,104 @@
+"""Who is too many, who has to wait, how much memory requests take: the limits against those who take too much."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from broker.listener_config import listener_key
+from broker.net.frames import SCRATCH_BYTES
+from broker.net.limits import ConnectionLimits, LimitSettings, overrides_of
+from tests.loops import in_loop
+from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
+
+NO_LIMIT = 2**31 - 1
+
+
+def limits(**settings: object) -> ConnectionLimits:
+    given: dict[str, object] = {
+        "connections_max": NO_LIMIT,
+        "per_host_max": NO_LIMIT,
+        "per_second_max": NO_LIMIT,
+        **settings,
+    }
+    return ConnectionLimits(LimitSettings(**given))  # type: ignore[arg-type]
+
+
+def test_each_limit_says_its_name() -> None:
+    of_all = limits(connections_max=1, protected_listener="INSIDE")
+    of_all.came("a", "OUTSIDE")
+    assert of_all.why_not("b", "OUTSIDE") == "max.connections=1 are there"
+    assert of_all.why_not("b", "INSIDE") is None and of_all.must_give_way
+    of_all.went("a", "OUTSIDE")
+    assert of_all.why_not("b", "OUTSIDE") is None
+    of_listener = limits(of_listener={"OUTSIDE": 1})
+    of_listener.came("a", "OUTSIDE")
+    why = of_listener.why_not("b", "OUTSIDE")
+    assert why is not None and "listener.name.outside.max.connections=1" in why
+    assert of_listener.why_not("b", "INSIDE") is None
+    of_host = limits(per_host_max=1, of_host={"b": 2})
+    of_host.came("a", "X")
+    of_host.came("b", "X")
+    assert of_host.why_not("a", "X") == "max.connections.per.ip=1 are there"
+    assert of_host.why_not("b", "X") is None
+    of_host.came("b", "X")
+    assert of_host.why_not("b", "X") == "max.connections.per.ip.overrides=2 are there"
+
+
+def test_more_than_the_rate_have_to_wait_their_turn() -> None:
+    slow = limits(per_second_max=2)
+    waits = [max(0.0, slow.delay_s("X", 200.0)) for _ in range(5)]
+    assert waits == [0.0, 0.0, 0.0, 0.5, 1.0]
+    own = limits(listener_per_second_max={"X": 1})
+    assert [max(0.0, own.delay_s("X", 50.0)) for _ in range(3)] == [0.0, 0.0, 1.0]
+    assert own.delay_s("Y", 50.0) <= 0
+
+
+def test_overrides_are_read() -> None:
+    assert overrides_of("a:1, [::1]:2") == {"a": 1, "::1": 2}
+    with pytest.raises(ValueError, match="a is not"):
+        overrides_of("a")
+
+
+def test_names_of_listeners_settings() -> None:
+    key = listener_key("listener.name.a.b.scram-sha-512.sasl.jaas.config")
+    assert key is not None and (key.listener, key.mechanism) == ("a.b", "SCRAM-SHA-512")
+    assert key.setting.sensitive and not key.is_changeable
+    key = listener_key("listener.name.out.ssl.keystore.location")
+    assert key is not None and key.is_changeable and key.mechanism is None
+    for name in (
+        "listener.name.OUT.ssl.keystore.location",
+        "listener.name.out.sasl.jaas.config",
+        "listener.name.out.num.partitions",
+        "ssl.keystore.location",
+    ):
+        assert listener_key(name) is None, name
+
+
+@in_loop
+async def test_a_request_begins_when_there_is_memory() -> None:
+    large = 1 << 20
+    harness = Harness(f"queued.max.request.bytes={large}")
+    memory = harness.server.memory
+    assert memory is not None
+    first, first_transport = harness.connect()
+    second, second_transport = harness.connect()
+    third, third_transport = harness.connect()
+    start = struct.pack(">i", large) + bytes(SCRATCH_BYTES // 2)
+    feed(first, start)
+    assert memory.used_bytes == large and not memory.has_room
+    # The second one's length is a promise that nobody takes; it is not read any further.
+    feed(second, start)
+    assert memory.used_bytes == large and not second_transport.is_reading
+    # What is small is answered; then this one waits, too.
+    feed(third, api_versions(7))
+    assert ids(third_transport) == [7]
+    assert first_transport.is_reading
+    first.abort()
+    await settle()
+    assert memory.used_bytes == large  # the second one's now
+    assert second_transport.is_reading
+    second.abort()
+    await settle()
+    assert memory.used_bytes == 0 and third_transport.is_reading

@@ -1,0 +1,206 @@
+"""Keys, certificates and tokens from files and settings: what is read, what is refused, and that no secret is shown."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import ssl
+from pathlib import Path
+
+import jwt
+import pytest
+
+from broker.config import from_given
+from broker.dynamic_config import with_changes
+from broker.security.failures import InvalidCredentials
+from broker.security.listener_security import ListenerSecurity
+from broker.security.oauth_tokens import OauthSettings, TokenVerifier
+from broker.settings import ConfigError
+from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls import TlsError, client_context, server_context
+from kafka_ds.security.tls_settings import TlsSettings
+from kafka_ds.source.options import parse_options
+from tests.certificates import Authority, TokenIssuer
+
+HUSH = "hush-hush"
+
+
+def talks(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
+    """The protocol that both agree on, in memory alone."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(5):
+        for side in (one, other):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return one.version()
+
+
+def test_keys_come_as_pem_and_pkcs12_in_files_and_settings(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    identity = authority.issue("broker")
+    locked = tmp_path / "locked.pem"
+    locked.write_text(identity.encrypted_pem(HUSH) + identity.certificate_pem)
+    trusted = Secret(authority.file.read_text())
+    client = client_context(
+        TlsSettings(ssl_truststore_type="PEM", ssl_truststore_certificates=trusted)
+    )
+    p12 = str(authority.pkcs12(identity, HUSH))
+    ways = [
+        TlsSettings(ssl_keystore_type="PEM", ssl_keystore_location=str(identity.both_file)),
+        TlsSettings(
+            ssl_keystore_type="PEM",
+            ssl_keystore_location=str(locked),
+            ssl_key_password=Secret(HUSH),
+        ),
+        TlsSettings(
+            ssl_keystore_type="PEM",
+            ssl_keystore_key=Secret(identity.encrypted_pem(HUSH)),
+            ssl_keystore_certificate_chain=Secret(identity.certificate_pem),
+            ssl_key_password=Secret(HUSH),
+        ),
+        TlsSettings(
+            ssl_keystore_type="PKCS12",
+            ssl_keystore_location=p12,
+            ssl_keystore_password=Secret(HUSH),
+        ),
+        TlsSettings(ssl_keystore_location=p12, ssl_keystore_password=Secret(HUSH)),
+    ]
+    for way in ways:
+        assert talks(server_context(way, "none"), client) == "TLSv1.3", way
+        assert HUSH not in repr(way) and "PRIVATE" not in repr(way)
+    old = TlsSettings(
+        ssl_keystore_type="PEM",
+        ssl_keystore_location=str(identity.both_file),
+        ssl_cipher_suites=("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",),
+    )
+    assert talks(server_context(old, "none"), client) == "TLSv1.2"
+
+
+def test_keys_that_cannot_be_read_are_told_by_their_setting(tmp_path: Path) -> None:
+    identity = Authority(tmp_path).issue("broker")
+    jks = tmp_path / "keys.jks"
+    jks.write_bytes(b"\xfe\xed\xfe\xed\x00\x00")
+    p12 = str(Authority(tmp_path).pkcs12(identity, HUSH))
+    both = str(identity.both_file)
+    for given, why in (
+        ({}, "ssl.keystore.location is not given"),
+        ({"ssl_keystore_location": str(jks)}, "ssl.keystore.type=JKS.*keytool"),
+        ({"ssl_keystore_location": both}, "ssl.keystore.type is PEM"),
+        ({"ssl_keystore_location": str(tmp_path / "no")}, "no such file"),
+        (
+            {
+                "ssl_keystore_type": "PKCS12",
+                "ssl_keystore_location": p12,
+                "ssl_keystore_password": Secret("x"),
+            },
+            "ssl.keystore.password is not the one",
+        ),
+        ({"ssl_keystore_type": "PEM", "ssl_keystore_location": str(jks)}, "no private key"),
+        (
+            {"ssl_keystore_type": "PEM", "ssl_keystore_key": Secret(HUSH)},
+            "ssl.keystore.certificate.chain is not given",
+        ),
+        (
+            {
+                "ssl_keystore_type": "PEM",
+                "ssl_keystore_location": both,
+                "ssl_cipher_suites": ("TLS_AES_128_GCM_SHA256",),
+            },
+            "only all or none",
+        ),
+    ):
+        with pytest.raises(TlsError, match=why) as error:
+            server_context(TlsSettings(**given), "none")  # type: ignore[arg-type]
+        assert HUSH not in str(error.value)
+
+
+def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path)
+    verify = TokenVerifier(
+        OauthSettings(
+            jwks_url=issuer.file.as_uri(),
+            audience=("kafka",),
+            issuer=issuer.issuer,
+            clock_skew_seconds=5,
+        )
+    )
+    assert verify(issuer.token("carol")).subject == "carol"
+    assert verify(issuer.token("carol", seconds=-2)).subject == "carol"  # clocks differ
+    for bad in (
+        issuer.token("carol", seconds=-60),
+        issuer.token("carol", aud="other"),
+        issuer.token("carol", iss="other"),
+        issuer.token("carol", exp=None),
+        issuer.token("carol", iat=None),
+        issuer.token(" "),
+        TokenIssuer(tmp_path / "other").token("carol"),
+        jwt.encode({"sub": "carol"}, "k" * 64, "HS256", headers={"kid": "1"}),
+        jwt.encode({"sub": "carol"}, None, "none", headers={"kid": "1"}),  # type: ignore[arg-type]
+        "nonsense",
+    ):
+        with pytest.raises(InvalidCredentials) as refusal:
+            verify(bad)
+        assert bad not in str(refusal.value)
+    issuer.file.write_text('{"keys": []}')
+    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=.*holds no key"):
+        TokenVerifier(OauthSettings(jwks_url=issuer.file.as_uri()))
+
+
+def test_no_secret_of_a_broker_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    given = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "ssl.key.password": HUSH,
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'x.PlainLoginModule required user_a="{HUSH}";',
+    }
+    config = from_given({name: (text, "test") for name, text in given.items()})
+    ListenerSecurity("SASL_PLAINTEXT", config, lambda user, mechanism: None)
+    assert HUSH not in repr(config) and HUSH not in repr(config.values()) + caplog.text
+    jaas = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    for name in ("ssl.key.password", jaas):
+        with pytest.raises(ConfigError, match="is a secret") as error:
+            with_changes(config, {"1": {name: HUSH}})
+        assert HUSH not in str(error.value)
+    bad = from_given({**{n: (t, "test") for n, t in given.items()}, jaas: (f'M "{HUSH}', "test")})
+    with pytest.raises(ConfigError, match="jaas") as error:
+        ListenerSecurity("SASL_PLAINTEXT", bad, lambda user, mechanism: None)
+    assert HUSH not in str(error.value)
+    changed = with_changes(
+        config, {"": {"listener.name.sasl_plaintext.ssl.keystore.location": "/new"}}
+    )
+    assert changed.of_listener("SASL_PLAINTEXT", "ssl.keystore.location") == "/new"
+    assert changed.of_listener("PLAINTEXT", "ssl.keystore.location") is None
+
+
+def test_no_secret_of_a_job_is_shown() -> None:
+    jaas = f'x.ScramLoginModule required username="a" password="{HUSH}";'
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "subscribe": "t",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": jaas,
+        "kafka.ssl.keystore.password": HUSH,
+        "kafka.ssl.keystore.key": HUSH,
+    }
+    options = parse_options(given, stream=False)
+    assert HUSH not in repr(options) and HUSH not in str(options)
+    again = pickle.loads(pickle.dumps(options))
+    assert again == options and again.client.security.jaas.reveal() == jaas
+    for name, text in (
+        ("kafka.sasl.jaas.config", f'x.PlainLoginModule required password="{HUSH}";'),
+        ("kafka.sasl.jaas.config", f'x.ScramLoginModule required username="{HUSH}"'),
+        ("kafka.sasl.mechanism", "GSSAPI"),
+        ("kafka.ssl.provider", HUSH),
+        ("kafka.security.protocol", "PLAINTEXT"),
+    ):
+        with pytest.raises(ClientOptionError) as error:
+            parse_settings({**given, name: text})
+        assert HUSH not in str(error.value)
