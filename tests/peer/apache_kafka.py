@@ -14,7 +14,7 @@ from spark_conf import jars
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 TOOL_OPTIONS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC")
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 LOG4J = """rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
 appender.console.type=Console
