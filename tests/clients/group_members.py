@@ -10,7 +10,7 @@ from typing import Any
 import aiokafka
 import kafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.processes import wait_until
@@ -80,18 +80,17 @@ class LibrdkafkaMember(Member):
     """A member through confluent-kafka."""
 
     def consume(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": self.group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 300,
-                "fetch.wait.max.ms": 50,
-                **self.settings,
-            }
-        )
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 300,
+            "fetch.wait.max.ms": 50,
+            **self.settings,
+        }
+        consumer = Consumer({name: value for name, value in settings.items() if value is not None})
         consumer.subscribe([self.topic])
         try:
             while not self._ending.is_set():
@@ -108,8 +107,26 @@ class LibrdkafkaMember(Member):
             consumer.close()
 
     def _commit(self, consumer: Consumer, last: dict[int, int]) -> None:
-        offsets = [TopicPartition(self.topic, p, offset) for p, offset in last.items()]
+        topic = self.topic.removeprefix("^")  # with which an expression begins
+        offsets = [TopicPartition(topic, p, offset) for p, offset in last.items()]
         consumer.commit(offsets=offsets, asynchronous=False)
+
+
+class NewLibrdkafkaMember(LibrdkafkaMember):
+    """A member of the consumer protocol (KIP-848), whose times are the broker's to say."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        of_the_broker = {"session.timeout.ms": None, "heartbeat.interval.ms": None}
+        more = {"group.protocol": "consumer", **of_the_broker, **settings}
+        super().__init__(bootstrap, group, topic, **more)
+
+    def _commit(self, consumer: Consumer, last: dict[int, int]) -> None:
+        try:
+            super()._commit(consumer, last)
+        except KafkaException as error:
+            # It has been told of another epoch in the meantime: what it read then is read again.
+            if error.args[0].code() not in (KafkaError.STALE_MEMBER_EPOCH, KafkaError._NO_OFFSET):
+                raise
 
 
 class KafkaPythonMember(Member):

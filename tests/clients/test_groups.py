@@ -24,7 +24,12 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchRequestTopic,
 )
 from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
-from tests.clients.group_members import MEMBERS, LibrdkafkaMember, Member
+from tests.clients.group_members import (
+    MEMBERS,
+    LibrdkafkaMember,
+    Member,
+    NewLibrdkafkaMember,
+)
 from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker, wait_until
@@ -34,6 +39,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
     "group.min.session.timeout.ms": 1_000,
     "offsets.topic.num.partitions": 5,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 300,
 }
 
 
@@ -61,6 +68,39 @@ def leave_all(*members: Member) -> None:
 
 
 # -- sharing ------------------------------------------------------------------------------------------
+
+
+def share(*members: Member) -> bool:
+    """Whether each partition is one member's."""
+    had = [partition for member in members for partition in member.partitions]
+    return all(m.partitions for m in members) and sorted(had) == list(range(PARTITIONS))
+
+
+def test_a_group_goes_over_to_the_consumer_protocol_and_back(
+    groups: BrokerProcess, topic: str
+) -> None:
+    """A rolling upgrade (KIP-848): members of both protocols share, and nothing is lost on the way."""
+    create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
+    sticky = {"partition.assignment.strategy": "cooperative-sticky"}
+    written = produce(groups.bootstrap, topic, range(40))
+    old = LibrdkafkaMember(groups.bootstrap, topic, topic, **sticky)
+    old.has_read(40)
+    new = NewLibrdkafkaMember(groups.bootstrap, topic, topic)
+    wait_until("all partitions are shared", lambda: share(old, new))
+    another = NewLibrdkafkaMember(groups.bootstrap, topic, "^" + topic)
+    wait_until("all partitions are shared", lambda: share(old, new, another))
+    written += produce(groups.bootstrap, topic, range(40, 80))
+    wait_until("all is read", lambda: set(written) <= {*old.values, *new.values, *another.values})
+    old.leave()
+    wait_until("all partitions are shared", lambda: share(new, another))
+    last = LibrdkafkaMember(groups.bootstrap, topic, topic, **sticky)
+    wait_until("all partitions are shared", lambda: share(new, another, last))
+    leave_all(new, another)
+    wait_until("all partitions are shared", lambda: share(last))
+    written += produce(groups.bootstrap, topic, range(80, 100))
+    everybody: tuple[Member, ...] = (old, new, another, last)
+    wait_until("all is read", lambda: set(written) <= {v for m in everybody for v in m.values})
+    last.leave()
 
 
 @pytest.mark.parametrize("client", MEMBERS)
