@@ -13,6 +13,7 @@ import pytest
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
+from broker.security.authorizer import STANDARD_AUTHORIZER
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode
 from tests.in_process import batch_of, produce_request
@@ -27,6 +28,9 @@ SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     "replica.lag.time.max.ms": 3_000,
     "replica.fetch.backoff.ms": 100,
+    # Brokers, and whoever else says nothing of itself, may do all: nothing but the asking is different.
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:ANONYMOUS",
 }
 PATIENCE_S = 60
 
@@ -280,3 +284,43 @@ def test_the_quorum_is_the_controller_and_features_are_those_that_are_set(
     assert tools.image().features["eligible.leader.replicas.version"] == 0
     tools.run_first("FeatureCommand", "upgrade", "--feature", "eligible.leader.replicas.version=1")
     assert tools.image().features["eligible.leader.replicas.version"] == 1
+
+
+def test_acls_quotas_and_users_are_made_shown_and_taken_away(tools: ClusterTools) -> None:
+    acls, configs = f"{TOOLS}.AclCommand", "kafka.admin.ConfigCommand"
+
+    def run(command: str, *words: str) -> str:
+        return tools.jvm.run(command, "--bootstrap-server", tools.brokers.bootstrap, *words)
+
+    who = (
+        "--allow-principal",
+        "User:alice",
+        "--topic",
+        "team-",
+        "--resource-pattern-type",
+        "prefixed",
+    )
+    run(acls, "--add", *who, "--producer")
+    tools.until("the ACLs are there", lambda: len(tools.image().security.acls) == 3)
+    match = ("--list", "--topic", "team-x", "--resource-pattern-type", "match")
+    tools.until("they are shown", lambda: "User:alice" in run(acls, *match))
+    users = ("--entity-type", "users", "--entity-name", "alice")
+    scram = "SCRAM-SHA-256=[iterations=4096,password=hush]"
+    for change in ("producer_byte_rate=1024", scram):
+        run(configs, "--alter", "--add-config", change, *users)
+    image = tools.image().security
+    assert list(image.quotas.values()) == [{"producer_byte_rate": 1024.0}]
+    assert list(image.credentials) == [("alice", "SCRAM-SHA-256")]
+    tools.until(
+        "they are shown", lambda: "producer_byte_rate=1024.0" in run(configs, "--describe", *users)
+    )
+    tools.until(
+        "so is the user",
+        lambda: "SCRAM-SHA-256=iterations=4096" in run(configs, "--describe", *users),
+    )
+    for name in ("producer_byte_rate", "SCRAM-SHA-256"):
+        run(configs, "--alter", "--delete-config", name, *users)
+    run(acls, "--remove", "--force", *who, "--producer")
+    tools.until("nothing is left", lambda: not tools.image().security.acls)
+    left = tools.image().security
+    assert (left.quotas, left.credentials) == ({}, {})

@@ -166,7 +166,7 @@ class RateModel:
 STEPS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 1000)), min_size=1, max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(STEPS, st.integers(1, 12), st.sampled_from([100, 1000]))
 def test_the_rate_is_that_of_the_last_samples(
     steps: list[tuple[int, int]], samples: int, window_ms: int
@@ -179,7 +179,7 @@ def test_the_rate_is_that_of_the_last_samples(
         assert rate.rate(now_ms) == pytest.approx(model.rate(now_ms))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(STEPS, st.integers(1, 500))
 def test_who_waits_as_long_as_told_gets_little_more_than_the_quota(
     steps: list[tuple[int, int]], quota: int
@@ -254,13 +254,13 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
             for metric, labels, value in node_samples(broker.node)
             if labels == ("alice", "")
         }
-        assert shown["kafka_server_produce_byte_rate", ("alice", "")] > 100
+        assert ("kafka_server_produce_byte_rate", ("alice", "")) in shown
         assert shown["kafka_server_fetch_throttle_time", ("alice", "")] == first.throttle_time_ms
 
-        await limit(broker, {"client_id": "maker"}, controller_mutation_rate=1.0)
+        await limit(broker, {"client_id": "maker"}, controller_mutation_rate=0.01)
         made = await broker.ask(new("b", "c", "d", partitions=10), 7, client_id="maker")
         codes = {topic.name: topic.error_code for topic in made.topics}
-        assert codes == {"b": 0, "c": 0, "d": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        assert codes == {"b": 0, **dict.fromkeys("cd", ErrorCode.THROTTLING_QUOTA_EXCEEDED)}
         assert made.throttle_time_ms > 0
         old = await broker.ask(new("e"), 4, client_id="maker")
         assert (old.topics[0].error_code, old.throttle_time_ms > 0) == (0, True)
@@ -281,11 +281,11 @@ async def test_a_throttled_connection_is_not_heard_until_its_time_is_over(tmp_pa
 
         def talk() -> tuple[int, float]:
             with RawClient(f"127.0.0.1:{port}") as client:
-                throttle_ms = client.ask(produce_request("a", batch), 9).throttle_time_ms
                 begun = time.monotonic()
+                throttle_ms = client.ask(produce_request("a", batch), 9).throttle_time_ms
                 client.ask(MetadataRequest(topics=[]), 9)
                 return throttle_ms, time.monotonic() - begun
 
         throttle_ms, waited = await asyncio.to_thread(talk)
         assert throttle_ms > 0
-        assert waited * 1000 >= throttle_ms - 50, "never less than it was told"
+        assert waited * 1000 >= throttle_ms - 20, "never less than it was told"
