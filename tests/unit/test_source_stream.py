@@ -108,6 +108,16 @@ def test_a_planned_batch_is_read_again_as_it_was(log: LogBroker) -> None:
     assert task.pieces == (HotPiece(start=5, end=50, leader_epoch=0),)
 
 
+def test_a_batch_that_sparks_kafka_source_planned_is_read_as_it_was(log: LogBroker) -> None:
+    """Its checkpoint knows neither the topic's id nor a leader epoch; what comes next knows both."""
+    log.broker.leader_epoch = 4
+    theirs = {"t": {"0": 5}}, {"t": {"0": 50}}
+    (task,) = log.planned(*theirs)
+    assert (task.topic_id, task.pieces) == (TOPIC_ID, (HotPiece(start=5, end=50, leader_epoch=4),))
+    (task,) = log.planned(theirs[1], at(100, epoch=4))
+    assert task.pieces == (HotPiece(start=50, end=100, leader_epoch=4),)
+
+
 def test_a_planned_batch_reads_no_rows_of_a_topic_created_since(
     log: LogBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
