@@ -1,4 +1,8 @@
-"""The sink, by what Spark's own tests of its Kafka sink ask: each question to both formats where both can answer it."""
+"""The sink, by what Spark's own tests of its Kafka sink ask: each question to both formats where both can answer it.
+
+What needs no Spark is in tests/unit/test_sink_options.py and tests/integration/test_exactly_once_sink.py: the quick run
+has one batch and one stream here.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,16 @@ def write(frame: DataFrame, source: str, broker: BrokerProcess, **options: str) 
     frame.write.format(source).options(**given).mode("append").save()
 
 
-def rows(spark: SparkSession, topic: Topic, *columns: str) -> list[tuple[Any, ...]]:
+def rows(spark: SparkSession, topics: list[Topic], *columns: str) -> list[tuple[Any, ...]]:
     """What Spark's own source reads, whoever wrote it; key and value as text."""
-    frame = spark.read.format("kafka").options(
-        **{"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name, "includeHeaders": "true",
-           "kafka.isolation.level": "read_committed"}
-    ).load()  # fmt: skip
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", topics[0].broker.bootstrap)
+        .option("subscribe", ",".join(each.name for each in topics))
+        .option("includeHeaders", "true")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
     texts = {"key": "CAST(key AS STRING) AS key", "value": "CAST(value AS STRING) AS value"}
     frame = frame.selectExpr(*[texts.get(name, name) for name in columns])
     return sorted((tuple(row) for row in frame.collect()), key=repr)
@@ -40,7 +48,7 @@ def test_the_same_rows_go_to_the_same_partitions(
         source: [Topic(broker, f"{topic.name}-{source}-{n}").create(partitions=5) for n in range(2)]
         for source in FORMATS
     }
-    columns = ("partition", "key", "value", "headers")
+    columns = ("right(topic, 1) AS which", "partition", "key", "value", "headers")
     found = []
     for source, (one, two) in topics.items():
         frame = spark.range(300).select(
@@ -52,10 +60,11 @@ def test_the_same_rows_go_to_the_same_partitions(
             f.lit("ignored").alias("offset"),
         )  # fmt: skip
         write(frame, source, broker)
-        found.append([rows(spark, each, *columns) for each in (one, two)])
+        found.append(rows(spark, [one, two], *columns))
     ours, theirs = found
     assert ours == theirs
-    assert [len(each) for each in ours] == [100, 200]
+    assert [row[0] for row in ours].count("0") == 100
+    assert len(ours) == 300
 
 
 @pytest.mark.slow
@@ -69,8 +78,8 @@ def test_the_option_wins_over_the_column(
     )
     for source in FORMATS:
         write(frame, source, broker, topic=topic.name)
-    assert rows(spark, topic, "value") == [("1",), ("1",), ("2",), ("2",)]
-    assert not rows(spark, other, "value")
+    assert rows(spark, [topic], "value") == [("1",), ("1",), ("2",), ("2",)]
+    assert not rows(spark, [other], "value")
 
 
 WRONG = {
@@ -84,27 +93,22 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(
-    "schemas", [list(WRONG)[:2], pytest.param(list(WRONG)[2:], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
 def test_a_wrong_column_is_an_error_before_any_task(
-    spark: SparkSession, broker: BrokerProcess, schemas: list[str]
+    spark: SparkSession, broker: BrokerProcess
 ) -> None:
-    for schema in schemas:
+    for schema, column in WRONG.items():
         frame = spark.createDataFrame([], schema)
         for source in FORMATS:
-            with pytest.raises(Exception, match=rf"(?i){WRONG[schema]}"):
+            with pytest.raises(Exception, match=rf"(?i){column}"):
                 write(frame, source, broker)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_named(
     spark: SparkSession, topic: Topic, broker: BrokerProcess
 ) -> None:
     topic.create(partitions=2)
-    nothing = spark.sql("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic")
-    for source in FORMATS:
-        with pytest.raises(Exception, match="(?i)null topic|column 'topic' is null"):
-            write(nothing, source, broker)
     with pytest.raises(
         Exception,
         match=r"row 0 of Spark partition 0: column 'partition' is 7; topic \S+ has partitions 0 to 1",
@@ -118,6 +122,14 @@ def test_what_cannot_be_written_is_named(
         ).mode("overwrite").save()
     with pytest.raises(Exception, match="did you mean 'topic'"):
         write(spark.sql("SELECT 'v' AS value"), "kafka_ds", broker, topc=topic.name)
+
+
+@pytest.mark.slow
+def test_a_row_without_a_topic_is_an_error(spark: SparkSession, broker: BrokerProcess) -> None:
+    nothing = spark.sql("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic")
+    for source in FORMATS:
+        with pytest.raises(Exception, match="(?i)null topic|column 'topic' is null"):
+            write(nothing, source, broker)
 
 
 def test_a_stream_is_written_once_also_after_a_restart(
@@ -134,6 +146,7 @@ def test_a_stream_is_written_once_also_after_a_restart(
             spark, startingOffsets="earliest", maxOffsetsPerTrigger=15
         ).selectExpr(
             "concat(partition, '-', offset) AS value",
+            "timestamp",
             f"IF(offset % 2 = 0, '{topic.name}', '{other.name}') AS topic",
         )
         query = (
@@ -154,9 +167,7 @@ def test_a_stream_is_written_once_also_after_a_restart(
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     origin.produce(10)
     run()
-    found = [
-        row for t in (topic, other) for row in rows(spark, t, "value", "unix_millis(timestamp)")
-    ]
+    found = rows(spark, [topic, other], "value", "unix_millis(timestamp)")
     wanted = [
         (f"{p}-{o}", round((row["timestamp"] - EPOCH).total_seconds() * 1_000))
         for (p, o), row in origin.rows.items()
