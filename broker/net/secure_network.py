@@ -194,7 +194,7 @@ class SecureNetwork:
     ) -> Response:
         frame = await talk.ask(bytes(encode_request(request, version, 0, self._client_id)))
         try:
-            return cast(Response, decode_response(answer, memoryview(frame), version)[1])
+            return decode_response(answer, memoryview(frame), version)[1]
         except MalformedFrame as error:
             raise ConnectionResetError(f"it answered with {error}") from None
 
