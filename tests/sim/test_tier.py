@@ -17,13 +17,14 @@ QUICK = {
 }
 SLOW = {
     "a_lost_answer_is_no_commit": ("tier", 20),
-    "a_range_is_committed_twice": ("tier", 20),
     "open_transactions_are_copied": ("tier", 40),
     "the_newest_range_is_copied_first": ("tier", 10),
     "topic_ids_do_not_matter": ("tier", 20),
 }
 # Those that no family was seen to catch, and what sees the rule.
 UNSEEN = {
+    # Two of some seventy seeds end it as a run that does not come to rest, which is no proof.
+    "a_range_is_committed_twice": "tests/unit/test_lake_topics.py, tests/integration/test_tier_faults.py",
     "leader_epochs_fence_nobody": "tests/integration/test_tier_faults.py",
 }
 
