@@ -13,6 +13,7 @@ from kafka_ds.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -241,7 +242,7 @@ def _sort(response: Any, named: Callable[[str], str]) -> None:
             response.members.sort(key=lambda member: named(member.member_id))
         case ListGroupsResponse():
             response.groups.sort(key=lambda group: group.group_id)
-        case ConsumerGroupDescribeResponse():
+        case ConsumerGroupDescribeResponse() | DescribeGroupsResponse():
             for group in response.groups:
                 group.members.sort(key=lambda member: named(member.member_id))
         case DeleteGroupsResponse():
