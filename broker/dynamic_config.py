@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.broker_config import ALL_BROKERS, CHANGEABLE
 from broker.config import broker_settings, known_names, topic_config, topic_settings
-from broker.listener_config import listener_key
+from broker.listener_config import check_listener_value, listener_key
 from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
 from broker.topic_config import TopicConfig
 
@@ -78,5 +78,7 @@ def _parse(key: str, text: str) -> Any:
             raise ConfigError(f"{key} cannot be changed while the broker runs")
         raise ConfigError(f"{key} is no setting of this broker")
     if key in CHANGEABLE:
-        return broker_settings()[key].parse(text)
+        value = broker_settings()[key].parse(text)
+        check_listener_value(key, value)
+        return value
     return broker_synonyms(TopicConfig)[key][0].parse(text)

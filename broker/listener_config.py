@@ -15,6 +15,7 @@ from functools import cache
 
 from broker.access_config import AccessConfig
 from broker.listeners import PROTOCOLS
+from broker.net.limits import OVERRIDES, overrides_of
 from broker.security.mapping_rules import parse_rules
 from broker.settings import (
     MAX_INT,
@@ -231,6 +232,11 @@ def check_listener_value(name: str, value: Value) -> None:
     if name.endswith("ssl.principal.mapping.rules"):
         try:
             parse_rules(str(value))
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    if name == OVERRIDES:
+        try:
+            overrides_of(str(value))
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
     if name.endswith("jwks.endpoint.url") and value and not str(value).startswith("file:///"):

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.net.authentication import Authentication
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
-from broker.net.limits import LimitSettings, overrides_of
+from broker.net.limits import OVERRIDES, LimitSettings, overrides_of
 from broker.security.listener_security import Credentials, ListenerSecurity
 from broker.security.sasl import Offered, SaslServer
 from broker.settings import ConfigError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
+RESOLVE_SECONDS_MAX = 5.0
 
 
 class Doors:
@@ -104,8 +107,22 @@ class Doors:
             return False
 
 
+async def limits_in_force(config: BrokerConfig) -> LimitSettings:
+    """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
+    found = limit_settings(config)
+    text = str(config.in_force(OVERRIDES))
+    named = {host: count for host, count in _overrides(text).items() if host not in found.of_host}
+    addresses = await asyncio.gather(*map(_addresses_of, named))
+    of_names = {
+        address: count
+        for each, count in zip(addresses, named.values(), strict=True)
+        for address in each
+    }
+    return replace(found, of_host={**of_names, **found.of_host})
+
+
 def limit_settings(config: BrokerConfig) -> LimitSettings:
-    """The limits that are in force; ConfigError where a host has no address."""
+    """The same without what names of hosts stand for, which has to be asked for and waited for."""
     listeners = tuple(config.protocols)
     between = config.inter_broker_listener
     return LimitSettings(
@@ -114,7 +131,11 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
         per_second_max=cast(int, config.in_force("max.connection.creation.rate")),
         of_listener=_own(config, "max.connections"),
         listener_per_second_max=_own(config, "max.connection.creation.rate"),
-        of_host=_of_hosts(str(config.in_force("max.connections.per.ip.overrides"))),
+        of_host={
+            host: count
+            for host, count in _overrides(str(config.in_force(OVERRIDES))).items()
+            if _is_address(host)
+        },
         protected_listener=between if len(listeners) > 1 else None,
     )
 
@@ -130,16 +151,27 @@ def _own(config: BrokerConfig, base: str) -> dict[str, int]:
     return found
 
 
-def _of_hosts(text: str) -> dict[str, int]:
+def _overrides(text: str) -> dict[str, int]:
     try:
-        given = overrides_of(text)
+        return overrides_of(text)
     except ValueError as error:
-        raise ConfigError(f"max.connections.per.ip.overrides: {error}") from None
-    found: dict[str, int] = {}
-    for host, count in given.items():
-        try:
-            addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError:
-            raise ConfigError(f"max.connections.per.ip.overrides: {host} has no address") from None
-        found.update({str(address[4][0]): count for address in addresses})
-    return found
+        raise ConfigError(f"{OVERRIDES}: {error}") from None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _addresses_of(host: str) -> set[str]:
+    """Of a host by its name; none where nobody knows it, which must not keep a broker from its work."""
+    ask = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(ask, RESOLVE_SECONDS_MAX)
+    except (OSError, UnicodeError, TimeoutError):
+        log.warning("%s: %.60s has no address now, so its limit holds for nobody", OVERRIDES, host)
+        return set()
+    return {str(address[4][0]) for address in found}

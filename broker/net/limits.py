@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+OVERRIDES = "max.connections.per.ip.overrides"
 BURST_SECONDS = 1.0
 
 
@@ -91,6 +92,6 @@ def overrides_of(text: str) -> dict[str, int]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = item.rpartition(":")
         if not colon or not host or not (count.isascii() and count.isdigit()):
-            raise ValueError(f"{item} is not <host>:<number>")
+            raise ValueError(f"{item[:60]} is not <host>:<number>")
         found[host.strip("[]")] = int(count)
     return found

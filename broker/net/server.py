@@ -22,7 +22,7 @@ from broker.listeners import Endpoint
 from broker.net.buffers import BufferPool
 from broker.net.connection import Connection
 from broker.net.dispatch import Dispatcher
-from broker.net.doors import Doors, limit_settings
+from broker.net.doors import Doors, limit_settings, limits_in_force
 from broker.net.frames import Scratch
 from broker.net.limits import ConnectionLimits
 from broker.net.memory import RequestMemory
@@ -125,7 +125,11 @@ class Server:
 
     async def configure(self, config: BrokerConfig) -> None:
         """Takes settings that were changed while the broker runs."""
-        self.limits.settings = limit_settings(config)
+        try:
+            self.limits.settings = await limits_in_force(config)
+        except (ConfigError, OSError) as error:
+            # What is committed is committed: a broker that dies of it would die at each start.
+            log.error("the limits of connections stay as they were: %s", error)
         await self.doors.configure(config)
 
     async def stop_accepting(self) -> None:

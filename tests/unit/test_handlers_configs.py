@@ -1,5 +1,6 @@
 """AlterConfigs and IncrementalAlterConfigs: what changes, in which logs, and after a restart."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,32 @@ async def test_throttles_are_set_while_it_runs(memory_path: Path) -> None:
         await change(broker, BROKER, "1", (key, DELETE, None))
         await change(broker, BROKER, "", (key, DELETE, None))
         assert broker.node.config.in_force(key) == MAX_LONG
+
+
+@in_loop
+async def test_no_limit_of_connections_keeps_a_broker_from_starting(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, good = "max.connections.per.ip.overrides", "127.0.0.9:3,localhost:7"
+    async with in_process(memory_path) as broker:
+        for bad in ("foo", "foo:", ":1", "a:1,b:x"):
+            answer = await change(broker, BROKER, "", (key, SET, bad))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG, bad
+        assert not (await change(broker, BROKER, "", (key, SET, good))).error_code
+        limits = broker.node.server.limits
+        assert limits.settings.of_host["127.0.0.9"] == 3
+        assert limits.settings.of_host["127.0.0.1"] == 7
+        nobody = f"{good},nobody.invalid:1,{'x' * 70}.invalid:1"
+        assert not (await change(broker, BROKER, "", (key, SET, nobody))).error_code
+        assert "nobody.invalid has no address" in caplog.text
+        # Whatever else goes wrong with them, the limits stay as they were.
+        bad_config = dataclasses.replace(broker.node.config, changes={"": {key: "foo"}})
+        await broker.node.server.configure(bad_config)
+        assert limits.settings.of_host["127.0.0.9"] == 3
+        await broker.create("t")
+    async with in_process(memory_path) as broker:
+        assert broker.node.server.limits.settings.of_host["127.0.0.9"] == 3
+        assert "t" in broker.node.metadata.topics
 
 
 @in_loop
