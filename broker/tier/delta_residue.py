@@ -150,7 +150,7 @@ class ResidueFiles:
     def _covering(
         self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
     ) -> list[Residue]:
-        """The files of the range and, before it, back to one that holds its start."""
+        """The files of the range and, before it, back until there is one for each of its offsets."""
         found = []
         at = bisect_right(listing.starts, start_offset)
         for path in listing.paths[at : bisect_right(listing.starts, last_offset)]:
@@ -163,7 +163,9 @@ class ResidueFiles:
                 continue
             if residue.header.end_offset >= start_offset:
                 found.append(residue)
-                break
+                # The first that is met may be of a shorter attempt, which lost.
+                if _first_uncovered(found, start_offset, last_offset) is None:
+                    break
         return found
 
     def _opened(self, path: str) -> Residue | None:

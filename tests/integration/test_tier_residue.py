@@ -131,6 +131,26 @@ def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: La
     assert offsets(again.read(committed_only=False, start=8)) == [8, 9, 10, 11]
 
 
+def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) -> None:
+    """Both files begin where the reader is; only one of them reaches as far as the reader asks."""
+    batches = [
+        build_batch(records(0, 5), leader_epoch=3),
+        build_batch(records(5, 5), leader_epoch=3),
+    ]
+    assert lake.copy(0, 9, batches, []).outcome == "finished"
+    (won,) = Path(lake.path).rglob("*.residue")
+    other = Lake(lake.root / "other")
+    assert other.copy(0, 4, batches[:1], []).outcome == "finished"
+    (lost,) = Path(other.path).rglob("*.residue")
+    for identity in ("0" * 22, "z" * 22):  # Listed before the one that won, and behind it.
+        place = won.with_name(f"{won.name.partition('-')[0]}-{identity}.residue")
+        place.write_bytes(lost.read_bytes())
+        fresh = DeltaStorage.open(TierSettings(lake_uri=str(lake.path)), CrashPoints())
+        read = fresh.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=2000, committed_only=False)
+        assert offsets([bytes(chunk) for chunk in read.chunks]) == list(range(10))
+        place.unlink()
+
+
 def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> None:
     plain = build_batch(records(0, 3), leader_epoch=3)
     aborted = transactional(3, 4, producer=7)
