@@ -31,6 +31,7 @@ from broker.replica.manager import ReplicaManager
 from broker.replica.throttle import is_listed
 from broker.security.acls import Operation, ResourceType
 from broker.security.asking import authorizer_of, may
+from broker.security.throttling import fetch_bytes_max
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
@@ -77,7 +78,10 @@ class Reading:
         self._asks = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
-        self._max_bytes = max(min(request.max_bytes, self._node.config.fetch_max_bytes), 0)
+        max_bytes = min(request.max_bytes, self._node.config.fetch_max_bytes)
+        if not self.is_follower:
+            max_bytes = min(max_bytes, fetch_bytes_max(context))
+        self._max_bytes = max(max_bytes, 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._found: list[list[Found]] = []
         self.size_bytes = 0

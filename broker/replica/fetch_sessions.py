@@ -160,7 +160,14 @@ class FetchSession:
                 self.partitions.move_to_end(key)
                 self._groups = None
 
-    def _name(self, topic: FetchTopic | ForgottenTopic) -> Topic:
+    def forget_told(self, answer: FetchableTopicResponse) -> None:
+        """Tell all of this anew."""
+        for data in answer.partitions:
+            cached = self.partitions.get((self._name(answer), data.partition_index))
+            if cached is not None:
+                cached.high_watermark = cached.log_start_offset = UNKNOWN_OFFSET
+
+    def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> Topic:
         return topic.topic_id if self.has_topic_ids else topic.topic
 
     def _topic(self, topic: Topic) -> FetchTopic:
@@ -275,6 +282,21 @@ class FetchSessionCache:
         )
         shard.sessions[session_id] = session
         return session
+
+    def untold(self, request: FetchRequest, response: FetchResponse) -> int:
+        """An answer does not reach its reader; under which session's number it is told that there is none.
+
+        What the answer has is news again the next time; a session that it began has no reader, and is closed.
+        """
+        session = self._get(response.session_id)
+        if session is None:
+            return NO_SESSION
+        if request.session_epoch == INITIAL_EPOCH:
+            self._close(session.session_id)
+            return NO_SESSION
+        for topic in response.responses:
+            session.forget_told(topic)
+        return session.session_id
 
     def _shard(self, session_id: int) -> _Shard:
         return self._shards[min(session_id // SHARD_IDS, SHARDS - 1)]

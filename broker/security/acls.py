@@ -165,19 +165,23 @@ class AclIndex:
         self._literal: dict[tuple[int, str], list[Acl]] = defaultdict(list)
         self._prefixed: dict[tuple[int, str], list[Acl]] = defaultdict(list)
         self._by_type: dict[int, list[Acl]] = defaultdict(list)
+        # How long prefixes are, by type: names are the clients' own, and may be long.
+        self._lengths: dict[int, set[int]] = defaultdict(set)
         for acl in acls:
             is_literal = acl.pattern_type == PatternType.LITERAL
             names = self._literal if is_literal else self._prefixed
             names[acl.resource_type, acl.resource_name].append(acl)
             self._by_type[acl.resource_type].append(acl)
+            if not is_literal:
+                self._lengths[acl.resource_type].add(len(acl.resource_name))
 
     def of(self, resource_type: int, name: str) -> Iterator[Acl]:
         """The ACLs that concern this resource."""
         yield from _at(self._literal, resource_type, name)
         if name != WILDCARD:
             yield from _at(self._literal, resource_type, WILDCARD)
-        if self._prefixed:
-            for end in range(1, len(name) + 1):
+        for end in self._lengths.get(resource_type, ()):
+            if end <= len(name):
                 yield from _at(self._prefixed, resource_type, name[:end])
 
     def of_type(self, resource_type: int) -> tuple[Acl, ...]:

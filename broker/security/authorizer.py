@@ -7,6 +7,7 @@ Rules of this file:
   allowed implies that, what is denied does not.
 - An ACL holds for a principal by its whole text, or for all users (`User:*`), and from a host by its address, or `*`.
 - Decisions are kept until the ACLs change, no more than DECISIONS_MAX of them: one that was kept costs a look-up.
+  None is kept for a name of more than NAME_LENGTH_MAX characters, as no topic has: clients may name what they like.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker.security.principal import USER, Principal
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 DECISIONS_MAX = 100_000
+NAME_LENGTH_MAX = 249
 # What an ACL that allows one of these allows as well.
 _IMPLY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -69,7 +71,8 @@ class Authorizer:
             decided = principal in self._super_users or self._decide(*key)
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
-            self._decisions[key] = decided
+            if len(name) <= NAME_LENGTH_MAX:
+                self._decisions[key] = decided
             if not decided and self._denied is not None:
                 self._denied(*key)
         return decided

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.security.access import ACCESS, CLUSTER, CODES, Parts, Resource, Shown, Whole
 from broker.security.acls import Operation, ResourceType
-from broker.security.throttling import Throttling
+from broker.security.throttling import Throttling, is_exempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import RESPONSES
 
@@ -47,7 +47,7 @@ def guarded(
     if security is None:
         return served.handler(request, context)
     authorizer, quotas = security.authorizer, security.quotas
-    if not quotas.is_limiting:
+    if not quotas.is_limiting or is_exempt(served, request):
         if authorizer is None:
             return served.handler(request, context)
         return _Guarding(served, context, authorizer, failure_of).handle(request)

@@ -9,7 +9,10 @@ Rules of this file:
   the quota waits as long as it takes until the rate over a window that is longer by that time is the quota.
 - A share of the broker's time never keeps a client waiting for longer than one sample.
 - Changes of topics are counted by partitions in a bucket that fills at the rate of the quota, up to a whole window's
-  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599).
+  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599). Counted is what was
+  granted, never the number that a client names.
+- Nobody is told to wait for longer than an answer can say. Names are told apart by their first NAME_LENGTH_MAX
+  characters: they are the clients' own words, and are remembered.
 - Clients that nobody hears of any more are forgotten, the longest silent first, where there are more than SENSORS_MAX.
 """
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from broker.cluster.security_image import QuotaEntity
 
 SENSORS_MAX = 10_000
+NAME_LENGTH_MAX = 249
+THROTTLE_MS_MAX = BYTES_MAX = 2**31 - 1
 # What stands for all users, or all client ids, that have no quota of their own; no name is empty.
 _DEFAULT = ""
 _MS = 1_000
@@ -136,7 +141,7 @@ class Quotas:
         """The quota of this kind that holds for a client; None: there is none."""
         if name not in self._values:
             return None
-        key = (name, user, client_id)
+        key = (name, user[:NAME_LENGTH_MAX], client_id[:NAME_LENGTH_MAX])
         if key not in self._found:
             if len(self._found) >= SENSORS_MAX:
                 self._found.clear()
@@ -219,29 +224,46 @@ class ClientQuotas:
         throttle_ms = self._record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
         return min(throttle_ms, self._window_ms)
 
-    def mutated(
-        self, user: str, client_id: str, count: int, now_ms: int, *, strict: bool
-    ) -> tuple[bool, int]:
-        """Whether a client may change this many partitions, and how long it has to wait then.
+    def fetch_bytes_max(self, user: str, client_id: str) -> int:
+        """What one fetch may have at most: no more than there is ever room for in a window (KAFKA-9677)."""
+        limit = self.quotas.of(CONSUMER_BYTE_RATE, user, client_id)
+        if limit is None:
+            return BYTES_MAX
+        seconds = max(self._samples - 1, 1) * self._window_ms / _MS
+        return int(min(limit.value * seconds, BYTES_MAX))
 
-        `strict`: it may not while the quota is spent; else it may, and waits.
-        """
+    def mutation_wait_ms(self, user: str, client_id: str, pending: int, now_ms: int) -> int:
+        """How long a client has to wait before it may change more partitions, with `pending` asked for already."""
+        found = self._filled(user, client_id, now_ms)
+        if found is None:
+            return 0
+        limit, tokens, burst = found
+        # Nobody has granted these yet: they count for no more than it takes to spend all.
+        left = tokens - min(pending, burst + 1)
+        return max(_wait_ms(-left / limit.value), 1) if left < 0 else 0
+
+    def mutated(self, user: str, client_id: str, count: int, now_ms: int) -> int:
+        """A client has changed this many partitions; how long it has to wait before it may change more."""
+        found = self._filled(user, client_id, now_ms)
+        if found is None:
+            return 0
+        limit, tokens, _ = found
+        sensor = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared)
+        assert sensor.bucket is not None, "it has just been filled"
+        sensor.bucket.take(count)
+        sensor.rate.record(count, now_ms)
+        return _wait_ms((count - tokens) / limit.value)
+
+    def _filled(self, user: str, client_id: str, now_ms: int) -> tuple[Limit, float, float] | None:
+        """The quota, what is in its bucket now, and what fits in; None without a quota."""
         limit = self.quotas.of(CONTROLLER_MUTATION_RATE, user, client_id)
         if limit is None:
-            return True, 0
+            return None
         burst = limit.value * self._mutation_samples * self._mutation_window_ms / _MS
         sensor = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared)
         if sensor.bucket is None:
             sensor.bucket = TokenBucket(burst, now_ms)
-        tokens = sensor.bucket.fill(limit.value, burst, now_ms)
-        if tokens < 0 and strict:
-            return False, round(-tokens / limit.value * _MS)
-        sensor.bucket.take(count)
-        sensor.rate.record(count, now_ms)
-        tokens -= count
-        if strict:
-            return True, 0
-        return True, max(round(-tokens / limit.value * _MS), 0)
+        return limit, sensor.bucket.fill(limit.value, burst, now_ms), burst
 
     def throttled(self, name: str, user: str, client_id: str, throttle_ms: int) -> None:
         """A client was told to wait so long, for this quota."""
@@ -257,7 +279,7 @@ class ClientQuotas:
         rate = sensor.rate.rate(now_ms)
         if rate <= limit.value:
             return 0
-        return round((rate - limit.value) / limit.value * sensor.rate.span_ms(now_ms))
+        return _wait_ms((rate - limit.value) / limit.value * sensor.rate.span_ms(now_ms) / _MS)
 
     def _count(
         self, name: str, user: str, client_id: str, value: float, now_ms: int
@@ -282,3 +304,7 @@ class ClientQuotas:
             sensor = self._sensors[key] = Sensor(rate)
         self._sensors.move_to_end(key)
         return sensor
+
+
+def _wait_ms(seconds: float) -> int:
+    return round(max(min(seconds * _MS, THROTTLE_MS_MAX), 0))

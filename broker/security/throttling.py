@@ -3,15 +3,17 @@
 Rules of this file:
 - The answer says how long the client has to wait (throttle_time_ms) and goes out at once; the connection is not read
   for that long (KIP-219). Of several quotas the longest wait counts.
-- A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again.
+- A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again. Of
+  its fetch session nothing is taken as told, and none is begun with such an answer.
 - Time is what the event loop worked on the request before it had to wait, the time in which the handler ran.
-- Brokers among themselves are exempt, and so is what a client must do to be let in.
+- Brokers among themselves are exempt (`is_exempt`), and so is what a client must do to be let in.
 - Changes of topics are counted where they are decided, at the controller. Newer clients are refused what is too much
   (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +23,14 @@ from broker.security.quota_names import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
-from kafka_ds.wire.messages import FetchResponse
+from broker.security.quotas import BYTES_MAX
+from kafka_ds.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
     from broker.config import BrokerConfig
     from broker.net.registry import RequestContext, Served
+    from broker.replica.fetch_sessions import FetchSessionCache
     from broker.security.quotas import ClientQuotas
 
 _EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})
@@ -80,6 +84,7 @@ class Throttling:
         "_quotas",
         "_served",
         "_size_bytes",
+        "_taken",
         "_throttle_ms",
         "_user",
     )
@@ -95,6 +100,8 @@ class Throttling:
         self._user = context.principal.name
         self._client_id = context.header.client_id or ""
         self._throttle_ms = 0
+        # What may be changed by this request, if it can be: how many partitions, by topic.
+        self._taken: Counter[str] = Counter()
 
     def mutations(self, request: Any) -> tuple[str, list[Any], list[Any], str] | None:
         """Of a request that changes topics here: field, what may be done, what may not, the answer's field."""
@@ -109,12 +116,19 @@ class Throttling:
         allowed: list[Any] = []
         refused: list[Any] = []
         for item in getattr(request, field):
+            wait_ms = 0
+            if strict:
+                pending = self._taken.total()
+                wait_ms = self._quotas.mutation_wait_ms(
+                    self._user, self._client_id, pending, self._now_ms()
+                )
+            if wait_ms:
+                refused.append(item)
+                self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
+                continue
+            allowed.append(item)
             count = mutation.partitions_of(item, node.metadata, node.config)
-            may, wait_ms = self._quotas.mutated(
-                self._user, self._client_id, count, self._now_ms(), strict=strict
-            )
-            (allowed if may else refused).append(item)
-            self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
+            self._taken[_key_of(item)] += count
         return field, allowed, refused, mutation.answers
 
     def answered(self, request: Any, response: Any, worked_s: float) -> Any:
@@ -122,16 +136,16 @@ class Throttling:
         name = self._served.name
         now_ms, user, client_id = self._now_ms(), self._user, self._client_id
         is_fetch = name == "Fetch"
-        if is_fetch and _is_follower(request):
-            return response
-        if name not in _EXEMPT and not self._served.internal:
+        if name not in _EXEMPT:
             wait_ms = self._quotas.worked(user, client_id, worked_s, now_ms)
             self._wait(REQUEST_PERCENTAGE, wait_ms)
         if name == "Produce":
             wait_ms = self._quotas.produced(user, client_id, self._size_bytes, now_ms)
             self._wait(PRODUCER_BYTE_RATE, wait_ms)
         if is_fetch:
-            return self._fetched(response, now_ms)
+            return self._fetched(request, response, now_ms)
+        if self._taken:
+            self._mutated(response, now_ms)
         if response is None:
             return Unanswered(self._throttle_ms) if self._throttle_ms else None
         told_ms = getattr(response, "throttle_time_ms", None)
@@ -139,7 +153,20 @@ class Throttling:
             response.throttle_time_ms = self._throttle_ms
         return response
 
-    def _fetched(self, response: FetchResponse, now_ms: int) -> FetchResponse:
+    def _mutated(self, response: Any, now_ms: int) -> None:
+        """Count what was changed indeed: what was refused for another reason is not the client's use."""
+        mutation = MUTATIONS[self._served.name]
+        changed = {
+            _key_of(each) for each in getattr(response, mutation.answers) if not each.error_code
+        }
+        count = sum(count for key, count in self._taken.items() if key in changed)
+        wait_ms = self._quotas.mutated(self._user, self._client_id, count, now_ms)
+        if self._context.header.api_version < mutation.strict_since:
+            self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
+
+    def _fetched(
+        self, request: FetchRequest, response: FetchResponse, now_ms: int
+    ) -> FetchResponse:
         size_bytes = sum(
             _length(partition.records)
             for topic in response.responses
@@ -153,10 +180,11 @@ class Throttling:
             return response
         if before_ms and not wait_ms:
             self._quotas.unfetched(user, client_id, size_bytes, now_ms)
+        sessions: FetchSessionCache = self._context.node.fetching.sessions
         return FetchResponse(
             throttle_time_ms=self._throttle_ms,
             error_code=response.error_code,
-            session_id=response.session_id,
+            session_id=sessions.untold(request, response),
             responses=[],
         )
 
@@ -167,6 +195,25 @@ class Throttling:
 
     def _now_ms(self) -> int:
         return self._context.node.clock.monotonic_ms()
+
+
+def is_exempt(served: Served, request: Any) -> bool:
+    """Whether quotas do not concern it: followers, and what only brokers ask."""
+    return served.internal or (served.name == "Fetch" and _is_follower(request))
+
+
+def fetch_bytes_max(context: RequestContext) -> int:
+    """What a consumer's quota lets one fetch have at most."""
+    security = getattr(context.node, "security", None)
+    if security is None or not security.quotas.is_limiting:
+        return BYTES_MAX
+    quotas: ClientQuotas = security.quotas
+    return quotas.fetch_bytes_max(context.principal.name, context.header.client_id or "")
+
+
+def _key_of(item: Any) -> str:
+    """A topic of a request, or of its answer: by name, or by id where it has none."""
+    return item if isinstance(item, str) else item.name or item.topic_id.hex()
 
 
 def _length(records: Any) -> int:

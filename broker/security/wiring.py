@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
 from broker.security.acls import Operation, ResourceType
-from broker.security.authorizer import Authorizer
+from broker.security.authorizer import NAME_LENGTH_MAX, Authorizer
 from broker.security.credentials import Credentials
 from broker.security.quotas import ClientQuotas
 from broker.security.scram_users import ScramUsers
@@ -100,5 +100,5 @@ def _log_denied(
         Operation(operation).name,
         host,
         ResourceType(resource_type).name,
-        name,
+        name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}...",
     )

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -219,6 +220,24 @@ def test_filters_of_numbers_that_nobody_knows() -> None:
     for name in ("resource_type", "pattern_type", "operation", "permission"):
         assert replace(ANY, **{name: 0}).why_invalid()  # type: ignore[arg-type]
         assert replace(ANY, **{name: 99}).why_invalid()  # type: ignore[arg-type]
+
+
+def test_of_a_long_name_only_as_much_is_looked_at_and_kept_as_acls_may_say() -> None:
+    class Counted(str):
+        cuts = 0
+
+        def __getitem__(self, key: Any) -> str:
+            Counted.cuts += 1
+            return super().__getitem__(key)
+
+    by = authorizer(prefixed("x"), prefixed("y"), prefixed("xx" * 100))
+    name = Counted("x" * 30_000)
+    assert may(by, name=name)
+    assert Counted.cuts == 2, "one for each length of a prefix"
+    assert not may(by, name="z" * 30_000)
+    assert not by._decisions, "clients may name what they like"
+    assert may(by, name="x" * 249)
+    assert len(by._decisions) == 1
 
 
 def test_the_index_finds_what_a_filter_of_match_means() -> None:

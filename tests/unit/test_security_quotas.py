@@ -1,9 +1,11 @@
 """Quotas: which one holds, how long who has used it up waits, what such a client gets, and when it is heard again."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +14,12 @@ from hypothesis import strategies as st
 
 from broker.cluster.events import QuotaComponent
 from broker.net.dispatch import Throttled
+from broker.net.registry import REGISTRY
 from broker.node_metrics import node_samples
+from broker.security.guard import guarded
 from broker.security.principal import Principal
 from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
+from broker.system import SystemClock
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import (
@@ -32,6 +37,7 @@ from tests.in_process import (
     fetch_request,
     in_process,
     produce_request,
+    values_of,
 )
 from tests.integration.raw_client import RawClient
 from tests.loops import in_loop
@@ -122,13 +128,30 @@ def test_a_share_of_time_keeps_nobody_for_longer_than_a_sample() -> None:
 
 def test_changes_of_topics_are_a_bucket() -> None:
     quotas = limited(controller_mutation_rate=2.0)
-    assert quotas.mutated("u", "c", 30, 0, strict=True) == (True, 0), (
-        "22 are there, more may be taken"
-    )
-    assert quotas.mutated("u", "c", 1, 0, strict=True) == (False, 4000)
-    assert quotas.mutated("u", "c", 1, 0, strict=False) == (True, 4500), "older clients wait"
-    assert quotas.mutated("u", "c", 1, 4500, strict=True) == (True, 0)
-    assert quotas.mutated("x", "c", 10**6, 0, strict=True) == (True, 0)
+    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 0
+    assert quotas.mutated("u", "c", 30, 0) == 4000, "22 are there, more may be taken"
+    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 4000
+    assert quotas.mutated("u", "c", 1, 0) == 4500, "older clients wait"
+    assert quotas.mutation_wait_ms("u", "c", 0, 4500) == 0
+    assert quotas.mutated("x", "c", 10**6, 0) == 0
+    assert quotas.mutation_wait_ms("u", "c", 2**31 - 1, 4500) == 11_500, "nobody granted them yet"
+    assert quotas.mutation_wait_ms("u", "c", 0, 4500) == 0, "to have asked costs nothing"
+
+
+def test_no_wait_is_longer_than_an_answer_can_say() -> None:
+    quotas = limited(producer_byte_rate=1e-300, controller_mutation_rate=1e-9)
+    assert quotas.produced("u", "c", 10**9, 0) == 2**31 - 1
+    assert quotas.mutated("u", "c", 1000, 0) == 2**31 - 1
+    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 2**31 - 1
+
+
+def test_long_names_are_not_remembered_whole() -> None:
+    quotas = limited()
+    quotas.quotas.replace({entity(client_id=None): {BYTES: 1.0}})
+    assert quotas.produced("u", "c" * 30_000, 10, 0) == 0
+    assert quotas.produced("u", "c" * 30_001, 10, 0) > 0, "the same client, as far as it matters"
+    ((_, shared, _),) = quotas.sensors()
+    assert shared == Shared(None, "c" * 249)
 
 
 def test_who_is_silent_is_forgotten() -> None:
@@ -268,6 +291,88 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         refused = await broker.ask(gone, 5, client_id="maker")
         assert refused.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert "b" in broker.node.metadata.topics
+
+
+class Ahead(SystemClock):
+    """A clock that the test puts forward."""
+
+    ahead_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.ahead_ms
+
+
+@in_loop
+async def test_a_consumer_that_waits_as_told_ends_with_all_records(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+        for _ in range(20):
+            await broker.produce("a", batch_of([b"x" * 200]))
+        await limit(broker, {"user": "alice"}, consumer_byte_rate=100.0)
+        broker.node.clock = clock = Ahead()
+        offset, empty = 0, 0
+        while offset < 20:
+            answer = await broker.ask(fetch_request("a", offset), 12, principal=ALICE)
+            clock.ahead_ms += answer.throttle_time_ms
+            empty += not answer.responses
+            for topic in answer.responses:
+                assert answer.throttle_time_ms == 0
+                offset += len(values_of(topic.partitions[0].records))
+            assert empty < 40, f"it waits for ever for offset {offset}"
+        assert empty, "it had to wait"
+
+
+@in_loop
+async def test_a_throttled_fetch_leaves_no_session_and_takes_nothing_as_told(
+    tmp_path: Path,
+) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+        sessions = broker.node.fetching.sessions
+
+        def asks(session_id: int, epoch: int, offset: int = 0) -> Any:
+            request = fetch_request("a", offset, session_id=session_id, session_epoch=epoch)
+            return broker.ask(request, 12, principal=ALICE)
+
+        begun = await asks(0, 0)
+        assert begun.session_id and len(sessions) == 1
+        await broker.produce("a", batch_of([b"x" * 2000]))
+        await limit(broker, {"user": "alice"}, consumer_byte_rate=100.0)
+        refused = await asks(0, 0)
+        assert refused.throttle_time_ms > 0 and refused.responses == []
+        assert (refused.session_id, len(sessions)) == (0, 1)
+        refused = await asks(begun.session_id, 1)
+        assert refused.throttle_time_ms > 0 and refused.responses == []
+        assert refused.session_id == begun.session_id
+        # The high watermark has moved, and nobody was told.
+        request = fetch_request("a", 1, session_id=begun.session_id, session_epoch=2)
+        told = await broker.ask(request, 12)
+        assert told.responses[0].partitions[0].high_watermark == 1
+
+
+@in_loop
+async def test_what_followers_await_is_handed_on_as_it_is() -> None:
+    parked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    served = next(each for each in REGISTRY if each.name == "Fetch")
+    served = dataclasses.replace(served, handler=lambda request, context: parked)
+    security = SimpleNamespace(authorizer=None, quotas=limited(request_percentage=1.0))
+    context: Any = SimpleNamespace(node=SimpleNamespace(security=security))
+    asked = fetch_request("a", 0, replica_id=2)
+    assert guarded(served, asked, context, lambda *_: None) is parked, "it may be hurried"
+    parked.cancel()
+
+
+@in_loop
+async def test_what_was_not_granted_is_not_counted(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+        await limit(broker, {"user": "alice"}, controller_mutation_rate=1.0)
+        many = await broker.ask(new("a", partitions=2**31 - 1), 7, principal=ALICE)
+        assert many.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        made = await broker.ask(new("b", partitions=20), 7, principal=ALICE)
+        assert made.topics[0].error_code == ErrorCode.NONE
+        refused = await broker.ask(new("c"), 7, principal=ALICE)
+        assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 @in_loop
