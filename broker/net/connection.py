@@ -79,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "_is_reading",
         "_is_scheduled",
         "_is_writable",
+        "_muted_until_s",
         "_out",
         "_out_bytes",
         "_reached_end",
@@ -127,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = False
         self._reached_end = False
         self._is_muted = False
+        self._muted_until_s = 0.0
         self._waits_for_room = False
 
     # -- what the event loop calls ------------------------------------------------------------------
@@ -393,11 +395,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _mute(self, throttle_ms: int) -> None:
         """Hears nothing more of a client that has used up its quota, for this long (KIP-219)."""
+        loop = asyncio.get_running_loop()
+        self._muted_until_s = max(self._muted_until_s, loop.time() + throttle_ms / 1_000)
         if not self._is_muted:
             self._is_muted = True
-            asyncio.get_running_loop().call_later(throttle_ms / 1_000, self._unmute)
+            loop.call_at(self._muted_until_s, self._unmute)
 
     def _unmute(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._muted_until_s and not self._is_closed:
+            # An answer behind the first had told it a longer time. (A timer may come a little early.)
+            loop.call_at(self._muted_until_s, self._unmute)
+            return
         self._is_muted = False
         self.last_tick = self._server.tick
         if not self._is_closed:

@@ -32,8 +32,12 @@ class Entrance:
         self._server = server
         self._security = security
         self._socket = accepted
+        try:
+            name = accepted.getpeername()
+        except OSError:
+            accepted.close()  # It was gone before anybody looked.
+            return
         self._connection = Connection(server, security.name, security)
-        name = accepted.getpeername()
         self._connection.comes_from(self, name)
         refusal = server.admit(self._connection)
         if refusal is not None:

@@ -4,6 +4,8 @@ Rules of this file:
 - Limits are of the whole broker, of a listener, of an address. Where the whole broker is full, brokers are still let in
   by their own listener, if clients have another one: `must_give_way` says that one of theirs has to go.
 - Connections beyond max.connection.creation.rate are not refused but wait their turn; a second's worth comes at once.
+  Nobody waits for longer than WAIT_SECONDS_MAX, however many came before. For the whole broker's rate brokers do not
+  wait, where they have a listener of their own; what they take counts in that of their listener alone.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 
 OVERRIDES = "max.connections.per.ip.overrides"
 BURST_SECONDS = 1.0
+WAIT_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +78,14 @@ class ConnectionLimits:
 
     def delay_s(self, listener: str, now_s: float) -> float:
         """How long one that has just come has to wait, in seconds."""
-        rates = {"": self.settings.per_second_max}
+        is_protected = listener == self.settings.protected_listener
+        rates = {} if is_protected else {"": self.settings.per_second_max}
         if listener in self.settings.listener_per_second_max:
             rates[listener] = self.settings.listener_per_second_max[listener]
         longest = 0.0
         for name, rate in rates.items():
             due = max(self._turns.get(name, 0.0), now_s - BURST_SECONDS)
+            due = min(due, now_s + WAIT_SECONDS_MAX)
             self._turns[name] = due + 1.0 / rate
             longest = max(longest, due - now_s)
         return longest

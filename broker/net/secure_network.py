@@ -200,8 +200,14 @@ class SecureNetwork:
 
 
 def _read_token(path: str) -> Secret:
-    with open(path, encoding="utf-8") as file:
-        return Secret(file.read().strip())
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Secret(file.read().strip())
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise ConnectionError(f"tokenFile={path}: {reason}") from None
+    except UnicodeDecodeError:
+        raise ConnectionError(f"tokenFile={path}: is not UTF-8") from None
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:

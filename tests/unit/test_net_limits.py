@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import struct
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from broker.listener_config import listener_key
+from broker.net.entrance import Entrance
 from broker.net.frames import SCRATCH_BYTES
-from broker.net.limits import ConnectionLimits, LimitSettings, overrides_of
+from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings, overrides_of
+from broker.net.secure_network import _read_token
 from tests.loops import in_loop
 from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
 
@@ -53,6 +59,42 @@ def test_more_than_the_rate_have_to_wait_their_turn() -> None:
     own = limits(listener_per_second_max={"X": 1})
     assert [max(0.0, own.delay_s("X", 50.0)) for _ in range(3)] == [0.0, 0.0, 1.0]
     assert own.delay_s("Y", 50.0) <= 0
+
+
+def test_nobody_waits_for_ever_and_brokers_not_for_clients() -> None:
+    slow = limits(per_second_max=1, protected_listener="INSIDE")
+    waits = [slow.delay_s("OUTSIDE", 5.0) for _ in range(500)]
+    assert max(waits) == waits[-1] == WAIT_SECONDS_MAX
+    assert slow.delay_s("INSIDE", 5.0) == 0.0
+    assert slow.delay_s("OUTSIDE", 5.0 + WAIT_SECONDS_MAX) <= 1.0, "a debt that was bounded is paid"
+
+
+@in_loop
+async def test_the_longest_of_what_was_told_counts() -> None:
+    connection, transport = Harness().connect()
+    connection._mute(1)
+    connection._mute(600_000)
+    connection._mute(1)
+    await asyncio.sleep(0.05)
+    feed(connection, api_versions(7))
+    assert not ids(transport), "it is not heard yet"
+    connection.abort()
+
+
+@in_loop
+async def test_who_is_gone_before_it_is_let_in_leaves_nothing_behind() -> None:
+    harness = Harness()
+    accepted = socket.socket()  # Not connected, as one that was reset.
+    Entrance(harness.server, SimpleNamespace(name="PLAINTEXT"), accepted)  # type: ignore[arg-type]
+    assert accepted.fileno() == -1
+    assert not harness.server.connections
+
+
+def test_a_bad_file_of_a_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(b"\xff\xfe")
+    for name, why in (("bad", "is not UTF-8"), ("none", "no such file")):
+        with pytest.raises(ConnectionError, match=f"tokenFile=.*{name}: {why}"):
+            _read_token(str(tmp_path / name))
 
 
 def test_overrides_are_read() -> None:
