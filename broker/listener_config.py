@@ -118,7 +118,8 @@ class ListenerConfig(AccessConfig):
         None, "The keys that tokens are signed with: file:///…, a JSON Web Key Set."
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
-        (), "For whom tokens have to be, one of these; none means that it does not matter."
+        (),
+        "For whom tokens have to be, one of these; without it tokens that are for anybody by name are refused.",
     )
     sasl_oauthbearer_expected_issuer: str | None = string(None, "Who has to have issued tokens.")
     sasl_oauthbearer_clock_skew_seconds: int = i32(

@@ -5,6 +5,8 @@
   above 16384, without a salt or a password; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion of what is
   not there; DUPLICATE_RESOURCE where one request changes the same credential twice.
 - When it is answered this broker authenticates by it, others once they have read of it.
+- NOT_CONTROLLER where another controller came, even for a moment, between a secret's object and the decision: it may
+  have taken the object away, of which it knew nothing.
 - Describe: mechanisms and iterations, nothing else. RESOURCE_NOT_FOUND for a user without credentials,
   DUPLICATE_RESOURCE for one that is asked for twice. Null or no users: all.
 - The secret is in an object of the lake that no table names (docs/decisions/0016-scram-credentials.md).
@@ -76,11 +78,15 @@ async def alter_user_scram_credentials(
         ScramDeletion(user=each.name, mechanism=MECHANISMS.get(each.mechanism))
         for each in request.deletions
     ]
+    epoch = context.node.metadata.controller_epoch
     upsertions = await _written(request.upsertions, credentials)
     alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     over: list[str] = []
 
     def decide(controller: Controller) -> Decision[dict[str, KafkaError | None]]:
+        if upsertions and controller.image.controller_epoch != epoch:
+            message = "another controller came while the credentials were written"
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
         present = controller.image.security.credentials
         decision = controller.alter_scram(deletions, upsertions)
         for each in alterations:

@@ -3,7 +3,8 @@
 Rules of this file, which are Apache Kafka's:
 - Before that only ApiVersions, SaslHandshake and SaslAuthenticate are answered; anything else closes the connection, as
   does a session that is over, unless its client authenticates anew (KIP-368).
-- Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is read of it.
+- Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
+  Without requests around the tokens there is no answer, and the connection ends after the same time.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
 - Where no session ends the door is taken away afterwards: requests cost what they cost without it.
 """
@@ -118,7 +119,10 @@ class Authentication:
             answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
             self._count_failure(error)
-            raise Unanswerable(f"it could not authenticate: {error.message}") from None
+            log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._delay_ms / 1_000, self._connection.close)
+            return None
         self._look()
         return [_LENGTH.pack(len(answer)), answer]
 

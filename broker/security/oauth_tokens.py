@@ -4,7 +4,8 @@ Rules of this file:
 - Keys are a JSON Web Key Set; only those of asymmetric algorithms count, so that nobody signs with a public key's bytes
   as if they were a password. A token without a `kid` is held against the only key, where there is one.
 - Wanted are a good signature, `exp`, `iat`, the claim that names the user, and the audience and issuer that are
-  expected, if any; clocks may differ by sasl.oauthbearer.clock.skew.seconds.
+  expected, if any; clocks may differ by sasl.oauthbearer.clock.skew.seconds. A token for an audience is refused where
+  none is expected, as Kafka's library does it.
 - PyJWT does the cryptography; why a token is refused goes to the log by the kind of error, without the token.
 """
 
@@ -68,13 +69,13 @@ class TokenVerifier:
                 audience=list(settings.audience) or None,
                 issuer=settings.issuer,
                 leeway=settings.clock_skew_seconds,
-                options={"require": required, "verify_aud": bool(settings.audience)},
+                options={"require": required},
             )
-        except (jwt.PyJWTError, KeyError) as error:
+        except (jwt.PyJWTError, KeyError, ValueError, OverflowError, RecursionError) as error:
             log.info("a token was refused: %s", type(error).__name__)
             raise InvalidCredentials("OAUTHBEARER: the token is not good") from None
         user = claims[settings.user_claim]
-        if not isinstance(user, str) or not user.strip():
+        if not isinstance(user, str) or not user.strip() or not _is_text(user):
             raise InvalidCredentials(f"OAUTHBEARER: the claim {settings.user_claim} names nobody")
         return Token(user, int(claims["exp"]) * 1_000)
 
@@ -83,6 +84,15 @@ class TokenVerifier:
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys[key_id]
+
+
+def _is_text(user: str) -> bool:
+    """Whether it can be written: JSON may hold halves of characters."""
+    try:
+        user.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_keys(settings: OauthSettings) -> Mapping[str | None, jwt.PyJWK]:

@@ -395,3 +395,23 @@ async def test_a_credential_that_cannot_be_written_is_refused(
         assert codes(answer.results) == [ErrorCode.KAFKA_STORAGE_ERROR]
         assert "salted" not in answer.results[0].error_message
         assert broker.node.metadata.security.credentials == {}
+
+
+@in_loop
+async def test_a_credential_of_an_epoch_that_is_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller lost its place and won it again: as it came back it swept away what earlier ones had left."""
+    async with in_process(tmp_path) as broker:
+        store, epoch = broker.node._store, broker.node.metadata.controller_epoch
+        put = store.put_durable
+        decided = broker.node.controller._controller.image
+
+        def slowly(path: str, data: bytes) -> None:
+            put(path, data)
+            decided.controller_epoch = epoch + 2
+
+        monkeypatch.setattr(store, "put_durable", slowly)
+        assert await scram(broker, upsertion("a")) == {"a": ErrorCode.NOT_CONTROLLER}
+        assert broker.node.metadata.security.credentials == {}
+        decided.controller_epoch = epoch

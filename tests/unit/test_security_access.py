@@ -1,5 +1,6 @@
 """What must be allowed for each API: none is forgotten, whoever may do nothing is told so, and what is left is done."""
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,14 @@ from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopi
 from kafka_ds.wire.messages.security import AclCreation
 from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
 from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
-from tests.in_process import InProcess, batch_of, fetch_request, in_process, produce_request
+from tests.in_process import (
+    InProcess,
+    batch_of,
+    fetch_request,
+    in_process,
+    in_process_cluster,
+    produce_request,
+)
 from tests.loops import in_loop
 from tests.wire.random_messages import random_message
 
@@ -241,6 +249,28 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         ]
         assert set(broker.node.metadata.topics) == {"open", "closed"}
         assert open_id != closed_id
+
+
+@in_loop
+async def test_acls_that_are_made_at_one_broker_hold_at_the_others(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2, **SETTINGS) as cluster:
+        first, second = cluster.nodes[1], cluster.nodes[2]
+        await first.create("a")
+        await cluster.until("the topic", lambda: "a" in second.node.metadata.topics, 120)
+
+        async def until_second_says(code: int) -> None:
+            async with asyncio.timeout(120):
+                while True:
+                    answer = await second.ask(metadata_of("a"), 9, principal=ALICE)
+                    if answer.topics[0].error_code == code:
+                        return
+                    await asyncio.sleep(0.01)
+
+        await until_second_says(DENIED)
+        await allow(first, TOPIC, "a", Operation.READ)
+        await until_second_says(ErrorCode.NONE)
+        await allow(first, TOPIC, "a", Operation.ALL, permission=2)
+        await until_second_says(DENIED)
 
 
 @in_loop

@@ -138,6 +138,7 @@ def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
         issuer.token("carol", exp=None),
         issuer.token("carol", iat=None),
         issuer.token(" "),
+        issuer.token("carol\ud800"),
         TokenIssuer(tmp_path / "other").token("carol"),
         jwt.encode({"sub": "carol"}, "k" * 64, "HS256", headers={"kid": "1"}),
         jwt.encode({"sub": "carol"}, None, "none", headers={"kid": "1"}),  # type: ignore[arg-type]
@@ -146,6 +147,12 @@ def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
         with pytest.raises(InvalidCredentials) as refusal:
             verify(bad)
         assert bad not in str(refusal.value)
+    verify = TokenVerifier(OauthSettings(jwks_url=issuer.file.as_uri()))
+    assert verify(issuer.token("carol", aud=None)).subject == "carol"
+    with pytest.raises(InvalidCredentials):
+        verify(
+            issuer.token("carol")
+        )  # for an audience, of which nobody has said that it is this broker
     issuer.file.write_text('{"keys": []}')
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=.*holds no key"):
         TokenVerifier(OauthSettings(jwks_url=issuer.file.as_uri()))

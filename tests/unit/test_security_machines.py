@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from broker.net.authentication import Authentication
+from broker.net.metrics import NetMetrics
 from broker.security.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.security.mechanisms import OauthBearerServer, PlainServer, Token
+from broker.security.principal import ANONYMOUS
 from broker.security.sasl import Offered, Phase, SaslServer
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential
@@ -26,6 +32,7 @@ from kafka_ds.security.scram import (
 )
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from tests.loops import in_loop
 
 # RFC 7677, section 3.
 RFC_SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -213,6 +220,35 @@ def test_what_comes_out_of_order_is_the_end() -> None:
     with pytest.raises(KafkaError) as error:
         sasl.authenticate(b"\0alice\0wrong", 0)
     assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is Phase.FAILED
+
+
+@in_loop
+async def test_who_fails_without_requests_around_the_tokens_waits_as_well() -> None:
+    closed = asyncio.Event()
+    connection: Any = SimpleNamespace(peer="p", close=closed.set)
+    metrics = NetMetrics()
+
+    def begun(delay_ms: int) -> Authentication:
+        sasl = machine()
+        sasl.handshake("PLAIN", 0)
+        return Authentication(
+            connection, sasl, _unasked, metrics, now_ms=lambda: 0, delay_ms=delay_ms
+        )
+
+    for delay_ms in (600_000, 1):
+        door = begun(delay_ms)
+        for _ in range(2):  # Of the second one nothing is heard.
+            frame = memoryview(b"\0alice\0wrong")
+            assert door.handle(frame, "h", "PLAINTEXT", 0.0, ANONYMOUS) is None
+        door.close()
+        await asyncio.sleep(0)
+        assert not closed.is_set()
+    await asyncio.wait_for(closed.wait(), 120)
+    assert metrics.failed_authentications == 2
+
+
+def _unasked(*_: Any) -> None:
+    raise AssertionError("nobody has been let in")
 
 
 def test_a_session_has_an_end_and_is_renewed_by_the_same_user() -> None:
