@@ -111,7 +111,7 @@ async def limits_in_force(config: BrokerConfig) -> LimitSettings:
     """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
     found = limit_settings(config)
     text = str(config.in_force(OVERRIDES))
-    named = {host: count for host, count in _overrides(text).items() if host not in found.of_host}
+    named = {host: count for host, count in _overrides(text).items() if _address(host) is None}
     addresses = await asyncio.gather(*map(_addresses_of, named))
     of_names = {
         address: count
@@ -132,9 +132,9 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
         of_listener=_own(config, "max.connections"),
         listener_per_second_max=_own(config, "max.connection.creation.rate"),
         of_host={
-            host: count
+            address: count
             for host, count in _overrides(str(config.in_force(OVERRIDES))).items()
-            if _is_address(host)
+            if (address := _address(host)) is not None
         },
         protected_listener=between if len(listeners) > 1 else None,
     )
@@ -158,12 +158,12 @@ def _overrides(text: str) -> dict[str, int]:
         raise ConfigError(f"{OVERRIDES}: {error}") from None
 
 
-def _is_address(host: str) -> bool:
+def _address(host: str) -> str | None:
+    """An address as sockets write it; None for a name."""
     try:
-        ip_address(host)
+        return str(ip_address(host))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 async def _addresses_of(host: str) -> set[str]:

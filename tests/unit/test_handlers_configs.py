@@ -310,7 +310,7 @@ async def test_throttles_are_set_while_it_runs(memory_path: Path) -> None:
 async def test_no_limit_of_connections_keeps_a_broker_from_starting(
     memory_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key, good = "max.connections.per.ip.overrides", "127.0.0.9:3,localhost:7"
+    key, good = "max.connections.per.ip.overrides", "127.0.0.9:3,[0:0:0:0:0:0:0:9]:4,localhost:7"
     async with in_process(memory_path) as broker:
         for bad in ("foo", "foo:", ":1", "a:1,b:x"):
             answer = await change(broker, BROKER, "", (key, SET, bad))
@@ -318,6 +318,7 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
         assert not (await change(broker, BROKER, "", (key, SET, good))).error_code
         limits = broker.node.server.limits
         assert limits.settings.of_host["127.0.0.9"] == 3
+        assert limits.settings.of_host["::9"] == 4
         assert limits.settings.of_host["127.0.0.1"] == 7
         nobody = f"{good},nobody.invalid:1,{'x' * 70}.invalid:1"
         assert not (await change(broker, BROKER, "", (key, SET, nobody))).error_code
