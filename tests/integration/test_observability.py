@@ -15,8 +15,12 @@ from tests.integration.raw_client import RawClient
 from tests.processes import running_broker, wait_until
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-# Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start.
-SHOWN_IF_ANY = re.compile("requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_")
+# Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
+# clients with quotas.
+SHOWN_IF_ANY = re.compile(
+    "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_"
+    "|kafka_server_(controllermutation|fetch|produce|request)_"
+)
 
 
 def documented() -> dict[str, str]:

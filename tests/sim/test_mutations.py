@@ -14,7 +14,7 @@ QUICK = {
     "acknowledged_before_it_is_committed": ("machines", 10),
     "shrinking_before_the_controller_knows": ("machines", 60),
     "any_replica_may_lead": ("machines", 60),
-    "what_a_lost_disk_forgot_is_not_asked": ("machines", 20),
+    "what_a_lost_disk_forgot_is_not_asked": ("machines", 60),
     "crashed_brokers_lead_at_once": ("machines", 20),
     "followers_join_before_they_have_all": ("laggards", 40),
     "older_proposals_are_taken": ("repeats", 25),

@@ -397,6 +397,9 @@ def test_levels_of_features_are_events() -> None:
 def test_a_level_that_one_broker_cannot_work_by_is_refused() -> None:
     desk = Desk(1)
     desk.set_elr(0)
-    able = [SupportedFeature(name="transaction.version", lowest=0, highest=2)]
+    able = [
+        SupportedFeature(name="transaction.version", lowest=0, highest=2),
+        SupportedFeature(name="group.version", lowest=0, highest=1),
+    ]
     desk.register(2, features=able)
     assert update(desk, ELR_FEATURE, 1) == ErrorCode.INVALID_UPDATE_VERSION

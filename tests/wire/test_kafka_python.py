@@ -23,7 +23,7 @@ MODULES: list[Any] = [
     kafka.protocol.sasl,
 ]
 ROUNDS = 2
-# Brokers and the tools of operators alone speak these; kafka-python declares none of them.
+# kafka-python declares none of these: brokers and the tools of operators alone speak them, and the consumer protocol.
 NOT_THEIRS = {
     "AlterPartition",
     "Envelope",
@@ -32,6 +32,8 @@ NOT_THEIRS = {
     "AllocateProducerIds",
     "AssignReplicasToDirs",
     "UnregisterBroker",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupDescribe",
 }
 
 
