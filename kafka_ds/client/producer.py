@@ -261,6 +261,11 @@ class Producer:
         code = ErrorCode(answer.error_code)
         lane = self._lanes[batch.key]
         if code in _DONE:
+            if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
+                # A duplicate of long ago. Whoever decides about the attempt has to know where it lies.
+                raise NotWritten(
+                    f"{_place(batch)}: written, and the broker does not tell at which offset"
+                )
             self._took(batch, answer.base_offset)
             self._failures = 0
         elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.failed):

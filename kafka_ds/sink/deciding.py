@@ -24,7 +24,7 @@ from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.sink import protocol
-from kafka_ds.sink.options import SinkOptions
+from kafka_ds.sink.options import SinkOptionError, SinkOptions
 from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
 from kafka_ds.sink.record import (
     decision_key,
@@ -53,7 +53,13 @@ from kafka_ds.wire.batch import (
     seal,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
+from kafka_ds.wire.messages.configs import DescribeConfigsResource
 from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 from kafka_ds.wire.types import NO_UUID
 
@@ -69,6 +75,7 @@ _TOPIC_SETTINGS: Final = {
 }
 _BROKERS_DEFAULT: Final = -1
 _PARTITION: Final = 0
+_TOPIC_RESOURCE: Final = 2
 _ENDED_OTHERWISE: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -165,9 +172,10 @@ class Deciding:
     # -- decisions ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the topic of decisions, where it is not there."""
+        """Make the topic of decisions, where it is not there; SinkOptionError for one that forgets decisions."""
         name = self._place[0]
         if name in self._cluster.topics([name]):
+            self._check_cleanup(name)
             return
         topic = CreatableTopic(
             name=name,
@@ -190,6 +198,26 @@ class Deciding:
 
         self._cluster.persist(f"creating topic {name}", ask)
         self._cluster.partition_count(name)
+
+    def _check_cleanup(self, name: str) -> None:
+        """The last decision has to stay however long the driver is away."""
+        resource = DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE,
+            resource_name=name,
+            configuration_keys=["cleanup.policy"],
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        found = self._cluster.any_broker().call(request, DescribeConfigsResponse).results[0]
+        if found.error_code != ErrorCode.NONE:
+            # Without DESCRIBE_CONFIGS it cannot be told.
+            LOGGER.warning("cleanup.policy of topic %s: %s", name, ErrorCode(found.error_code).name)
+            return
+        policy = next((config.value for config in found.configs), None)
+        if policy != "compact":
+            raise SinkOptionError(
+                f"option 'decisionsTopic': topic {name} has cleanup.policy={policy} and would forget decisions; "
+                "it has to be compact"
+            )
 
     def _read_last(self) -> Last:
         ask = self._cluster.offsets
@@ -265,13 +293,13 @@ class Deciding:
 
     def _was_aborted(self, attempt: Attempt) -> bool:
         for span in attempt.spans:
-            place = (span.topic, span.partition)
-            try:
-                for offset in {span.first_offset, span.last_offset}:
-                    if any(self._rows(self._fetch(place, offset, offset + 1), offset)):
-                        return False
-            except OffsetsGone as gone:
-                LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
+            # The last one is what retention leaves longest.
+            known = [
+                self._is_there(attempt, span, at) for at in (span.last_offset, span.first_offset)
+            ]
+            if True in known:
+                return False
+            if known[0] is None:
                 continue
             LOGGER.warning(
                 "transactional id %s was decided and aborted nevertheless (it timed out, or was used by a "
@@ -284,20 +312,29 @@ class Deciding:
             f"are gone ({_described(attempt.spans)})"
         )
 
-    @staticmethod
-    def _rows(chunks: Iterable[Chunk], offset: int) -> Iterator[int]:
+    def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool | None:
+        """Whether read_committed finds the attempt's record at this offset; None where the log begins behind it."""
         # Heavy, and seldom asked for: a driver is here for each micro-batch.
         from kafka_ds.lake.convert import decode_hot
 
-        for chunk in chunks:
-            for rows in decode_hot(
-                [chunk.records],
-                columns=frozenset({"offset"}),
-                start_offset=offset,
-                end_offset=offset,
-                aborted=chunk.aborted,
-            ):
-                yield from rows.column(0).to_pylist()
+        owner = (attempt.producer_id, attempt.epoch)
+        try:
+            for chunk in self._fetch((span.topic, span.partition), offset, offset + 1):
+                if _is_of_another(chunk, offset, owner):
+                    continue
+                for rows in decode_hot(
+                    [chunk.records],
+                    columns=frozenset({"offset"}),
+                    start_offset=offset,
+                    end_offset=offset,
+                    aborted=chunk.aborted,
+                ):
+                    if rows.num_rows:
+                        return True
+        except OffsetsGone as gone:
+            LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
+            return None
+        return False
 
     def _rewrite(self, decision: Decision, lost: tuple[Attempt, ...]) -> None:
         def fill(producer: Producer) -> None:
@@ -392,6 +429,15 @@ def _batches_of(
             if is_in and mine:
                 end = position + header.size_in_bytes
                 yield header, memoryview(chunk.records)[position + HEADER_BYTES : end]
+
+
+def _is_of_another(chunk: Chunk, offset: int, owner: tuple[int, int]) -> bool:
+    """Whether another producer's batch holds the offset; out of the lake batches come without a producer."""
+    for _, header in iterate_headers(chunk.records):
+        if header.base_offset <= offset <= header.last_offset:
+            producer = (header.producer_id, header.producer_epoch)
+            return header.producer_id != NO_PRODUCER_ID and producer != owner
+    return False
 
 
 def _described(spans: Iterable[Span]) -> str:

@@ -7,7 +7,6 @@ epochs before its own the table's rows are asked. What nobody can tell is an err
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -125,11 +124,9 @@ def _end_in_table(lake: LakeView | None, epoch: int, end: int) -> int:
     """The first offset in the table that a later epoch wrote; one above ``end`` where there is none."""
     if lake is None:
         return end + 1
-    files = sorted(lake.within(Intervals.of((0, HIGHEST))), key=lambda file: file.last_offset)
-    # Epochs rise with offsets, so files by their last offsets are files by their last epochs.
-    at = bisect_left(files, True, key=lambda file: _later(file, epoch) is not None)
     found = end + 1
-    for file in files[at:]:
+    # Files overlap where an engine wrote them again, so none tells of another.
+    for file in lake.within(Intervals.of((0, HIGHEST))):
         if file.first_offset < found:
             later = _later(file, epoch)
             found = found if later is None else min(found, later)

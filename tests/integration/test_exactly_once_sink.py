@@ -17,8 +17,9 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.transactions import Transactions
 from kafka_ds.sink import writer
 from kafka_ds.sink.columns import RowError, check_columns
-from kafka_ds.sink.options import DECISIONS_TOPIC
-from kafka_ds.sink.protocol import OtherQuery, SetBack
+from kafka_ds.sink.deciding import Deciding
+from kafka_ds.sink.options import DECISIONS_TOPIC, SinkOptionError
+from kafka_ds.sink.protocol import Attempt, OtherQuery, SetBack
 from kafka_ds.sink.writer import BatchSink, Wrote
 from tests.integration.sink_life import (
     Context,
@@ -171,6 +172,40 @@ def test_what_was_decided_and_timed_out_is_written_again(spark: Spark) -> None:
     spark.batch(1)
     spark.batch(2)
     each_once(spark, 3)
+
+
+def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> None:
+    """A single record at offset 0; somebody has begun its transactional id anew before the driver is here again."""
+    spark = replace(spark, rows_a_batch=1)
+    ended: list[str] = []
+    end = Deciding._end
+
+    def noted(this: Deciding, attempt: Attempt, *, committed: bool) -> bool:
+        ended.append(attempt.transactional_id)
+        return end(this, attempt, committed=committed)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with spark.monkeypatch.context() as patch:
+        patch.setattr(Deciding, "_end", noted)
+        patch.setattr(Deciding, "_finish", killed)
+        with pytest.raises(Killed):
+            spark.batch(0)
+    assert ended
+    with Cluster(spark.sink._options.producer.client) as cluster:
+        for name in ended:
+            Transactions(cluster).begin(name, 60_000)
+    spark.batch(0)
+    each_once(spark, 1)
+
+
+def test_decisions_are_not_kept_where_they_would_be_deleted(
+    broker: BrokerProcess, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = life(broker.bootstrap, topics, monkeypatch, decisionsTopic=topics[1])
+    with pytest.raises(SinkOptionError, match=r"option 'decisionsTopic'.*cleanup\.policy=delete"):
+        spark.batch(0)
 
 
 def test_a_prefix_and_a_checkpoint_are_of_one_query(spark: Spark) -> None:
