@@ -16,7 +16,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from tests.processes import wait_until
 
 SESSION_MS = 6_000
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 Partitions = frozenset[int]
 
 

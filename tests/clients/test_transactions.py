@@ -15,7 +15,7 @@ from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.processes import BrokerProcess
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 # What each transaction writes, and whether it commits.
 SCRIPT: list[tuple[list[bytes], bool]] = [
     ([b"a0", b"a1"], True),

@@ -11,7 +11,7 @@ import aiokafka
 import kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 Read = Callable[[str, str], list[bytes]]
 
