@@ -1,13 +1,16 @@
 """Pure: every option of the sink in one value; the only place that knows their names and defaults.
 
 Rules of this file: those of the source's options: names are case-insensitive, an unknown one is an error, and `kafka.*`
-settings are a producer's. What Spark adds to a query's options by itself is let through.
+settings are a producer's. What Spark adds to a stream's options by itself is let through; what says nothing in the kind
+of write at hand is an error, too.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -29,8 +32,16 @@ SINK_OPTIONS: Final = {
     "decisionsTopic": "where streams note what they have decided (__kafka_ds_decisions); created when it is not there",
 }
 _SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
-# Spark hands these over with the others.
-_SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname"})
+# Spark hands these of a stream over with the others.
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+# What says nothing where no transactions are.
+_OF_TRANSACTIONS: Final = (
+    "transactionalIdPrefix",
+    "decisionsTopic",
+    "kafka.transaction.timeout.ms",
+)
+# A folder of this machine by its URI, which Hadoop takes for the path alone.
+_LOCAL: Final = re.compile(r"(?i:file):(?://(?:localhost)?)?(/(?!/).*)")
 PREFIX_CHARACTERS_MAX: Final = 200
 
 
@@ -55,11 +66,7 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
         SinkOptionError: naming the option.
     """
     options = {name.lower(): value for name, value in given.items()}
-    for name in options:
-        if name not in _SPELLINGS and name not in _SPARKS and not name.startswith("kafka."):
-            close = difflib.get_close_matches(name, _SPELLINGS, 1)
-            hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
-            raise SinkOptionError(f"option '{name}' is no option of a write{hint}")
+    _refuse_unknown(options, stream=stream)
     try:
         producer = parse_producer_settings(options)
     except ClientOptionError as problem:
@@ -67,12 +74,33 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
     topic = options.get("topic")
     if topic is not None and not topic.strip():
         raise SinkOptionError("option 'topic' is empty")
+    in_transactions = _in_transactions(options, stream=stream)
+    for name in () if in_transactions else _OF_TRANSACTIONS:
+        if name.lower() in options:
+            kind = "'deliveryGuarantee' = at_least_once" if stream else "a batch"
+            raise SinkOptionError(
+                f"option '{name}' is of transactions, and {kind} is written without"
+            )
     return SinkOptions(
         producer=producer,
         topic=topic and topic.strip(),
-        prefix=_prefix(options, producer) if _in_transactions(options, stream=stream) else None,
+        prefix=_prefix(options, producer) if in_transactions else None,
         decisions_topic=options.get("decisionstopic", "").strip() or DECISIONS_TOPIC,
     )
+
+
+def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
+    known = _SPELLINGS.keys() | (_SPARKS if stream else frozenset())
+    for name in options:
+        if name == "path":
+            raise SinkOptionError(
+                "option 'path', the argument of save() or start(), says nothing: rows go to topics, as the option "
+                "'topic' or a column of that name says"
+            )
+        if name not in known and not name.startswith("kafka."):
+            close = difflib.get_close_matches(name, _SPELLINGS, 1)
+            hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
+            raise SinkOptionError(f"option '{name}' is no option of a write{hint}")
 
 
 def _in_transactions(options: Mapping[str, str], *, stream: bool) -> bool:
@@ -96,7 +124,7 @@ def _prefix(options: Mapping[str, str], producer: ProducerSettings) -> str:
             "'kafka.retries' and 'kafka.max.in.flight.requests.per.connection' exclude"
         )
     given = options.get("transactionalidprefix", "").strip()
-    checkpoint = options.get("checkpointlocation", "").strip().rstrip("/")
+    checkpoint = _one_spelling(options.get("checkpointlocation", "").strip())
     if len(given) > PREFIX_CHARACTERS_MAX:
         raise SinkOptionError(
             f"option 'transactionalIdPrefix' has more than {PREFIX_CHARACTERS_MAX} characters"
@@ -107,3 +135,11 @@ def _prefix(options: Mapping[str, str], producer: ProducerSettings) -> str:
             "is made: transactions are found by it after a restart ('deliveryGuarantee' = at_least_once has none)"
         )
     return given or f"kafka-ds-{hashlib.sha256(checkpoint.encode()).hexdigest()[:16]}"
+
+
+def _one_spelling(address: str) -> str:
+    """What Hadoop takes for one folder, spelt one way: ``file:///a/`` is ``/a``; a plain path stays what it is."""
+    local = _LOCAL.fullmatch(address)
+    scheme, separator, path = (local[1] if local else address).rpartition("://")
+    folder = posixpath.normpath(re.sub("/+", "/", path)) if path else ""
+    return f"{scheme}{separator}{folder}"

@@ -124,6 +124,43 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
     assert all(text for text in SINK_OPTIONS.values())
 
 
+@pytest.mark.parametrize(
+    "spelt",
+    ["/a/b/", "//a//b", "/a/./b", "/a/c/../b", "file:/a/b", "file:///a/b/", "FILE://localhost/a/b"],
+)
+def test_a_checkpoint_is_the_same_however_it_is_spelt(spelt: str) -> None:
+    """Hadoop takes these for one folder: another prefix would lose sight of what was decided."""
+    assert options(checkpointLocation=spelt).prefix == options(checkpointLocation="/a/b").prefix
+
+
+def test_other_checkpoints_have_other_prefixes() -> None:
+    places = ["/a", "a", "/", "/a/b", "file://host/a", "hdfs://h/a", "hdfs://i/a", "s3a://a"]
+    assert len({options(checkpointLocation=place).prefix for place in places}) == len(places)
+    slashes = options(checkpointLocation="hdfs://h//a/").prefix
+    assert slashes == options(checkpointLocation="hdfs://h/a").prefix
+    # Of a version before paths were put into one spelling: checkpoints in use go on.
+    assert options(checkpointLocation="/a/b").prefix == "kafka-ds-662b7b62a798bb2d"
+
+
+@pytest.mark.parametrize(
+    "name", ["transactionalIdPrefix", "decisionsTopic", "kafka.transaction.timeout.ms"]
+)
+def test_what_transactions_alone_need_is_refused_without_them(name: str) -> None:
+    for stream in (True, False):
+        with pytest.raises(SinkOptionError, match=f"option '{name}' is of transactions"):
+            options(stream, **{name: "1", "deliveryGuarantee": "at_least_once"})
+
+
+def test_what_says_nothing_in_a_write_is_refused() -> None:
+    for stream in (True, False):
+        with pytest.raises(SinkOptionError, match="option 'path'.*rows go to topics"):
+            options(stream, path="/a", checkpointLocation="/a")
+    for name in ("checkpointLocation", "queryName"):
+        with pytest.raises(SinkOptionError, match=f"'{name.lower()}' is no option of a write"):
+            options(False, **{name: "/a"})
+    assert options(checkpointLocation="/a", queryName="q").prefix
+
+
 def test_columns_are_those_of_sparks_sink() -> None:
     types = {"value": "binary", "topic": "string", "offset": "bigint"}
     assert check_columns(types, None).names == {"value", "topic"}
