@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,5 +140,11 @@ def _one_spelling(address: str) -> str:
     """What Hadoop takes for one folder, spelt one way: ``file:///a/`` is ``/a``; a plain path stays what it is."""
     local = _LOCAL.fullmatch(address)
     scheme, separator, path = (local[1] if local else address).rpartition("://")
-    folder = posixpath.normpath(re.sub("/+", "/", path)) if path else ""
-    return f"{scheme}{separator}{folder}"
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    root = "/" if path.startswith("/") else ""
+    return f"{scheme}{separator}{root}{'/'.join(parts)}"
