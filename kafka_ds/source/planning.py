@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import floor
 from typing import Final
 
 from kafka_ds.source.intervals import ALL, NONE, Intervals
@@ -163,8 +164,9 @@ def plan_scan(
 ) -> Plan:
     """Lay every wanted offset into exactly one task.
 
-    A partition is cut when its files are too many bytes for a task, when it has more offsets than
-    ``max_records_per_partition``, and in proportion to its offsets when there are fewer tasks than ``min_partitions``.
+    A partition is cut when its files are too many bytes for a task or when it has more offsets than
+    ``max_records_per_partition``; when there are fewer tasks than ``min_partitions`` then, these are cut again in
+    proportion to their offsets. Without a lake the tasks are those of Spark's own Kafka source.
     """
     shares: list[_Share] = []
     lost: list[LostRange] = []
@@ -174,14 +176,19 @@ def plan_scan(
             lost += missing
             if share.offsets:
                 shares.append(share)
-    parts = [_parts(share, max_records_per_partition, task_bytes) for share in shares]
-    if min_partitions is not None and sum(parts) < min_partitions:
-        parts = _at_least(parts, [share.offsets.count for share in shares], min_partitions)
-    tasks = [
-        _task(share, piece)
-        for share, count in zip(shares, parts, strict=True)
-        for piece in share.offsets.split(count)
+    pieces = [
+        (share, piece)
+        for share in shares
+        for piece in share.offsets.split(_parts(share, max_records_per_partition, task_bytes))
     ]
+    if min_partitions is not None and len(pieces) < min_partitions:
+        parts = _at_least([piece.count for _, piece in pieces], min_partitions)
+        pieces = [
+            (share, smaller)
+            for (share, piece), count in zip(pieces, parts, strict=True)
+            for smaller in piece.split(count)
+        ]
+    tasks = [_task(share, piece) for share, piece in pieces]
     return Plan(tasks=tuple(tasks), lost=tuple(lost))
 
 
@@ -222,19 +229,25 @@ def _bytes_within(file: LakeFile, wanted: Intervals) -> int:
     return file.size_bytes * wanted.clip(file.first_offset, file.last_offset + 1).count // span
 
 
-def _at_least(parts: Sequence[int], counts: Sequence[int], wanted: int) -> list[int]:
-    """More parts in proportion to the offsets, so that there are about ``wanted``; never fewer than before.
+def _at_least(counts: Sequence[int], wanted: int) -> list[int]:
+    """How many parts of each piece make about ``wanted`` of all, in proportion to their offsets.
 
-    Partitions too small to be cut are left out of the proportion, as Spark's own Kafka source does it.
+    Pieces too small to be cut are left out of the proportion, and halves are rounded up, both as Spark's own Kafka
+    source does it.
     """
     total = sum(counts)
-    whole = [round(count / total * wanted) <= 1 for count in counts]
+    whole = [_rounded(count, wanted, total) <= 1 for count in counts]
     rest = total - sum(count for count, single in zip(counts, whole, strict=True) if single)
     share = max(1, wanted - sum(whole))
     return [
-        part if single else max(part, round(count / rest * share), 1)
-        for part, count, single in zip(parts, counts, whole, strict=True)
+        1 if single else max(1, _rounded(count, share, rest))
+        for count, single in zip(counts, whole, strict=True)
     ]
+
+
+def _rounded(count: int, parts: int, total: int) -> int:
+    """``count / total * parts``, halves up: in floats, where Spark's own rounding errors are."""
+    return floor(count / total * parts + 0.5)
 
 
 def _task(share: _Share, offsets: Intervals) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +230,49 @@ def test_min_partitions_cuts_the_large_ones() -> None:
     per_partition = [sum(t.partition == n for t in plan.tasks) for n in range(3)]
     assert per_partition == [1, 4, 4]
     assert len(plan_scan(given, Predicate(), min_partitions=2).tasks) == 3
+
+
+# What Spark's own Kafka source makes of ranges, by the kinds of its tests: cut or not, skewed, empty, rounded.
+@pytest.mark.parametrize(
+    ("ranges", "least", "most", "cuts"),
+    [
+        ([(1, 2)], None, None, [[2]]),
+        ([(1, 2), (1, 1)], None, None, [[2], []]),
+        ([(1, 2), (1, 2), (1, 2)], 3, None, [[2], [2], [2]]),
+        ([(1, 5)], 4, None, [[2, 3, 4, 5]]),
+        ([(1, 5), (1, 21)], 4, None, [[5], [7, 14, 21]]),
+        ([(1, 1), (1, 21)], 4, None, [[], [6, 11, 16, 21]]),
+        ([(1, 2), (1, 1001)], 4, None, [[2], [334, 667, 1001]]),
+        ([(1, 5), (1, 21)], 1, None, [[5], [21]]),
+        ([(1, 11)], 3, None, [[4, 7, 11]]),
+        ([(0, 10), (0, 10), (0, 1)], 6, None, [[3, 6, 10], [3, 6, 10], [1]]),
+        ([(0, 500), (0, 12000), (0, 15001)], 6, None, [[500], [6000, 12000], [5000, 10000, 15001]]),
+        ([(0, 1), (0, 1), (0, 10000)], 6, None, [[1], [1], [2500, 5000, 7500, 10000]]),
+        # 2.5 of 4 parts are 3: halves go up.
+        ([(0, 5), (0, 3)], 4, None, [[1, 3, 5], [1, 3]]),
+        ([(1, 5)], None, 4, [[5]]),
+        ([(1, 6)], None, 4, [[3, 6]]),
+        ([(1, 40), (1, 50)], None, 20, [[20, 40], [17, 33, 50]]),
+        ([(1, 40)], 1, 20, [[20, 40]]),
+        ([(1, 40)], 4, 20, [[10, 20, 30, 40]]),
+    ],
+)
+def test_ranges_are_cut_as_by_sparks_own_source(
+    ranges: list[tuple[int, int]], least: int | None, most: int | None, cuts: list[list[int]]
+) -> None:
+    given = [
+        view(partition=n, start=start, end=end, log_end=end)
+        for n, (start, end) in enumerate(ranges)
+    ]
+    plan = plan_scan(given, Predicate(), min_partitions=least, max_records_per_partition=most)
+    found: list[list[int]] = [[] for _ in ranges]
+    for task in plan.tasks:
+        (hot,) = task.pieces
+        assert isinstance(hot, HotPiece)
+        before = found[task.partition]
+        assert hot.start == (before[-1] if before else ranges[task.partition][0])
+        before.append(hot.end)
+    assert found == cuts
 
 
 def test_partitions_and_topics_that_are_not_asked_for_are_not_read() -> None:
