@@ -95,7 +95,9 @@ def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> 
         )
         producing.start()
         try:
-            wait_until(f"{source}: {MEASURED} micro-batches", partial(_has_measured, query), 180)
+            wait_until(
+                f"{source}: {MEASURED} micro-batches", partial(_has_measured, query), timeout_s=180
+            )
         finally:
             stop.set()
             producing.join()
