@@ -219,6 +219,7 @@ class GroupShard:
     def handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
         """Decide what a request comes to."""
         step = Step()
+        self.state.sees = client.sees
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._let_in(request, client, ticket, now, step)
         else:
@@ -336,6 +337,7 @@ class GroupShard:
         if key is None:
             return None
         step = Step()
+        self.state.sees = None
         if key.kind is TimerKind.EXPIRE:
             more = self._committing.expire(now, step)
             self._expect_expiry(now, at_once=more)

@@ -22,7 +22,7 @@ from broker.groups.group import Group
 from broker.groups.offsets import Offsets
 from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind, Timers
-from broker.groups.values import GroupSettings
+from broker.groups.values import GroupSettings, sees_all
 from kafka_ds.wire.messages.persisted import GroupMetadataValue
 
 
@@ -56,6 +56,8 @@ class ShardState:
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self.counts: Counter[Count] = Counter()
+        # Which topics whoever asks may describe; None while nobody asks, and time alone goes on.
+        self.sees: Callable[[str], bool] | None = sees_all
 
     def find(self, group_id: str) -> Group | None:
         """The group of this id, if there is one and it is none of the consumer protocol."""

@@ -7,7 +7,7 @@ committed: what nobody could take back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,12 +32,18 @@ class Instant(NamedTuple):
     monotonic_ms: int
 
 
+def sees_all(topic: str) -> bool:
+    """Without an authorizer every topic may be described by everybody."""
+    return True
+
+
 class Client(NamedTuple):
-    """Who asks, in which version of the API."""
+    """Who asks, in which version of the API, and which topics it may describe."""
 
     client_id: str
     host: str
     api_version: int
+    sees: Callable[[str], bool] = sees_all
 
 
 class CoordinatorRecord(NamedTuple):

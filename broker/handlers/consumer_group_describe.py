@@ -57,4 +57,16 @@ async def _describe(
     if isinstance(answer, KafkaError):
         return refused(group_id, answer.code, answer.message)
     described: ConsumerGroupDescribeResponseDescribedGroup = answer.groups[0]
+    if not all(client.sees(name) for name in _topics_of(described)):
+        message = "The group has topics that the client is not authorized to describe."
+        return refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
     return described
+
+
+def _topics_of(group: ConsumerGroupDescribeResponseDescribedGroup) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    }

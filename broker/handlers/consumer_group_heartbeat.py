@@ -4,6 +4,7 @@
   own where that is news or a full request was sent.
 - A group of the classic protocol becomes one of the consumer protocol by its first such member, if
   group.consumer.migration.policy lets it; else GROUP_ID_NOT_FOUND.
+- Who names a topic that it may not describe is refused; an expression leaves such topics out.
 - Refused: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
   GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
 - While group.version is 0: UNSUPPORTED_VERSION.

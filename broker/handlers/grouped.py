@@ -7,11 +7,14 @@ changes the answer does so in one place for both.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from broker.cluster.image import MetadataImage
-from broker.groups.values import Client
+from broker.groups.values import Client, sees_all
 from broker.net.registry import RequestContext
+from broker.security.acls import Operation, ResourceType
+from broker.security.asking import authorizer_of, may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -20,7 +23,10 @@ T = TypeVar("T")
 def client_of(context: RequestContext) -> Client:
     """Who asks, as members are described: Kafka shows the address with a slash."""
     header = context.header
-    return Client(header.client_id or "", f"/{context.client_host}", header.api_version)
+    sees = sees_all
+    if authorizer_of(context) is not None:
+        sees = partial(may, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    return Client(header.client_id or "", f"/{context.client_host}", header.api_version, sees)
 
 
 def then(answer: Any, finish: Callable[[Any], T]) -> T | Awaitable[T]:

@@ -3,15 +3,15 @@
 Rules of this file:
 - An API that is served and does not stand here is a mistake, and a test finds it; so is one that is answered wholly
   to whom nothing is allowed.
-- `Whole` refuses the request; `Parts` takes out of it what is refused, and the answer has the refusals beside the rest;
-  `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
+- `Whole` and `Every` refuse the request; `Parts` takes out of it what is refused, and the answer has the refusals
+  beside the rest; `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
 - Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
   Fetch, all topics of Metadata, topics of OffsetFetch, operations that are told) it asks by `broker.security.asking`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -78,7 +78,15 @@ class Shown:
     or_else: Operation | None = None
 
 
-Rule: TypeAlias = Whole | Parts | Shown
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The request is refused unless this is allowed of each of these resources."""
+
+    operation: Operation
+    resources: Callable[[Any], Iterable[Resource]]
+
+
+Rule: TypeAlias = Whole | Every | Parts | Shown
 
 # -- how names are taken from requests ---------------------------------------------------------------
 
@@ -126,6 +134,10 @@ def _coordinator(request: Any) -> Resource | None:
 
 def _group(request: Any) -> Resource | None:
     return ResourceType.GROUP, request.group_id
+
+
+def _subscribed_topics(request: Any) -> Iterable[Resource]:
+    return ((ResourceType.TOPIC, name) for name in request.subscribed_topic_names or ())
 
 
 def _transaction(request: Any) -> Resource | None:
@@ -237,7 +249,8 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "SyncGroup": _MEMBER,
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
-    "ConsumerGroupHeartbeat": _MEMBER,
+    # Expressions are looked up with the member's rights (broker.groups.consumer.changing).
+    "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
     "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", "topics", _topic)),
     "OffsetFetch": (
         Whole(Operation.DESCRIBE, _group, when=_before(8)),

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from broker.security.access import ACCESS, CLUSTER, CODES, Parts, Resource, Shown, Whole
+from broker.security.access import ACCESS, CLUSTER, CODES, Every, Parts, Resource, Shown, Whole
 from broker.security.acls import Operation, ResourceType
 from broker.security.throttling import Throttling, is_exempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -107,6 +107,10 @@ class _Guarding:
             elif isinstance(rule, Whole):
                 if rule.when(version):
                     self._check(rule, request)
+            elif isinstance(rule, Every):
+                for resource in rule.resources(request):
+                    if not self._may(rule.operation, resource, None):
+                        raise KafkaError(CODES[resource[0]])
             elif rule.when(version) and getattr(request, rule.field):
                 request, answer = self._take_out(rule, request)
                 empty = answer if answer is not None else empty

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.groups.consumer.topology import Topology
@@ -16,6 +16,7 @@ from broker.groups.values import (
     Instant,
     Reply,
     Result,
+    sees_all,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -69,6 +70,8 @@ class Desk:
         self._lost_tickets: set[int] = set()
         # The error that the next append meets.
         self.append_error: ErrorCode | None = None
+        # Which topics whoever asks may describe.
+        self.sees: Callable[[str], bool] = sees_all
         self._asked = 0
         self._ids = itertools.count(1)
         self.shard = self._new_shard()
@@ -165,7 +168,7 @@ class Desk:
         """Hand a request in; `answer` knows it by the ticket."""
         ticket = self._asked
         self._asked += 1
-        client = Client(client_id, "/127.0.0.1", version)
+        client = Client(client_id, "/127.0.0.1", version, self.sees)
         self.perform(self.shard.handle(request, client, ticket, self.now), ticket)
         return ticket
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from random import Random
+
 import pytest
 
 from broker.groups.consumer.assignors import ASSIGNORS, Subscriber
@@ -231,6 +234,27 @@ def test_an_expression_follows_the_topics(desk: Desk, topics: Topics) -> None:
     desk.check_replay()
 
 
+def test_an_expression_leaves_out_what_may_not_be_described(desk: Desk, topics: Topics) -> None:
+    topics.make("tea", 2)
+    desk.sees = lambda topic: topic != "tea"
+    a, b = NewConsumer(desk, "a", regex="t.*"), NewConsumer(desk, "b", regex="t.*")
+    settle(a, b)
+    assert a.owned | b.owned == topics.all_of("t")
+    # Nobody asks where a session ends: what the expression stands for stays until somebody does.
+    desk.pass_time(SESSION_OF_GROUP_MS - 1)
+    a.beat()
+    topics.make("top", 1)
+    desk.pass_time(1)
+    assert not group_of(desk).is_subscribed_to("top") and "b" not in group_of(desk).members
+    settle(a)
+    assert a.owned == topics.all_of("t", "top")
+    desk.sees = lambda topic: topic != "t"
+    topics.version += 1  # as an ACL does that was made or deleted
+    settle(a)
+    assert a.owned == topics.all_of("tea", "top")
+    desk.check_replay()
+
+
 def test_commits_and_fetches_name_the_epoch_of_the_member(desk: Desk, topics: Topics) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
@@ -354,6 +378,38 @@ def test_subscriptions_that_differ_are_levelled() -> None:
     assert all(p[0] in subscribers[m].topic_ids for m, target in targets.items() for p in target)
     # No single move levels it further: `both` is the only one who could take something from the others.
     assert max(abs(len(targets["both"]) - len(targets[name])) for name in "tu") <= 1
+
+
+def test_a_large_group_is_levelled_in_few_steps() -> None:
+    """Where each of 200 members was asked again for each of 100 topics, the event loop stood still for seconds."""
+    choice = Random(1)
+    sizes = {bytes([topic]): choice.randint(1, 10) for topic in range(100)}
+    wants = {f"m{n:03}": frozenset(choice.sample(list(sizes), 20)) for n in range(200)}
+    everything = frozenset((topic, n) for topic in wants["m000"] for n in range(sizes[topic]))
+    members = {
+        name: Subscriber(
+            instance_id=None, topic_ids=topics, had=everything if name == "m000" else NOTHING
+        )
+        for name, topics in wants.items()
+    }
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    targets = ASSIGNORS["uniform"](members, sizes)
+    sys.setprofile(None)
+    assert steps < 50_000, "calls and returns of functions"
+    assert sorted(p for target in targets.values() for p in target) == sorted(
+        (topic, n) for topic, size in sizes.items() for n in range(size)
+    )
+    counts = {name: len(target) for name, target in targets.items()}
+    for name, target in targets.items():
+        for topic in {topic for topic, _ in target}:
+            fewest = min(counts[other] for other, topics in wants.items() if topic in topics)
+            assert counts[name] - fewest <= 1, "no move levels it further"
 
 
 def test_a_session_is_the_groups_and_not_that_of_classic_members(desk: Desk) -> None:

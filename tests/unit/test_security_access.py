@@ -29,6 +29,8 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, encode_response
 from kafka_ds.wire.messages import (
     AddPartitionsToTxnRequest,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     CreateAclsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -405,6 +407,38 @@ async def test_groups_transactions_and_the_cluster(tmp_path: Path) -> None:
         with pytest.raises(KafkaError):
             raise KafkaError(ErrorCode((await asks(EnvelopeRequest(
                 request_data=b"", request_principal=None, client_host_address=b""), 0)).error_code))  # fmt: skip
+
+
+@in_loop
+async def test_members_of_the_consumer_protocol_see_what_they_may_describe(tmp_path: Path) -> None:
+    async with in_process(tmp_path, **SETTINGS, offsets_topic_num_partitions=1) as broker:
+        ids = {await broker.create("t-open"): "t-open", await broker.create("t-closed"): "t-closed"}
+        await allow(broker, GROUP, "g", Operation.READ)
+        await allow(broker, TOPIC, "t-open", Operation.DESCRIBE)
+        member = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, topic_partitions=[],
+            subscribed_topic_names=["t-open", "t-closed"],
+        )  # fmt: skip
+
+        async def beat() -> list[str]:
+            answer = await broker.ask(member, 1, principal=ALICE)
+            assert answer.error_code == ErrorCode.NONE
+            member.member_epoch, member.subscribed_topic_regex = answer.member_epoch, None
+            return sorted(ids[each.topic_id] for each in answer.assignment.topic_partitions)
+
+        await broker.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        answer = await broker.ask(member, 1, principal=ALICE)
+        assert (answer.error_code, answer.assignment) == (DENIED, None)
+        member.subscribed_topic_names, member.subscribed_topic_regex = None, "t-.*"
+        assert await beat() == ["t-open"]
+        await allow(broker, TOPIC, "t-closed", Operation.DESCRIBE)
+        assert await beat() == ["t-closed", "t-open"], "an ACL is a reason to look again"
+        describe = ConsumerGroupDescribeRequest(group_ids=["g"])
+        described = (await broker.ask(describe, 1, principal=ALICE)).groups[0]
+        assert (described.error_code, len(described.members)) == (0, 1)
+        await allow(broker, TOPIC, "t-closed", Operation.DESCRIBE, permission=2)
+        described = (await broker.ask(describe, 1, principal=ALICE)).groups[0]
+        assert (described.error_code, described.members) == (DENIED, [])
 
 
 @in_loop

@@ -95,29 +95,91 @@ def _spread(
 ) -> dict[str, set[Partition]]:
     """Subscriptions differ: give what is free to who has least, then move from who has most."""
     has, taken = _kept(members, order, sizes)
-    subscribers = {topic: [m for m in order if topic in members[m].topic_ids] for topic in topics}
-
-    def least(topic: bytes) -> str:
-        return min(subscribers[topic], key=lambda m: (len(has[m]), m))
-
+    levels = _Levels(members, order, topics, has)
     # Topics that few want come first: the others have more places to go to.
-    for topic in sorted(topics, key=lambda t: (len(subscribers[t]), t)):
+    for topic in sorted(topics, key=lambda t: (levels.subscribers[t].bit_count(), t)):
         for index in range(sizes[topic]):
             if (topic, index) not in taken:
-                has[least(topic)].add((topic, index))
+                levels.give(levels.least(topic), (topic, index))
     # Each move makes the sum of the squares smaller, so this ends.
     moved = True
     while moved:
         moved = False
-        for giver in sorted(order, key=lambda m: (-len(has[m]), m)):
-            for topic in sorted({topic for topic, _ in has[giver]}):
-                taker = least(topic)
-                if len(has[taker]) + 1 < len(has[giver]):
-                    partition = max(p for p in has[giver] if p[0] == topic)
-                    has[giver].remove(partition)
-                    has[taker].add(partition)
+        for giver in sorted(range(len(order)), key=lambda place: (-levels.counts[place], place)):
+            if not levels.may_give(giver):
+                continue
+            for topic in sorted({topic for topic, _ in levels.has[giver]}):
+                taker = levels.least(topic)
+                if levels.counts[taker] + 1 < levels.counts[giver]:
+                    partition = max(p for p in levels.has[giver] if p[0] == topic)
+                    levels.take(giver, partition)
+                    levels.give(taker, partition)
                     moved = True
     return has
+
+
+class _Levels:
+    """Who has how many partitions, so that the least of a topic's subscribers is found without asking each of them.
+
+    A member is its place in the order, and a set of members the number whose bits are at their places: two such sets
+    have a member in common if `&` leaves anything, and the first one is its lowest bit.
+    """
+
+    def __init__(
+        self,
+        members: Subscribers,
+        order: list[str],
+        topics: set[bytes],
+        has: dict[str, set[Partition]],
+    ) -> None:
+        self.has = [has[member_id] for member_id in order]
+        self.counts = [len(each) for each in self.has]
+        self.subscribers = dict.fromkeys(topics, 0)
+        for place, member_id in enumerate(order):
+            for topic in members[member_id].topic_ids & topics:
+                self.subscribers[topic] |= 1 << place
+        # Number of partitions -> who has so many; and the least number that anybody has.
+        self._at: dict[int, int] = {}
+        for place, count in enumerate(self.counts):
+            self._at[count] = self._at.get(count, 0) | 1 << place
+        self._lowest = min(self._at, default=0)
+
+    def least(self, topic: bytes) -> int:
+        """Who of those that want it has the fewest; the first of them."""
+        wanting, count = self.subscribers[topic], self._lowest
+        while True:
+            found = self._at.get(count, 0) & wanting
+            if found:
+                return (found & -found).bit_length() - 1
+            count += 1
+
+    def may_give(self, giver: int) -> bool:
+        """Whether somebody has two fewer and wants a topic of which this one has a partition."""
+        fewer = 0
+        for count in range(self._lowest, self.counts[giver] - 1):
+            fewer |= self._at.get(count, 0)
+        return bool(fewer) and any(
+            self.subscribers[topic] & fewer for topic in {topic for topic, _ in self.has[giver]}
+        )
+
+    def give(self, place: int, partition: Partition) -> None:
+        """One more for this member."""
+        self.has[place].add(partition)
+        self._move(place, 1)
+
+    def take(self, place: int, partition: Partition) -> None:
+        """One fewer for this member."""
+        self.has[place].remove(partition)
+        self._move(place, -1)
+
+    def _move(self, place: int, by: int) -> None:
+        bit, count = 1 << place, self.counts[place]
+        self._at[count] ^= bit
+        self.counts[place] = count + by
+        self._at[count + by] = self._at.get(count + by, 0) | bit
+        self._lowest = min(self._lowest, count + by)
+        while not self._at.get(self._lowest):
+            self._lowest += 1
 
 
 def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:

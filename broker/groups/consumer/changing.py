@@ -5,6 +5,9 @@ Rules of this file:
   each decision is a record: so the machine and a coordinator that reads the log later cannot differ.
 - The records of one event may be written in several batches, so each must make sense without those after it: what a
   member gives up comes before what another one gets.
+- An expression stands for the topics that it matches and that whoever's request it is looked up for may describe, as
+  in Kafka: members of one group are taken to have the same rights. Where nobody asks (a session that ends) what it
+  stood for stays, until the next heartbeat.
 - A target is made in the event that makes the old one obsolete. Kafka 4.3 can wait for more changes (KIP-1263,
   group.consumer.assignment.interval.ms); here it does not.
 """
@@ -79,6 +82,8 @@ class Changing:
         if epoch > draft.group.epoch:
             draft.write(epoch_record(draft.group.group_id, epoch, found))
             self._state.counts[Count.CONSUMER_REBALANCES] += 1
+        if draft.group.regexes and self._state.sees is None:
+            return  # whoever asks next looks the expressions up
         checked = (self._state.topology.version, draft.group.epoch)
         draft.group.checked = checked
         live = self._state.consumers.get(draft.group.group_id)
@@ -89,8 +94,9 @@ class Changing:
         """Write which topics the members' expressions match now, where that has changed."""
         group = draft.group
         used = {member.regex for member in group.members.values() if member.regex}
-        for regex in sorted(used):
-            topics = self._state.matches.of(regex)
+        sees = self._state.sees
+        for regex in sorted(used if sees is not None else ()):
+            topics = frozenset(filter(sees, self._state.matches.of(regex)))
             if group.regexes.get(regex) != topics:
                 version = self._state.topology.metadata_version()
                 draft.write(regex_record(group.group_id, regex, topics, version, now.now_ms))

@@ -2,7 +2,7 @@
 
 Rules of this file:
 - Two numbers tell whether anything could have changed: `names_version` moves with topics that come and go, `version`
-  with partitions too. They count from the broker's start; a group that has not looked since then looks once.
+  with partitions and with ACLs, too. They count from the broker's start; a group that has not looked since looks once.
 - Expressions (KIP-848) match whole names. One expression over all names is looked up once for all groups and each set
   of topics.
 """
@@ -13,7 +13,14 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.cluster.events import Event, PartitionChanged, TopicCreated, TopicDeleted
+from broker.cluster.events import (
+    AclCreated,
+    AclDeleted,
+    Event,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+)
 from broker.cluster.image import MetadataImage
 from broker.patterns import matcher
 
@@ -88,7 +95,7 @@ class ImageTopology:
         if any(isinstance(event, TopicCreated | TopicDeleted) for event in events):
             self.names_version += 1
             self.version += 1
-        elif any(isinstance(event, PartitionChanged) for event in events):
+        elif any(isinstance(event, PartitionChanged | AclCreated | AclDeleted) for event in events):
             self.version += 1
 
     def topic(self, name: str) -> TopicShape | None:
