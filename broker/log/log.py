@@ -458,7 +458,6 @@ class Log:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by time, but for retention: flush, unlink."""
-        # Thousands of logs are asked each second, nearly all of which have nothing to do.
         if self.segments.trash.is_waiting:
             self.segments.trash.purge(now_ms)
         durability = self.durability

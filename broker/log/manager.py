@@ -30,6 +30,7 @@ from broker.log.found import Found, set_aside
 from broker.log.futures import FutureLogs
 from broker.log.loading import Contents, Loader
 from broker.log.log import Log
+from broker.log.upkeep import Upkeep
 from broker.seams import Background, Clock, Disk
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
@@ -114,6 +115,7 @@ class LogManager:
             disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
         )
         self.checkpoints = Checkpoints(self._directories, self._placed)
+        self._upkeep = Upkeep(self._log_failed)
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
         now_ms = clock.now_ms()
@@ -405,18 +407,7 @@ class LogManager:
         expire = now_ms >= self._expiration_due_ms
         if expire:
             self._expiration_due_ms = now_ms + PRODUCER_EXPIRATION_CHECK_MS
-        for log in list(self._logs.values()):
-            try:
-                log.maybe_roll(now_ms)
-                log.tick(now_ms)
-                if retain and not log.compaction.is_running:
-                    log.delete_local_segments(now_ms)
-            except (OSError, KafkaError) as error:
-                _LOGGER.error("%s: %s", log.name, error)
-                if isinstance(error, OSError):
-                    self._log_failed(log, error)
-            if expire:
-                log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+        self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_every_ms
             for directory in self._directories.online:

@@ -14,6 +14,9 @@ from broker.log.files import unlink_if_there
 from broker.log.segment import Segment
 from broker.seams import Background, Disk
 
+# Later than any clock tells.
+NOTHING_DUE_MS = 1 << 62
+
 
 class Trash:
     """The deleted segments of one log."""
@@ -55,6 +58,11 @@ class Trash:
     def is_waiting(self) -> bool:
         """Whether anything is to be unlinked."""
         return bool(self._waiting)
+
+    @property
+    def due_ms(self) -> int:
+        """When something is to be unlinked, if anything is."""
+        return min((entry[0] for entry in self._waiting), default=NOTHING_DUE_MS)
 
     def purge(self, now_ms: int) -> None:
         """Unlink what is due."""

@@ -1,0 +1,90 @@
+"""Shell: what the logs of a broker have to do by time: roll, flush, unlink, retain, forget producers.
+
+Rules of this file:
+- A broker has thousands of logs, of which nearly all have nothing to do for hours. Each is asked once when that will
+  be (`_next_ms`), and not again before then, unless it has changed: another end, other segments or other settings.
+  That is seen by looking, so that nothing that changes a log has to think of it.
+- With each run of retention all are asked anew.
+- One log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from broker.log.config import LogConfig
+from broker.log.log import Log
+from broker.log.rolling import roll_after_ms
+from broker.log.segment import Segment
+from kafka_ds.wire.errors import KafkaError
+
+Key = tuple[str, int]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Quiet(NamedTuple):
+    """As long as a log is this, it has nothing to do until then."""
+
+    end_offset: int
+    segments: tuple[Segment, ...]
+    config: LogConfig
+    until_ms: int
+
+
+class Upkeep:
+    """Of all logs of one broker."""
+
+    def __init__(self, failed: Callable[[Log, OSError], None]) -> None:
+        """`failed` is told of each error of a disk."""
+        self._failed = failed
+        self._quiet: dict[Key, _Quiet] = {}
+
+    def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
+        """Do what is due; `retain`: local retention as well, `expire`: forget silent producers."""
+        if retain or expire:
+            self._quiet.clear()
+        for key, log in tuple(logs.items()):
+            quiet = self._quiet.get(key)
+            if (
+                quiet is not None
+                and now_ms < quiet.until_ms
+                and log.log_end_offset == quiet.end_offset
+                and log.segments.all is quiet.segments
+                and log.config is quiet.config
+            ):
+                continue
+            self._look(key, log, now_ms, retain=retain)
+            if expire:
+                log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+
+    def _look(self, key: Key, log: Log, now_ms: int, *, retain: bool) -> None:
+        self._quiet.pop(key, None)
+        try:
+            log.maybe_roll(now_ms)
+            log.tick(now_ms)
+            if retain and not log.compaction.is_running:
+                log.delete_local_segments(now_ms)
+            until_ms = _next_ms(log)
+        except (OSError, KafkaError) as error:
+            _LOGGER.error("%s: %s", log.name, error)
+            if isinstance(error, OSError):
+                self._failed(log, error)
+        else:
+            if now_ms < until_ms:
+                self._quiet[key] = _Quiet(
+                    log.log_end_offset, log.segments.all, log.config, until_ms
+                )
+
+
+def _next_ms(log: Log) -> int:
+    """When a log has something to do if nothing happens to it: a little too early, perhaps, and never too late."""
+    due_ms = log.segments.trash.due_ms
+    if log.unflushed_count and log.storage_error is None:
+        due_ms = min(due_ms, log.durability.last_sync_ms + log.config.flush_ms)
+    active = log.active
+    if active.size_bytes:
+        due_ms = min(due_ms, active.created_ms + roll_after_ms(active, log.config, log.name))
+    return due_ms

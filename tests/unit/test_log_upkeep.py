@@ -1,0 +1,93 @@
+"""What logs have to do by time: nothing that is due is missed, and who has nothing to do is not asked."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.log.config import LogConfig
+from broker.log.following import restart, truncate
+from broker.log.log import Log
+from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
+
+CONFIGS = tuple(
+    LogConfig(
+        retention_ms=-1,
+        segment_bytes=400,
+        segment_ms=segment_ms,
+        segment_jitter_ms=jitter_ms,
+        flush_ms=flush_ms,
+        file_delete_delay_ms=delay_ms,
+    )
+    for segment_ms, jitter_ms, flush_ms, delay_ms in (
+        (5_000, 0, 3_000, 2_000),
+        (60_000, 1_000, 500, 10_000),
+        (2_000, 500, 30_000, 100),
+    )
+)
+
+
+def _change(chance: random.Random, bench: Bench, log: Log) -> None:
+    match chance.randrange(9):
+        case 0 | 1 | 2:
+            bench.append("t", count=chance.randint(1, 4))
+        case 3:
+            log.update_config(chance.choice(CONFIGS))
+        case 4:
+            truncate(log, max(0, log.log_end_offset - chance.randint(1, 3)))
+        case 5:
+            restart(log, log.log_end_offset + chance.randint(0, 2))
+        case 6:
+            log.roll()
+        case 7:
+            log.segments.discard_oldest(
+                len(log.segments.all) - 1, bench.clock.ms + log.config.file_delete_delay_ms
+            )
+        case _:
+            bench.background.run()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_that_is_due_is_missed(seed: int) -> None:
+    chance = random.Random(seed)
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID, CONFIGS[0])
+    for _ in range(300):
+        for _ in range(chance.choice((0, 0, 0, 1, 2))):
+            _change(chance, bench, log)
+        bench.clock.ms += chance.choice((10, 400, 1_000, 7_000))
+        now_ms = bench.clock.ms
+        bench.manager.tick(now_ms)
+        assert log.segments.trash.due_ms > now_ms, "files that are to be unlinked"
+        if log.unflushed_count:
+            assert now_ms - log.durability.last_sync_ms < log.config.flush_ms, "a flush"
+        assert not log.maybe_roll(now_ms), "a segment that is to be closed"
+
+
+def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for partition in range(3):
+        bench.manager.create("t", partition, TOPIC_ID)
+    bench.append("t", 1)
+    asked: list[int] = []
+    original = Log.tick
+
+    def tick(log: Log, now_ms: int) -> None:
+        asked.append(log.partition)
+        original(log, now_ms)
+
+    monkeypatch.setattr(Log, "tick", tick)
+    bench.manager.tick(NOW_MS)
+    assert asked == [0, 1, 2]
+    bench.manager.tick(NOW_MS + 1_000)
+    bench.append("t", 2)
+    bench.manager.tick(NOW_MS + 2_000)
+    assert asked == [0, 1, 2, 2]
+    week_ms = bench.config.segment_ms
+    bench.manager.tick(NOW_MS + week_ms)  # Also retention, for which all are asked.
+    assert asked[4:] == [0, 1, 2]
+    bench.manager.tick(NOW_MS + week_ms + 1)
+    assert sorted(set(asked[7:])) == [1, 2]
+    log = bench.manager.get("t", 1)
+    assert log is not None and len(log.segments.all) == 2
