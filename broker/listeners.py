@@ -1,4 +1,4 @@
-"""Pure: the value of `listeners`: names, hosts and ports.
+"""Pure: the value of `listeners`: names, hosts and ports; and of what is given by host or by name.
 
 Rules of this file: a listener is NAME://host:port; its name is a security protocol or is mapped to one by
 listener.security.protocol.map. Mistakes raise ConfigError naming the setting.
@@ -17,6 +17,7 @@ _ENDPOINT = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_.%-]*)):(?P<port>\d{1,5})"
 )
 PORT_MAX = 65535
+OVERRIDES = "max.connections.per.ip.overrides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,17 @@ def protocols_of(endpoints: Sequence[Endpoint], protocol_map: str) -> Mapping[st
                 f"listeners: {endpoint.name} is not in listener.security.protocol.map"
             )
     return {endpoint.name: protocols[endpoint.name] for endpoint in endpoints}
+
+
+def overrides_of(text: str) -> dict[str, int]:
+    """The limits of max.connections.per.ip.overrides by host or address; ConfigError says what is wrong."""
+    found: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = item.rpartition(":")
+        if not colon or not host or not (count.isascii() and count.isdigit()):
+            raise ConfigError(f"{OVERRIDES}: {item[:60]} is not <host>:<number>")
+        found[host.strip("[]")] = int(count)
+    return found
 
 
 def _parse_map(text: str) -> dict[str, str]:

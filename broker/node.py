@@ -34,7 +34,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity
+from broker.cluster.lifecycle import BrokerIdentity, endpoints_told
 from broker.cluster.member import ClusterMember
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
@@ -43,7 +43,6 @@ from broker.config import BrokerConfig, log_config
 from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
-from broker.handlers.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
@@ -60,6 +59,7 @@ from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
 from broker.replica.moves import LogMoves
+from broker.replica.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
@@ -435,7 +435,7 @@ class Node:
             node_id=self.config.node_id,
             cluster_id=self.log_manager.cluster_id,
             incarnation_id=new_uuid(),
-            endpoints=self.server.told(),
+            endpoints=endpoints_told(self.config, self.server.addresses, own_host()),
             rack=self.config.broker_rack,
             log_dirs=tuple(self.log_manager.directory_ids.values()),
             features=tuple(

@@ -23,7 +23,7 @@ from broker.cluster.elections import ElectionType
 from broker.cluster.events import NO_LEADER
 from broker.cluster.metadata_log import MetadataLog
 from broker.config import BrokerConfig
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.groups.records import encode_record
 from broker.groups.restored import RestoredGroups, restored_groups
 from broker.groups.values import CoordinatorRecord

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.cluster.channel import ControllerChannel
     from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import BrokerRegistration
+    from broker.config import BrokerConfig
     from kafka_ds.wire.messages import BrokerHeartbeatResponse
 
 _LOGGER = logging.getLogger(__name__)
@@ -60,6 +61,21 @@ class BrokerIdentity:
     log_dirs: tuple[bytes, ...]
     features: tuple[SupportedFeature, ...]
     previous_broker_epoch: int
+
+
+def endpoints_told(
+    config: BrokerConfig, bound: Mapping[str, tuple[str, int]], own_host: str
+) -> tuple[Endpoint, ...]:
+    """What clients are told of the listeners: what is advertised, with what only the bound sockets know."""
+    return tuple(
+        Endpoint(
+            listener=endpoint.name,
+            host=endpoint.host or own_host,
+            port=endpoint.port or bound[endpoint.name][1],
+            security_protocol=config.protocols[endpoint.name],
+        )
+        for endpoint in config.advertised_endpoints
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,9 @@ from broker.cluster.duties import Duties
 from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
 from broker.cluster.following import Following
 from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.others import OtherBrokers
 from broker.cluster.requests import ControllerRequests
-from broker.net.peers import OtherBrokers, Peers
+from broker.net.peers import Peers
 from broker.settings import ConfigError
 
 if TYPE_CHECKING:

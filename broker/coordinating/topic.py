@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
-from broker.groups.placement import partition_for
+from broker.coordinating.placement import partition_for
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.batch import NO_LEADER_EPOCH
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -14,9 +14,9 @@ from broker.cluster.events import Event, PartitionChanged, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.coordinating.loads import Loads, State
+from broker.coordinating.placement import TOPIC
 from broker.coordinating.topic import CoordinatedTopic, Partitions
 from broker.groups.consumer.topology import ImageTopology
-from broker.coordinating.placement import TOPIC
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import GroupShard, Request
 from broker.groups.values import Client, GroupSettings

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.handlers.transactional import answered, told
 from broker.net.registry import RequestContext, serves
 from broker.transactions.values import ProducerIdAndEpoch, TopicPartition

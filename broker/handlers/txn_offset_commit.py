@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.handlers.committing import Answers, merge
 from broker.handlers.grouped import client_of
 from broker.handlers.transactional import answered

@@ -15,10 +15,11 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
+from broker.listeners import OVERRIDES, overrides_of
 from broker.net.authentication import Authentication
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
-from broker.net.limits import OVERRIDES, LimitSettings, overrides_of
+from broker.net.limits import LimitSettings
 from broker.security.listener_security import Credentials, ListenerSecurity
 from broker.security.sasl import Offered, SaslServer
 from broker.settings import ConfigError
@@ -111,7 +112,7 @@ async def limits_in_force(config: BrokerConfig) -> LimitSettings:
     """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
     found = limit_settings(config)
     text = str(config.in_force(OVERRIDES))
-    named = {host: count for host, count in _overrides(text).items() if _address(host) is None}
+    named = {host: count for host, count in overrides_of(text).items() if _address(host) is None}
     addresses = await asyncio.gather(*map(_addresses_of, named))
     of_names = {
         address: count
@@ -133,7 +134,7 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
         listener_per_second_max=_own(config, "max.connection.creation.rate"),
         of_host={
             address: count
-            for host, count in _overrides(str(config.in_force(OVERRIDES))).items()
+            for host, count in overrides_of(str(config.in_force(OVERRIDES))).items()
             if (address := _address(host)) is not None
         },
         protected_listener=between if len(listeners) > 1 else None,
@@ -149,13 +150,6 @@ def _own(config: BrokerConfig, base: str) -> dict[str, int]:
         if value != general:
             found[listener] = cast(int, value)
     return found
-
-
-def _overrides(text: str) -> dict[str, int]:
-    try:
-        return overrides_of(text)
-    except ValueError as error:
-        raise ConfigError(f"{OVERRIDES}: {error}") from None
 
 
 def _address(host: str) -> str | None:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-OVERRIDES = "max.connections.per.ip.overrides"
 BURST_SECONDS = 1.0
 WAIT_SECONDS_MAX = 10.0
 
@@ -89,14 +88,3 @@ class ConnectionLimits:
             self._turns[name] = due + 1.0 / rate
             longest = max(longest, due - now_s)
         return longest
-
-
-def overrides_of(text: str) -> dict[str, int]:
-    """The limits of max.connections.per.ip.overrides by host or address; ValueError says what is wrong."""
-    found: dict[str, int] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        host, colon, count = item.rpartition(":")
-        if not colon or not host or not (count.isascii() and count.isdigit()):
-            raise ValueError(f"{item[:60]} is not <host>:<number>")
-        found[host.strip("[]")] = int(count)
-    return found

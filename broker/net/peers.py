@@ -7,26 +7,12 @@ where the broker is not any more, is made anew at the next question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.net.peer import PeerConnection
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
     from broker.seams import Clock, Network
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherBrokers:
-    """How other brokers are reached: by the listener between brokers, each question within `timeout_ms`."""
-
-    node_id: int
-    image: MetadataImage
-    listener: str
-    new_peers: Callable[[], Peers]
-    timeout_ms: int
 
 
 class _Kept(NamedTuple):

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster import events
 from broker.config import BrokerConfig
 from broker.listeners import Endpoint
 from broker.net.buffers import BufferPool
@@ -92,19 +91,6 @@ class Server:
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Host and port of each listener by its name, as they are bound."""
         return {endpoint.name: listener.address for endpoint, listener in self._listeners}
-
-    def told(self) -> tuple[events.Endpoint, ...]:
-        """What clients are told: what is advertised, with what only the bound sockets know."""
-        addresses, config = self.addresses, self._config
-        return tuple(
-            events.Endpoint(
-                listener=endpoint.name,
-                host=endpoint.host or own_host(),
-                port=endpoint.port or addresses[endpoint.name][1],
-                security_protocol=config.protocols[endpoint.name],
-            )
-            for endpoint in config.advertised_endpoints
-        )
 
     async def serve(self) -> None:
         """Begins to accept."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 from broker.coordinating.lead import Lead
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.groups.shard import GroupShard
 from broker.replica.hosted import HostedPartition
 from broker.tier.child import WorkerFailed, WorkerLost

@@ -17,11 +17,11 @@ from typing import Any
 from broker.cluster.events import Event, PartitionChanged
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
+from broker.cluster.others import OtherBrokers
 from broker.cluster.producer_ids import ProducerIds
 from broker.coordinating.loads import Loads, State
 from broker.coordinating.outbox import Outbox
 from broker.coordinating.topic import CoordinatedTopic, Partitions
-from broker.net.peers import OtherBrokers
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock
 from broker.tier.crash_points import TRANSACTION_POINTS, armed_from_environment

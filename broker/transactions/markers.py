@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from broker.cluster.events import NO_LEADER
 from broker.cluster.image import MetadataImage
 from broker.coordinating.outbox import Outbox, found_in
+from broker.coordinating.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinating.topic import Partitions
-from broker.groups.placement import TOPIC as OFFSETS_TOPIC
 from broker.log.values import AppendOrigin
 from broker.replica.hosted import HostedPartition
 from broker.seams import Clock

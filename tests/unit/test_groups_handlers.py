@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.log.replay import replay_log
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (

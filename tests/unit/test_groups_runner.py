@@ -10,7 +10,7 @@ import pytest
 
 from broker.cluster.events import PartitionRegistration
 from broker.coordinating.loads import Loads, State
-from broker.groups.placement import TOPIC
+from broker.coordinating.placement import TOPIC
 from broker.groups.records import encode_record
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import FetchOffsets

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from broker.groups.group import Group
-from broker.groups.placement import java_hash, partition_for
+from broker.coordinating.placement import java_hash, partition_for
 from broker.groups.states import PREDECESSORS, GroupState
 from broker.groups.subscription import subscribed_topics
 from broker.groups.timers import TimerKey, TimerKind, Timers

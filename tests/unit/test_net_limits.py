@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from broker.listener_config import listener_key
+from broker.listeners import overrides_of
 from broker.net.entrance import Entrance
 from broker.net.frames import SCRATCH_BYTES
-from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings, overrides_of
+from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.net.secure_network import _read_token
+from broker.settings import ConfigError
 from tests.loops import in_loop
 from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
 
@@ -99,7 +101,7 @@ def test_a_bad_file_of_a_token_is_named(tmp_path: Path) -> None:
 
 def test_overrides_are_read() -> None:
     assert overrides_of("a:1, [::1]:2") == {"a": 1, "::1": 2}
-    with pytest.raises(ValueError, match="a is not"):
+    with pytest.raises(ConfigError, match="a is not"):
         overrides_of("a")
 
 
