@@ -3,7 +3,8 @@
 Rules of this file: the order is the protocol. STARTED is durable before a file is written, every file before the
 commit, the commit before FINISHED, FINISHED before anything is answered. Between any two steps the
 process may die: `recover` looks at the attempts that were left STARTED and rolls forward what the table
-holds; an attempt that did not win stays STARTED, and the next try has a fresh id. While the fate of a commit is
+holds; an attempt that did not win stays STARTED until another has its range, when its files go and then it is deleted,
+and the next try has a fresh id. While the fate of a commit is
 unknown nothing is answered as done and nothing is deleted. What one table or one attempt makes impossible
 fails its own partitions alone.
 """
@@ -147,8 +148,7 @@ class Copier:
         if committed is not None:
             self._storage.verify(committed)
             finished.append(replace(committed, state=DONE))
-        elif self._superseded(segment):
-            self._storage.discard(segment)
+        elif self._superseded(segment) and self._storage.discard(segment):
             given_up.append(segment)
 
     def _superseded(self, segment: RemoteLogSegment) -> bool:

@@ -105,10 +105,14 @@ class DeltaMetadata:
         return list(self._known().values())
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        # Not worth a commit: the next one says so, and until then they are given up once more.
         known = self._known()
-        for each in segments:
-            known.pop(each.segment_id, None)
+        fresh = [each for each in segments if each.segment_id in known]
+        if fresh:
+            gone = {each.segment_id for each in fresh}
+            left = {key: each for key, each in known.items() if key not in gone}
+            # Both in one commit: nobody ever saw them, and there is nothing in between that could be repeated.
+            events = [replace(each, state=state) for state in DELETIONS for each in fresh]
+            self._append(events, left, is_retention=False)
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
         self._known()
@@ -184,12 +188,15 @@ class DeltaMetadata:
         self._seen = version
         return {}
 
-    def _append(self, segments: Sequence[RemoteLogSegment], left: Segments) -> None:
+    def _append(
+        self, segments: Sequence[RemoteLogSegment], left: Segments, *, is_retention: bool = True
+    ) -> None:
+        """`is_retention`: a deletion that is told begins, or ends, that of its partition."""
         now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
         # Others may have ended what we have begun, as we may what they have.
         deleting = {key for key in self._deleting if self._is_begun(key)}
-        for each in segments:
+        for each in segments if is_retention else ():
             key = (uuid_text(each.topic_id), each.partition)
             if each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
                 deleting.add(key)

@@ -380,10 +380,10 @@ class DeltaStorage:
             others = snapshot.topic_id not in (None, topic_id)
             return others or deleted_mark(topic_id) in snapshot.txns
 
-    def discard(self, segment: RemoteLogSegment) -> None:
+    def discard(self, segment: RemoteLogSegment) -> bool:
         deleted = self.is_deleted(segment.topic, segment.topic_id)
         if segment.segment_id not in self._lost and not deleted:
-            return
+            return False
         table = self._tables.get(segment.topic)
         attempt = uuid_text(segment.segment_id)
         folders = (f"partition={segment.partition}", f"_residue/partition={segment.partition}")
@@ -392,6 +392,7 @@ class DeltaStorage:
                 if attempt in entry.path:
                     self._store.delete(entry.path)
         self._lost.discard(segment.segment_id)
+        return True
 
     # -- the rest ---------------------------------------------------------------------------
 

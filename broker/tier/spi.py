@@ -125,8 +125,11 @@ class RemoteStorageManager(Protocol):
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
         """Whether this incarnation of the topic is known to be over: nothing of it is committed any more."""
 
-    def discard(self, segment: RemoteLogSegment) -> None:
-        """Remove what an attempt left that never became visible and never will."""
+    def discard(self, segment: RemoteLogSegment) -> bool:
+        """Remove what an attempt left that never became visible and never will.
+
+        False: that it never will is not certain yet, and everything is left. Raises StorageError, OSError.
+        """
 
     def read(
         self,
@@ -209,7 +212,11 @@ class RemoteLogMetadataManager(Protocol):
         """Attempts of this broker that are STARTED and not known to have come to an end."""
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """These attempts never became visible and never will: they stay STARTED, and are forgotten."""
+        """These attempts never became visible and never will, and their files are gone: they are deleted.
+
+        Durably DELETE_SEGMENT_STARTED and FINISHED, in this order, so that no attempt stays STARTED for ever. Raises
+        StorageError, FateUnknownError.
+        """
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
         """Whether this broker has begun a deletion there that may not have come to its end."""

@@ -235,6 +235,9 @@ def test_files_of_an_attempt_that_lost_go_once_another_has_won(
     later.copy(source(20, 29))
     assert len(data_files(store)) == 3, "two that won before, one new"
     assert later.offsets() == list(range(30))
+    known = later.metadata.list_segments(TOPIC_ID, 0)
+    assert [each.start_offset for each in known] == [0, 10, 20], "one that lost is deleted"
+    assert all(each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for each in known)
 
 
 def data_files(store: MemoryStore) -> list[str]:

@@ -192,7 +192,13 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(
     assert finished == [(0, 9, 10), (10, 29, 20), (30, 34, 5)]
     lake.copy(copy_request([copy_range(make(35, 5), 35, 39)]))
     assert lake.records() == records(0, 40)
-    assert lake.open()[2].unfinished() == []
+    metadata = lake.open()[2]
+    assert metadata.unfinished() == []
+    # The attempt that the crash ended, if it did not win, is deleted by now, for everybody to see.
+    left = metadata.list_segments(TOPIC_ID, 0)
+    assert {each.state for each in left} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
+    assert len(left) == 4
+    assert not metadata.is_deleting(TOPIC_ID, 0)
 
 
 def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:

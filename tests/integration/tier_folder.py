@@ -22,6 +22,11 @@ from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, Remote
 from kafka_ds.wire.batch import iterate_headers, read_records
 from kafka_ds.wire.types import uuid_text
 
+DELETIONS = (
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+)
+
 
 class FolderStorage:
     """Segments as they are, one file each; a commit is one manifest that names several."""
@@ -174,8 +179,9 @@ class FolderStorage:
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
         return (self.root / "deleted" / topic_id.hex()).exists()
 
-    def discard(self, segment: RemoteLogSegment) -> None:
+    def discard(self, segment: RemoteLogSegment) -> bool:
         (self.root / "files" / segment.segment_id.hex()).unlink(missing_ok=True)
+        return True
 
     def _batches(self, topic_id: bytes, partition: int) -> Iterator[tuple[int, int, bytes]]:
         start = self._start(topic_id, partition)
@@ -300,11 +306,10 @@ class FolderMetadata:
     def unfinished(self) -> list[RemoteLogSegment]:
         started = {e.segment_id: e for e in self._events("event") if e.state == 0}
         ended = {e.segment_id for e in self._events("event") if e.state != 0}
-        forgotten = {e.segment_id for e in self._events("given_up")}
-        return [each for key, each in started.items() if key not in ended | forgotten]
+        return [each for key, each in started.items() if key not in ended]
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        self._append("given_up", segments)
+        self.update([replace(each, state=state) for state in DELETIONS for each in segments])
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
         return any(each.state == 2 for each in self.list_segments(topic_id, partition))
