@@ -33,6 +33,17 @@ def within(column: pa.Array, wanted: Intervals) -> pa.Array | None:
     return None if found.all() else boolean(found)
 
 
+def among(column: pa.Array, wanted: frozenset[bytes]) -> pa.Array:
+    """Which bytes are among these; a null is not."""
+    import pyarrow.compute as pc
+
+    lengths = np.fromiter(map(len, wanted), np.int32, len(wanted))
+    offsets = np.concatenate(([0], np.cumsum(lengths)), dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(wanted))]
+    values = pa.Array.from_buffers(pa.binary(), len(wanted), buffers)
+    return pc.is_in(column.cast(pa.binary()), value_set=values)
+
+
 def boolean(mask: NDArray[np.bool_]) -> pa.Array:
     """The mask as Arrow has it."""
     bits = np.packbits(mask, bitorder="little")

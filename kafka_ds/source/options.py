@@ -72,7 +72,7 @@ OPTIONS: Final = {
     "asOfLeaderEpoch": 'a leader epoch, or JSON {"topic":{"0":5}}: the log as that leader left it; batch only',
     "pinnedTo": "what `kafka_ds.scan()` tells its hot part: topic ids and leader epochs that must still hold",
     "columns": "the columns to read, separated by commas; leader_epoch is one",
-    "where": "a predicate on partition, offset, timestamp, leader_epoch and topic, pushed down in streams too",
+    "where": "a predicate on partition, offset, timestamp, leader_epoch, topic and key, pushed down in streams too",
     "isolation": "read_committed or read_uncommitted",
 }  # fmt: skip
 _SPELLINGS: Final = {name.lower(): name for name in OPTIONS}

@@ -3,7 +3,7 @@
 Rules of this file: a condition is taken whole or not at all (`Predicate.narrowed` gives None for what it cannot
 express exactly), so that a caller can hand back to Spark precisely what was not taken; OR never gets here. Times are
 microseconds since 1970 in UTC. A comparison is never true of a null: once `timestamp` is constrained at all, rows
-without a timestamp are out.
+without a timestamp are out. Of keys equality alone is understood: they have no order that statistics know.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ PARTITION: Final = "partition"
 OFFSET: Final = "offset"
 TIMESTAMP: Final = "timestamp"
 LEADER_EPOCH: Final = "leader_epoch"
+KEY: Final = "key"
 NUMBERS: Final = (PARTITION, OFFSET, TIMESTAMP, LEADER_EPOCH)
-COLUMNS: Final = (TOPIC, *NUMBERS)
+COLUMNS: Final = (TOPIC, *NUMBERS, KEY)
 
 EQUAL, NOT_EQUAL, LESS, LESS_OR_EQUAL = "=", "<>", "<", "<="
 GREATER, GREATER_OR_EQUAL, IN, NOT_IN, NOT_NULL = ">", ">=", "in", "not in", "is not null"
@@ -40,11 +41,11 @@ _SETS: dict[str, Callable[[tuple[int, ...]], Intervals]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One column compared with literals: integers for the numbers, text for the topic."""
+    """One column compared with literals: integers for the numbers, text for the topic, bytes for the key."""
 
     column: str
     operator: str
-    values: tuple[int | str, ...] = ()
+    values: tuple[int | str | bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,14 @@ class Predicate:
     offset: Intervals | None = None
     timestamp: Intervals | None = None
     leader_epoch: Intervals | None = None
+    keys: frozenset[bytes] | None = None
 
     def narrowed(self, condition: Condition) -> Predicate | None:
         """This AND the condition, or None when the condition cannot be expressed exactly."""
         if condition.column == TOPIC:
             return self._narrowed_topic(condition)
+        if condition.column == KEY:
+            return self._narrowed_key(condition)
         if condition.column not in NUMBERS or condition.operator not in _SETS:
             return None
         values = tuple(v for v in condition.values if isinstance(v, int))
@@ -85,6 +89,12 @@ class Predicate:
         if condition.operator in (NOT_EQUAL, NOT_IN):
             return replace(self, topics_excluded=self.topics_excluded | names)
         return None
+
+    def _narrowed_key(self, condition: Condition) -> Predicate | None:
+        keys = frozenset(v for v in condition.values if isinstance(v, bytes))
+        if condition.operator not in (EQUAL, IN) or len(keys) != len(frozenset(condition.values)):
+            return None
+        return replace(self, keys=keys if self.keys is None else self.keys & keys)
 
     def selects_topic(self, topic: str) -> bool:
         """Whether any row of the topic can be asked for."""

@@ -68,8 +68,10 @@ def _condition(given: Any) -> Condition | None:
     )
 
 
-def _literal(column: str, value: Any) -> int | str | None:
+def _literal(column: str, value: Any) -> int | str | bytes | None:
     """The value in the predicate's terms, or None where the column is not compared with such."""
+    if column == p.KEY:
+        return bytes(value) if isinstance(value, bytes | bytearray) else None
     if column == p.TOPIC:
         return value if isinstance(value, str) else None
     if column == p.TIMESTAMP:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("kafka_ds.source")
 # Rows in one Arrow batch: small enough to be sent while the next is decoded, large enough to forget its cost.
 BATCH_ROWS = 32 * 1024
+# Row groups of which keys are looked at together: some 32 MiB of rows at most.
+KEY_GROUPS = 32
 # Bytes of rows in one batch of a file, about: a batch of the largest records is one record.
 BATCH_BYTES = 16 * 1024 * 1024
 
@@ -112,8 +114,8 @@ def _read_piece(
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, ColdPiece):
         if piece.epoch_max is None:
-            return _read_cold(piece, wanted, config.predicate.timestamp)
-        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate.timestamp)
+            return _read_cold(piece, wanted, config.predicate)
+        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate)
         return _of_the_plan(task, piece.epoch_max, rows)
     return _read_hot(task, piece, config, wanted)
 
@@ -144,20 +146,26 @@ def _filter_columns(predicate: Predicate) -> tuple[str, ...]:
         found += ("timestamp", "timestamp_ms")
     if predicate.leader_epoch is not None:
         found += ("leader_epoch",)
+    if predicate.keys is not None:
+        found += ("key",)
     return found
 
 
 def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
-    """What remains to be asked of each row once the plan has cut offsets: its time and its epoch."""
-    times, epochs = predicate.timestamp, predicate.leader_epoch
-    if times is None and epochs is None:
+    """What remains to be asked of each row once the plan has cut offsets: its time, its epoch and its key."""
+    times, epochs, keys = predicate.timestamp, predicate.leader_epoch, predicate.keys
+    if times is None and epochs is None and keys is None:
         return None
+
+    from kafka_ds.source.masks import among
 
     def keep(rows: pa.RecordBatch) -> pa.RecordBatch:
         if times is not None:
             rows = _kept(rows, timestamps(rows), times)
         if epochs is not None:
             rows = _kept(rows, rows.column("leader_epoch"), epochs)
+        if keys is not None:
+            rows = rows.filter(among(rows.column("key"), keys))
         return rows
 
     return keep
@@ -239,7 +247,7 @@ def _fetch(
 
 
 def _read_cold(
-    piece: ColdPiece, wanted: frozenset[str], times: Intervals | None
+    piece: ColdPiece, wanted: frozenset[str], predicate: Predicate
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.parquet import open_at
 
@@ -253,13 +261,16 @@ def _read_cold(
                 "as of a later version"
             ) from None
         with file:
-            yield from _read_file(file, file_slice, wanted, times)
+            yield from _read_file(file, file_slice, wanted, predicate)
 
 
 def _read_file(
-    file: pq.ParquetFile, file_slice: FileSlice, wanted: frozenset[str], times: Intervals | None
+    file: pq.ParquetFile, file_slice: FileSlice, wanted: frozenset[str], predicate: Predicate
 ) -> Iterator[pa.RecordBatch]:
-    groups = row_groups(file.metadata, file_slice.offsets, times)
+    groups = row_groups(file.metadata, file_slice.offsets, predicate.timestamp)
+    if predicate.keys is not None:
+        numbers = with_keys(file, groups.numbers, predicate.keys)
+        groups = replace(groups, numbers=numbers)
     if not groups.numbers:
         return
     spared = {"timestamp_ms"} if groups.dated else set()
@@ -280,6 +291,29 @@ def _read_file(
         if not groups.whole:
             batch = _kept(batch, batch.column("offset"), file_slice.offsets)
         yield batch
+
+
+def with_keys(file: pq.ParquetFile, numbers: list[int], keys: frozenset[bytes]) -> list[int]:
+    """Those of the row groups that hold one of the keys: the other columns of the rest are never read.
+
+    Keys have no statistics, and Bloom filters of them would cost files more than they save (docs/spark.md).
+    """
+    from kafka_ds.source.masks import among
+
+    if "key" not in file.schema_arrow.names:
+        return []
+    found: list[int] = []
+    for start in range(0, len(numbers), KEY_GROUPS):
+        asked = numbers[start : start + KEY_GROUPS]
+        column = file.read_row_groups(asked, columns=["key"], use_threads=False).column("key")
+        at = 0
+        for number in asked:
+            count = file.metadata.row_group(number).num_rows
+            chunks = column.slice(at, count).chunks
+            if any(among(chunk, keys).true_count for chunk in chunks):
+                found.append(number)
+            at += count
+    return found
 
 
 def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:

@@ -177,6 +177,9 @@ def conditions(
     ]
     if predicate.leader_epoch is not None:
         found.append(within("leader_epoch", predicate.leader_epoch))
+    if predicate.keys is not None:
+        keys = ", ".join(f"X'{key.hex()}'" for key in sorted(predicate.keys))
+        found.append(f"key IN ({keys})" if keys else "false")
     return found
 
 

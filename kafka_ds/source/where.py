@@ -1,9 +1,9 @@
 """Pure: the option `where`: a small SQL predicate, read into a predicate.
 
 Rules of this file: AND of comparisons, IN, BETWEEN and IS NOT NULL over partition, offset, timestamp, leader_epoch and
-topic; everything else is an error that names the option and the place (a predicate that was half understood would
-silently return other rows). Spark pushes nothing down to a Python stream: this option does. A time is written with its
-zone, for the session's zone is not known where the source plans.
+topic, and of the key equality and IN; everything else is an error that names the option and the place (a predicate that
+was half understood would silently return other rows). Spark pushes nothing down to a Python stream: this option does. A
+time is written with its zone, for the session's zone is not known where the source plans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_ds.source.predicate import Condition, Predicate
 from kafka_ds.source.pushdown import microseconds
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>-?\d+)|'(?P<text>(?:[^']|'')*)'|(?P<word>[A-Za-z_][A-Za-z0-9_]*|`[^`]*`)"
+    r"\s*(?:(?P<number>-?\d+)|[xX]'(?P<bytes>(?:[0-9a-fA-F]{2})*)'|'(?P<text>(?:[^']|'')*)'|(?P<word>[A-Za-z_][A-Za-z0-9_]*|`[^`]*`)"
     r"|(?P<sign><=|>=|<>|!=|==|=|<|>|\(|\)|,))"
 )
 _COMPARISONS: Final = {
@@ -104,7 +104,7 @@ class _Parser:
     def _mirrored(self) -> Condition:
         """A literal on the left: ``10 < offset``."""
         start = self._position
-        while self._kind() in ("number", "text", "word") and self._kind(1) != "end":
+        while self._kind() in ("number", "text", "bytes", "word") and self._kind(1) != "end":
             self._position += 1
         operator = self._comparison()
         column = self._column()
@@ -123,7 +123,7 @@ class _Parser:
             Condition(column=column, operator=p.LESS_OR_EQUAL, values=(high,)),
         ]
 
-    def _list(self, column: str) -> tuple[int | str, ...]:
+    def _list(self, column: str) -> tuple[int | str | bytes, ...]:
         if not self._sign("("):
             self._fail("IN needs a list")
         values = [self._literal(column)]
@@ -148,7 +148,7 @@ class _Parser:
             self._fail("a comparison was expected")
         return _COMPARISONS[text]
 
-    def _literal(self, column: str) -> int | str:
+    def _literal(self, column: str) -> int | str | bytes:
         if column == p.TIMESTAMP:
             self._word("timestamp")
         kind, text = self._take()
@@ -156,12 +156,15 @@ class _Parser:
             return self._moment(text)
         if column == p.TOPIC and kind == "text":
             return text.replace("''", "'")
-        if column != p.TIMESTAMP and column != p.TOPIC and kind == "number":
+        if column == p.KEY and kind in ("text", "bytes"):
+            return bytes.fromhex(text) if kind == "bytes" else text.replace("''", "'").encode()
+        if column in p.NUMBERS and column != p.TIMESTAMP and kind == "number":
             return int(text)
         self._position -= 1
         if column == p.TIMESTAMP:
             self._fail("a time such as TIMESTAMP '2013-01-01 00:00:00Z' was expected")
-        self._fail(f"{column} is compared with {'text' if column == p.TOPIC else 'whole numbers'}")
+        terms = {p.TOPIC: "text", p.KEY: "text or bytes such as X'6b31'"}
+        self._fail(f"{column} is compared with {terms.get(column, 'whole numbers')}")
 
     def _moment(self, text: str) -> int:
         try:

@@ -105,6 +105,24 @@ def test_topics_are_chosen_and_left_out() -> None:
     assert [t for t in "abcd" if predicate.selects_topic(t)] == ["a", "c"]
 
 
+def test_keys_are_compared_for_equality_alone() -> None:
+    filters: list[Any] = [
+        spark.In(("key",), (b"a", bytearray(b"b"), b"")),
+        spark.EqualTo(("KEY",), b"a"),
+    ]
+    assert pushed(filters, Predicate()) == (Predicate(keys=frozenset({b"a"})), [])
+    others = [
+        spark.EqualTo(("key",), "a"),
+        spark.EqualTo(("key",), None),
+        spark.In(("key",), (b"a", None)),
+        spark.Not(spark.EqualTo(("key",), b"a")),
+        spark.LessThan(("key",), b"a"),
+        spark.IsNotNull(("key",)),
+        spark.IsNull(("key",)),
+    ]
+    assert pushed(others, Predicate()) == (Predicate(), others)
+
+
 def test_what_is_not_understood_is_handed_back_as_the_same_object() -> None:
     filters: list[Any] = [
         spark.EqualTo(("value",), b"x"),
@@ -159,6 +177,12 @@ def test_where_and_filters_agree(comparisons: list[tuple[str, int]]) -> None:
         ("topic != 'a'", Predicate(topics_excluded=frozenset({"a"}))),
         ("timestamp IS NOT NULL", Predicate(timestamp=ALL)),
         ("leader_epoch == 2", Predicate(leader_epoch=Intervals.points([2]))),
+        ("key = X'6b31'", Predicate(keys=frozenset({b"k1"}))),
+        (
+            "key IN ('k1', x'') and 'it''s' <> topic",
+            Predicate(keys=frozenset({b"k1", b""}), topics_excluded=frozenset({"it's"})),
+        ),
+        ("X'fF' = key", Predicate(keys=frozenset({b"\xff"}))),
         (
             "timestamp = TIMESTAMP '2013-07-01 12:30:00+02:00'",
             Predicate(timestamp=Intervals.points([MICROSECONDS])),
@@ -184,6 +208,7 @@ def test_where_says(text: str, wanted: Predicate) -> None:
         "offset = 'x'", "offset = 1.5", "topic = 3", "topic < 'a'", "timestamp > '2013-07-01 12:30:00'",
         "timestamp > 'yesterday'", "timestamp > 5", "offset IN ()", "offset IN (1", "offset BETWEEN 1",
         "offset NOT BETWEEN 1 AND 2", "offset IS NULL", "NOT offset = 1", "offset = partition", "offset = 1 offset",
+        "key = 1", "key < 'a'", "key <> 'a'", "key IS NOT NULL", "key = X'a'", "offset = X'01'", "topic = X'61'",
         "abs(offset) = 1", "offset = 1 AND", "'x", "1 = 1", "offset % 2 = 0",
     ],
 )  # fmt: skip
@@ -192,7 +217,7 @@ def test_where_refuses_what_it_cannot_push_down(text: str) -> None:
         parse_where(text)
 
 
-@given(st.text(alphabet="offsetpari anINBTWEED(),'=<>0123456789`x;-", max_size=30))
+@given(st.text(alphabet="offsetpari anINBTWEEDkyX(),'=<>0123456789`x;-", max_size=30))
 def test_where_never_fails_otherwise(text: str) -> None:
     try:
         found = parse_where(text)

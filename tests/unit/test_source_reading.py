@@ -157,6 +157,33 @@ def test_only_the_row_groups_in_question_are_read(
     assert read == []
 
 
+def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of row groups without such a key the column of keys alone is read; a null is no key."""
+    keys = [None, b"", b"\xff", *(b"k%d" % (n % 997) for n in range(3, 2000))]
+    for start in range(0, 2000, 500):
+        batch = record_batch(
+            [Row(offset=n, key=keys[n], value=b"x" * 100) for n in range(start, start + 500)]
+        )
+        lake.add(0, [batch], row_group_bytes=4096)
+    read: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def counting(self: pq.ParquetFile, *args: Any, **given: Any) -> Any:
+        read.append(len(given["row_groups"]))
+        return original(self, *args, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
+    assert offsets(rows(lake, "key = 'k700'")) == [(0, 700), (0, 1697)]
+    assert sum(read) == 2
+    assert offsets(rows(lake, "key IN (X'', x'fF') AND offset < 100")) == [(0, 1), (0, 2)]
+    assert rows(lake, "key = 'k700' AND key = 'k701'") == []
+    # Where the query has another column alone, and where files were written by others.
+    only = rows(lake, "key = 'k3'", ["partition"])
+    assert only == [{"partition": 0}] * 3
+    DeltaTable(Path(lake.uri) / "topics" / "t").optimize.compact()
+    assert sorted(offsets(rows(lake, "key = 'k700'"))) == [(0, 700), (0, 1697)]
+
+
 def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
     raw = b"\x02\x04\xff\xfe\x02z"
     batch = record_batch(

@@ -69,6 +69,13 @@ def test_a_whole_table_is_read_without_a_condition() -> None:
     )
 
 
+def test_keys_are_said_in_sql() -> None:
+    seen = view(lake=lake_of(file(0, 9)))
+    wanted = Predicate(keys=frozenset({b"b", b"\xff", b""}))
+    assert (conditions([seen], TABLE, wanted) or [])[-1] == "key IN (X'', X'62', X'ff')"
+    assert (conditions([seen], TABLE, Predicate(keys=frozenset())) or [])[-1] == "false"
+
+
 def test_files_of_nobodys_records_are_named() -> None:
     seen = view(end=10, lake=lake_of(file(0, 9)))
     table = TableVersion(uri="u", version=3, held={0: (0, 10)}, quarantined=((0, "a'b"),))
