@@ -8,28 +8,39 @@ Rules of this file:
   ascend, a segment that does not continue the one before. Everything behind it goes.
 - Indexes, epochs and producers are made anew from the batches wherever they are missing, cannot be
   right, or belong to a part that was scanned. They are derived; the batches are the truth.
+- Segments of an old Kafka are converted (`broker.log.upconversion`), and then all begins anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
 from broker.log.config import LogConfig
-from broker.log.directory import LogDirectoryError
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
 from broker.log.index import RELATIVE_OFFSET_MAX
 from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
-from broker.log.scan import headers, is_legacy, valid_batches
+from broker.log.scan import headers, valid_batches
 from broker.log.segment import Segment
+from broker.log.upconversion import Converted, begins_old, convert, is_old, tell
 from broker.seams import Disk
 from kafka_ds.wire.batch import BatchHeader, CorruptRecord
 
-_LEGACY = "{} holds messages of format 0 or 1, which Kafka 4 does not write (KIP-724) and this broker does not read"
+# Beyond any offset.
+ALL_OFFSETS = 2**63 - 1
+
+
+class _OldSegments(Exception):
+    """These hold messages of format 0 or 1, from their beginning or behind batches."""
+
+    def __init__(self, *base_offsets: int) -> None:
+        super().__init__(base_offsets)
+        self.base_offsets = base_offsets
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +73,66 @@ def load(
     """Open the folder of a log, creating what is not there."""
     disk.make_directory(directory)
     finish_leftovers(disk, directory)
+    converted: list[Converted] = []
+    while True:
+        try:
+            loaded = _load(
+                disk,
+                directory,
+                config,
+                now_ms=now_ms,
+                clean_shutdown=clean_shutdown,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+            )
+        except _OldSegments as found:
+            vouched_to = ALL_OFFSETS if clean_shutdown else recovery_point
+            converted += _convert_old(disk, directory, found.base_offsets, vouched_to)
+        else:
+            tell(directory, converted)
+            return loaded
+
+
+def _convert_old(
+    disk: Disk, directory: str, old: Sequence[int], vouched_to: int
+) -> list[Converted]:
+    """Convert segments, oldest first; the log ends with the first that is not whole."""
+    bases = sorted(_offsets_of(disk, directory, names.LOG))
+    done: list[Converted] = []
+    for base_offset in old:
+        behind = [base for base in bases if base > base_offset]
+        # Of the last segment it is not known where it ends: all is vouched for, or nothing.
+        end_offset = behind[0] if behind else ALL_OFFSETS
+        converted = convert(
+            disk,
+            directory,
+            base_offset,
+            is_vouched_for=end_offset <= vouched_to,
+            first_offset=bases[0],
+        )
+        finish_leftovers(disk, directory)
+        done.append(converted)
+        if not converted.is_whole:
+            for base in behind:
+                _unlink_segment(disk, directory, base)
+            break
+    return done
+
+
+def _load(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    clean_shutdown: bool,
+    recovery_point: int,
+    log_start_offset: int,
+) -> LoadedLog:
     segments = _open_segments(disk, directory, config, now_ms)
+    old = list(takewhile(_begins_old, segments))
+    if old:
+        raise _OldSegments(*(segment.base_offset for segment in old))
     epochs, epochs_known = _load_epochs(disk, directory)
     stored = epochs.entries
     scanned_from: int | None = None
@@ -108,6 +178,10 @@ def load(
     )
 
 
+def _begins_old(segment: Segment) -> bool:
+    return begins_old(segment.file.read, segment.size_bytes)
+
+
 def new_segment(
     disk: Disk, directory: str, config: LogConfig, base_offset: int, now_ms: int
 ) -> Segment:
@@ -128,15 +202,18 @@ def finish_leftovers(disk: Disk, directory: str) -> None:
     """End what was under way: deletions are completed, swaps too, all else is undone.
 
     A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the
-    segments whose offsets it covers; a `.cleaned` one may be anything and goes.
+    segments whose offsets it covers; a `.cleaned` one may be anything and goes. Of a segment the
+    `.log` is the last to become `.swap`, and the first to get its place: where an index is `.swap`
+    and the log is not any more, the index is this log's.
     """
     files = {name: names.parse_file_name(name) for name in disk.list_names(directory)}
     cleaned = [f.offset for f in files.values() if f and f.suffix == names.CLEANED]
     for name, file in files.items():
-        doomed = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
         if file and file.suffix == names.SWAP and cleaned and file.offset >= min(cleaned):
-            doomed = True  # Some of a split's parts are not swapped yet: the original stays.
-        if doomed:
+            # Not all of the segment's files, or of a split's parts, are swapped yet: the original stays.
+            unlink_if_there(disk, f"{directory}/{name}")
+    for name in files:
+        if name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY)):
             unlink_if_there(disk, f"{directory}/{name}")
     swaps = sorted(
         f.offset
@@ -152,7 +229,9 @@ def finish_leftovers(disk: Disk, directory: str) -> None:
         file = names.parse_file_name(name)
         if file is None or file.kind == names.PRODUCER_SNAPSHOT:
             continue
-        if file.suffix or file.offset not in logs:
+        if file.suffix == names.SWAP and file.offset in logs:
+            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
+        elif file.suffix or file.offset not in logs:
             unlink_if_there(disk, f"{directory}/{name}")
 
 
@@ -275,8 +354,8 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
     if segment.size_bytes < size:
-        if is_legacy(segment.file.read, segment.size_bytes, size):
-            raise LogDirectoryError(_LEGACY.format(segment.path))
+        if is_old(segment.file.read, segment.size_bytes, size):
+            raise _OldSegments(segment.base_offset)
         segment.cut_file(segment.size_bytes)
     segment.complete_indexes(with_aborted=False)
     return segment.size_bytes == size

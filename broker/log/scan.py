@@ -6,8 +6,6 @@ than 2 or offsets that do not ascend end the walk, as a torn write or foreign by
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 
 from kafka_ds.wire.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
@@ -73,21 +71,3 @@ def _fits(header: BatchHeader, size: int, left: int) -> bool:
         and header.last_offset_delta >= 0
         and header.base_offset >= 0
     )
-
-
-_LEGACY = struct.Struct(">qiIb")  # offset, length, checksum, magic
-_LEGACY_CHECKED_FROM = 16
-
-
-def is_legacy(read: ReadAt, position: int, end: int) -> bool:
-    """Whether a whole message of magic 0 or 1 lies there: good data of an old Kafka, and no damage."""
-    head = read(_LEGACY.size, position)
-    if len(head) < _LEGACY.size:
-        return False
-    length: int
-    checksum: int
-    _, length, checksum, magic = _LEGACY.unpack(head)
-    size = length + 12
-    if magic not in (0, 1) or not _LEGACY.size <= size <= end - position:
-        return False
-    return zlib.crc32(read(size, position)[_LEGACY_CHECKED_FROM:]) == checksum

@@ -100,7 +100,7 @@ class Segments:
         """Put the durable segment that lies under the names `.cleaned` in the place of closed ones.
 
         Its batches are theirs, less what compaction took. At each step a crash leaves either what was or what will be
-        (`recovery.finish_leftovers`): the `.log` comes last on its way to `.swap`, and so it does from there.
+        (`recovery.finish_leftovers`): the `.log` comes last on its way to `.swap`, and first from there.
         """
         first, last = old[0], old[-1]
         place = self.all.index(first)
@@ -111,7 +111,7 @@ class Segments:
         for path in written:
             self._disk.rename(path + names.CLEANED, path + names.SWAP)
         self.trash.discard(old, due_ms, keep_snapshot_at=first.base_offset)
-        for path in written:
+        for path in reversed(written):
             self._disk.rename(path + names.SWAP, path)
         new = Segment(
             self._disk,

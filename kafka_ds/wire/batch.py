@@ -7,7 +7,7 @@ Rules of this file:
   header) and its magic; whether the rest makes sense is for those to judge who act upon it.
 - `build_batch` and `read_records` take and give single records: for control and system records,
   tools and tests. Data goes through `kafka_ds.wire.kernel`, which is checked against them.
-- Magic 0 and 1 are refused: Kafka 4 has dropped them too (KIP-724).
+- Magic 0 and 1 are refused: Kafka 4 has dropped them too (KIP-724). `kafka_ds.wire.legacy` reads what old logs hold.
 """
 
 from __future__ import annotations

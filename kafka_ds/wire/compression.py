@@ -67,13 +67,24 @@ def decompressed_bytes_max(compressed_bytes: int) -> int:
     return min(max(DECOMPRESSED_BYTES_DEFAULT, by_size), DECOMPRESSED_BYTES_MAX)
 
 
-def decompress(codec: int, data: Buffer, *, limit_bytes: int | None = None) -> bytes:
-    """The bytes that `data` was compressed from; CorruptRecord if they are more than the limit."""
+def decompress(
+    codec: int,
+    data: Buffer,
+    *,
+    limit_bytes: int | None = None,
+    lz4_header_is_checked: bool = True,
+) -> bytes:
+    """The bytes that `data` was compressed from; CorruptRecord if they are more than the limit.
+
+    `lz4_header_is_checked`: not where messages of magic 0 are read, whose writers got that checksum wrong.
+    """
     limit = decompressed_bytes_max(len(data)) if limit_bytes is None else limit_bytes
     if codec == Codec.NONE:
         return data if isinstance(data, bytes) else bytes(data)
     if codec not in _DECODERS:
         raise CorruptRecord(f"unknown codec {codec}")
+    if codec == Codec.LZ4 and not lz4_header_is_checked:
+        data = _with_lz4_header_checksums(data, limit)
     return _DECODERS[codec](memoryview(data).toreadonly(), limit)
 
 
@@ -286,6 +297,45 @@ def _lz4_blocks_end(data: memoryview, position: int, checksum_bytes: int) -> tup
             return position, count
         position += size + checksum_bytes
         count += 1
+
+
+def _with_lz4_header_checksums(data: Buffer, limit: int) -> bytearray:
+    """The same frames with the right checksum in each header: it is the byte before the first block."""
+    right = bytearray(data)
+    position = 0
+    for frame, _ in _lz4_frames(memoryview(data).toreadonly(), limit):
+        flags = frame[4]
+        end = position + 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+        if end < len(right):
+            right[end] = _xxh32_of_few(bytes(right[position + 4 : end])) >> 8 & 0xFF
+        position += len(frame)
+    return right
+
+
+_XXH = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+_UINT32 = 0xFFFF_FFFF
+
+
+def _xxh32_of_few(data: bytes) -> int:
+    """xxHash-32 of less than 16 bytes, seed 0: no library for a byte that is read once."""
+    assert len(data) < 16
+    one, two, three, four, five = _XXH
+    state = five + len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        state += int.from_bytes(data[at : at + 4], "little") * three
+        state = _rotated(state, 17) * four & _UINT32
+    for byte in data[whole:]:
+        state = _rotated(state + byte * five, 11) * one & _UINT32
+    state &= _UINT32
+    state = (state ^ state >> 15) * two & _UINT32
+    state = (state ^ state >> 13) * three & _UINT32
+    return state ^ state >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= _UINT32
+    return number << bits & _UINT32 | number >> 32 - bits
 
 
 # -- zstd ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import persisted
 from kafka_ds.wire.messages import persisted_transactions as transactions
 from tests.fuzz.targets import INPUT_BYTES_MAX, NOW_MS
+from tests.unit.old_sets import encode, encode_all, some_entries
 from tests.wire.random_messages import random_message
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -55,6 +56,11 @@ def seeds(target: str) -> Iterator[bytes]:
                 coordinator_epoch=0,
             )
             yield bytes.fromhex(OLD_SET)
+        case "legacy":
+            yield bytes.fromhex(OLD_SET)
+            entries = some_entries()
+            yield from map(encode, entries)
+            yield encode_all(entries)
         case "delta_commit":
             bounds = {"minValues": {"offset": 0}, "maxValues": {"offset": 0}}
             add = {

@@ -28,6 +28,7 @@ from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.compression import CorruptRecord
 from kafka_ds.wire.errors import KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
+from kafka_ds.wire.legacy import Upconverter
 from tests.fakes.lake_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
@@ -60,6 +61,20 @@ def batches(data: bytes) -> None:
             read_records(data, position, header)
     except CorruptRecord:
         return
+
+
+def legacy(data: bytes) -> None:
+    """A segment of an old Kafka: what is taken is whole batches, in order; the rest is damage or cut."""
+    upconverter = Upconverter(next_offset=0, leader_epoch=0)
+    ready, taken = upconverter.take(memoryview(data))
+    assert taken <= len(data)
+    next_offset = 0
+    for batch in [*ready, *upconverter.finish()]:
+        ((position, header),) = iterate_headers(batch)
+        assert crc_is_valid(batch, position, header)
+        assert header.base_offset >= next_offset
+        next_offset = header.next_offset
+    assert next_offset == upconverter.next_offset
 
 
 def produced(data: bytes) -> None:
@@ -134,6 +149,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for target in (
         frame,
         batches,
+        legacy,
         produced,
         group_record,
         transaction_record,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.directory import LogDirectoryError
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from kafka_ds.wire.batch import ControlType, iterate_headers
@@ -454,27 +451,6 @@ def test_indexes_below_the_recovery_point_are_durable(disk: MemoryDisk) -> None:
     log.roll()
     assert {kind: bytes(disk.contents(path(0, kind))) for kind in expected} == expected
     assert log.offset_for_timestamp(NOW_MS + 8) is not None
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("clean", [True, False])
-def test_old_formats_are_refused_and_not_taken_for_damage(
-    disk: MemoryDisk, magic: int, clean: bool
-) -> None:
-    """A directory of an old Kafka may hold them; cutting them off would lose what is good."""
-    body = bytes([magic, 0]) + (NOW_MS.to_bytes(8, "big") if magic else b"")
-    body += (1).to_bytes(4, "big") + b"k" + (1).to_bytes(4, "big") + b"v"
-    message = zlib.crc32(body).to_bytes(4, "big") + body
-    legacy = (0).to_bytes(8, "big") + len(message).to_bytes(4, "big") + message
-    disk.make_directory(FOLDER)
-    disk.plant(path(0, ".log"), legacy)
-    with pytest.raises(LogDirectoryError, match=r"0\.log holds messages of format 0 or 1"):
-        open_log(disk, clean=clean)
-    assert disk.contents(path(0, ".log")) == legacy
-    damaged = bytearray(legacy)
-    damaged[-1] ^= 1
-    disk.plant(path(0, ".log"), bytes(damaged))
-    assert open_log(disk, clean=clean).log_end_offset == 0
 
 
 def test_a_producer_of_old_records_is_known_after_a_restart(disk: MemoryDisk) -> None:

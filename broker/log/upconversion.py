@@ -1,0 +1,230 @@
+"""Shell: segments with messages of format 0 or 1 are written again as record batches, once, when their log is opened.
+
+Rules of this file:
+- Only here is anything but magic 2 read: fetches, the tier, compaction and followers never meet it.
+- Where formats changed they went up: the oldest segments are looked at, and no more from the first on that begins with
+  a batch. What a recovery meets behind batches is converted, too (message.format.version had been lowered).
+- What is written lies beside the segment under names of its own and is durable before it takes the segment's place, as
+  after compaction (`broker.log.recovery`): a crash leaves either what was or what will be. Indexes are made anew.
+- Offsets, timestamps, keys and values stay, and so does the time of the file's last change, by which retention judges
+  records without timestamps. Messages of these formats have no leader epoch; one from before all others is theirs.
+- Damage is not converted. Where the recovery point vouches for the segment its log is not opened and nothing is
+  changed; in what has to be recovered the log ends there, as it does for batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.log import names
+from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epochs
+from broker.log.directory import LogDirectoryError
+from broker.log.epochs import LeaderEpochs
+from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
+from broker.log.index import RELATIVE_OFFSET_MAX
+from broker.log.scan import ReadAt
+from broker.seams import Disk, DiskFile
+from kafka_ds.wire.batch import MAGIC_POSITION, read_header
+from kafka_ds.wire.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message
+
+# Positions in an index have 31 bits. A segment that would grow beyond (packed anew, less tightly) becomes two.
+SEGMENT_BYTES_MAX = 2**31 - 1
+READ_BYTES = 1 << 20
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What lies under `.swap` names now. `is_whole`: nothing of the segment was left out."""
+
+    messages: int
+    bytes_before: int
+    bytes_after: int
+    is_whole: bool
+
+
+def begins_old(read: ReadAt, size: int) -> bool:
+    """Whether a segment's first entry is a message of format 0 or 1, and a whole one."""
+    head = read(HEAD_BYTES, 0)
+    return len(head) > MAGIC_POSITION and head[MAGIC_POSITION] in MAGICS and is_old(read, 0, size)
+
+
+def is_old(read: ReadAt, position: int, end: int) -> bool:
+    """Whether a whole message of format 0 or 1 lies there: good data of an old Kafka, and no damage."""
+    head = read(HEAD_BYTES, position)
+    if len(head) < HEAD_BYTES or not HEAD_BYTES <= entry_bytes(head, 0) <= end - position:
+        return False
+    return is_message(read(entry_bytes(head, 0), position))
+
+
+def convert(
+    disk: Disk, directory: str, base_offset: int, *, is_vouched_for: bool, first_offset: int
+) -> Converted:
+    """Write a segment's batches under `.swap` names; whoever finishes those puts them in its place.
+
+    `is_vouched_for`: it is whole, or it is not converted (LogDirectoryError). `first_offset`: where the log begins.
+    """
+    path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
+    epochs = _with_first_epoch(disk, directory, first_offset)
+    parts = _Parts(disk, directory, base_offset)
+    upconverter = Upconverter(
+        next_offset=base_offset, leader_epoch=max(epochs.epoch_for_offset(base_offset), 0)
+    )
+    file = disk.open(path)
+    try:
+        size = file.size()
+        taken = _pour(file, size, upconverter, parts)
+        if taken < size and is_vouched_for:
+            why = upconverter.damage or "cut short"
+            raise LogDirectoryError(
+                f"{path}: damaged at byte {taken} of {size} ({why}), so its messages of format 0 or 1 stay; "
+                f"without {names.RECOVERY_POINT_CHECKPOINT} and {names.CLEAN_SHUTDOWN} in its log directory the log is "
+                "recovered, and ends there"
+            )
+        parts.finish(disk.modified_ms(path))
+    except BaseException:
+        parts.remove()
+        raise
+    finally:
+        parts.close()
+        file.close()
+    parts.swap()
+    return Converted(
+        messages=upconverter.messages,
+        bytes_before=size,
+        bytes_after=parts.bytes_written,
+        is_whole=taken == size,
+    )
+
+
+def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) -> int:
+    """Convert a file; how many of its bytes were good."""
+    position, wanted = 0, READ_BYTES
+    while position < size and upconverter.damage is None:
+        data = file.read(min(wanted, size - position), position)
+        ready, taken = upconverter.take(memoryview(data))
+        parts.append(ready)
+        position += taken
+        if taken:
+            wanted = READ_BYTES
+        elif wanted >= size - position or len(data) < HEAD_BYTES:
+            break  # The last entry is longer than the file.
+        else:
+            wanted = max(entry_bytes(data, 0), 2 * wanted)
+    parts.append(upconverter.finish())
+    return position
+
+
+def _with_first_epoch(disk: Disk, directory: str, first_offset: int) -> LeaderEpochs:
+    """Let a log's first epoch begin where the log does, durably: messages have none, and rows of the lake want one."""
+    path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+    try:
+        known = decode_epochs(read_or_none(disk, path) or b"")
+    except CorruptCheckpoint:
+        known = []
+    if not known or known[0][1] > first_offset:
+        later = known[1:] if known and known[0][0] == 0 else known
+        known = [(0, first_offset), *later]
+        replace(disk, path, encode_epochs(known), durable=True)
+    return LeaderEpochs(known)
+
+
+class _Parts:
+    """What a segment becomes: one file as a rule, under `.cleaned` names until it is whole."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._segment_offset = base_offset
+        self._offsets: list[int] = []
+        self._file: DiskFile | None = None
+        self._size = 0
+        self.bytes_written = 0
+        self._begin(base_offset)
+
+    def _path(self, offset: int, kind: str) -> str:
+        return f"{self._directory}/{names.file_name(offset, kind)}"
+
+    def _begin(self, offset: int) -> None:
+        if self._file is not None:
+            self._file.sync()
+            self._file.close()
+        self._offsets.append(offset)
+        self._file = self._disk.open(self._path(offset, names.LOG) + names.CLEANED, create=True)
+        self._file.truncate(0)
+        self._size = 0
+
+    def append(self, batches: Iterable[bytes]) -> None:
+        for batch in batches:
+            header = read_header(batch)
+            is_far = header.last_offset - self._offsets[-1] > RELATIVE_OFFSET_MAX
+            if self._size and (is_far or self._size + len(batch) > SEGMENT_BYTES_MAX):
+                self._begin(header.base_offset)
+            self._write(batch)
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        written = 0
+        while written < len(data):  # A short write is a full disk: the next one says so.
+            more = self._file.write(memoryview(data)[written:], self._size + written)
+            if more <= 0:
+                raise OSError(
+                    f"{self._file.path}: {len(data) - written} bytes could not be written"
+                )
+            written += more
+        self._size += written
+        self.bytes_written += written
+
+    def finish(self, modified_ms: int) -> None:
+        """Make all of it durable, with the segment's aborted transactions: those are of offsets, and stay."""
+        assert self._file is not None
+        self._file.sync()
+        aborted = read_or_none(
+            self._disk, self._path(self._segment_offset, names.TRANSACTION_INDEX)
+        )
+        if aborted:
+            path = self._path(self._offsets[-1], names.TRANSACTION_INDEX) + names.CLEANED
+            write_whole(self._disk, path, aborted)
+            file = self._disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        for offset in self._offsets:
+            path = self._path(offset, names.LOG) + names.CLEANED
+            self._disk.set_modified_ms(path, modified_ms)
+        self._disk.sync_directory(self._directory)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def remove(self) -> None:
+        for offset in self._offsets:
+            for kind in (names.LOG, names.TRANSACTION_INDEX):
+                unlink_if_there(self._disk, self._path(offset, kind) + names.CLEANED)
+
+    def swap(self) -> None:
+        """From the last on: as long as one is `.cleaned` the others do not count. The `.log` comes last of each."""
+        for offset in reversed(self._offsets):
+            for kind in (names.TRANSACTION_INDEX, names.LOG):
+                path = self._path(offset, kind)
+                if self._disk.exists(path + names.CLEANED):
+                    self._disk.rename(path + names.CLEANED, path + names.SWAP)
+        self._disk.sync_directory(self._directory)
+
+
+def tell(directory: str, converted: Sequence[Converted]) -> None:
+    """Say what was done in a log."""
+    if converted:
+        _LOGGER.warning(
+            "%s: %d messages of formats 0 and 1 in %d segments are record batches now: %d bytes, %d before",
+            directory,
+            sum(each.messages for each in converted),
+            len(converted),
+            sum(each.bytes_after for each in converted),
+            sum(each.bytes_before for each in converted),
+        )
