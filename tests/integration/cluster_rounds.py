@@ -185,7 +185,25 @@ class Rounds:
         stored = [values(log_bytes(self.brokers, 1, index)) for index in range(PARTITIONS)]
         check(stored, self.writers, self.reader)
 
+    def describe(self) -> str:
+        """What each broker knows, and what is not answered: for whoever has to find out why a round did not end."""
+        lines = []
+        for node in NODES:
+            try:
+                known = {p: (x.leader_id, x.isr_nodes) for p, x in self.watcher.partitions(node)}
+                lines.append(f"broker {node} knows {known}")
+            except (OSError, IndexError) as error:
+                lines.append(f"broker {node} does not say: {error!r}")
+        for writer in self.writers:
+            failed = f"{len(writer.failed)} failed, {writer.failed[:3]}"
+            lines.append(f"{writer.name}: {len(writer.acknowledged)} of {writer.sent}, {failed}")
+        lines.append(f"read: {self.reader.count()}, {self.reader.errors[:3]}")
+        return "\n".join(lines)
+
     def close(self) -> None:
+        """End all of it: a thread that is left would keep this process, and what it has found out, from its end."""
+        for writer in self.writers:
+            writer.give_up()
         self.reader.stop()
         self.brokers.stop()
         self.network.close()
@@ -197,6 +215,9 @@ def main() -> int:
     try:
         rounds.run(count)
         rounds.finish()
+    except BaseException:
+        print(f"\n{rounds.describe()}", file=sys.stderr, flush=True)
+        raise
     finally:
         rounds.close()
     acknowledged = sum(len(each.acknowledged) for each in rounds.writers)

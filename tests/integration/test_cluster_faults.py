@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def play(folder: Path, rounds: int, seed: int, timeout_s: float) -> dict[str, An
             told = (folder / "err").read_text()
             raise AssertionError(f"not done after {timeout_s} s:\n{told[-4_000:]}") from None
         finally:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):  # Also what is left of one that has ended.
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
     told = (folder / "err").read_text()
     assert status == 0, told[-4_000:]
     print(told)
