@@ -1,9 +1,9 @@
 """What the loss of one of three brokers costs those who write.
 
 The parts of a failover, from SIGKILL on: the session of who is dead ends (it counts from the last heartbeat, so it
-takes up to one interval less); what is decided is durable, and the others know it ("leaders are known"); clients hear of it,
-and what they send is replicated by those that are left. A client of librdkafka looks for leaders once a second while a
-broker is away, whatever the cluster does: how long the cluster takes is told by one that asks more often.
+takes up to one interval less); what is decided is durable, and the others know it ("leaders are known"); clients hear
+of it, and what they send is replicated by those that are left. A client of librdkafka looks for leaders once a second
+while a broker is away, whatever the cluster does: how long the cluster takes is told by one that asks more often.
 """
 
 from __future__ import annotations
