@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import kafka_ds
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.source.options import parse_options
+from kafka_ds.wire.types import uuid_text
 from tests.processes import BrokerProcess, wait_until
 from tests.spark.topics import Topic, found
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
+# What others have written, byte for byte but for a topic's name and id.
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
 class Job:
@@ -111,6 +118,27 @@ def test_where_narrows_a_stream(job: Job) -> None:
     )
 
 
+@pytest.mark.parametrize("written_by", ["kafka_ds-0.1.0", "spark-kafka-4.2.0"])
+def test_a_checkpoint_of_another_source_is_gone_on_from(
+    job: Job, tmp_path: Path, written_by: str
+) -> None:
+    """Of an older version, or of Spark's own Kafka source: a batch was planned and not committed."""
+    topic = job.topic.create().produce(60)
+    with Cluster(parse_options(topic.options({})).client) as cluster:
+        topic_id = uuid_text(cluster.topics([topic.name])[topic.name].topic_id)
+    for path in (CHECKPOINTS / written_by).rglob("*"):
+        if path.is_file():
+            text = path.read_text().replace("TOPIC_ID", topic_id).replace("TOPIC", topic.name)
+            copied = tmp_path / "checkpoint" / path.relative_to(CHECKPOINTS / written_by)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_text(text)
+    assert job.run(startingOffsets="earliest") == 2
+    assert job.progress[0]["numInputRows"] == 10 + 15
+    # The sink has a log of its own, which lacks the batch that another one wrote.
+    shutil.rmtree(tmp_path / "rows" / "_spark_metadata")
+    assert found(job.rows()) == topic.expected(lambda row: row["offset"] >= 10)
+
+
 def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topic: Topic) -> None:
     topic.create().produce(10)
     query = (
@@ -125,6 +153,7 @@ def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topi
             query.processAllAvailable()
             assert spark.table("running_stream").count() == len(topic.rows)
         source = json.loads(query.lastProgress.json)["sources"][0]
+        assert kafka_ds.offsets_behind_latest(source)["maxOffsetsBehindLatest"] == 0
         assert source["latestOffset"] == source["endOffset"]
         partition = source["endOffset"]["topics"][topic.name]["partitions"]["0"]
         assert partition == {"offset": 65, "epoch": 0}
