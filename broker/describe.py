@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.broker_config import ALL_BROKERS, CHANGEABLE
+from broker.group_config import group_settings, inherited
 from broker.listener_config import listener_key
 from broker.settings import Kind, Setting, attribute_of, settings_of
 
@@ -27,6 +28,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,21 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
             synonyms = (Synonym(name=name, value=value, source=Source.TOPIC), *synonyms)
+        described.append(_described(setting, name, value, synonyms, is_read_only=False))
+    return described
+
+
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
+    """All settings of a group with these of its own."""
+    described = []
+    for name, setting in group_settings().items():
+        value = setting.text(inherited(config, setting))
+        broker_wide = setting.synonyms[0][0]
+        source = Source.STATIC_BROKER if broker_wide in config.origins else Source.DEFAULT
+        synonyms: tuple[Synonym, ...] = (Synonym(name=broker_wide, value=value, source=source),)
+        if name in overrides:
+            value = setting.text(setting.parse(overrides[name]))
+            synonyms = (Synonym(name=name, value=value, source=Source.GROUP), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return described
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from broker.config import broker_settings, topic_settings
+from broker.group_config import group_settings
 from broker.settings import MAX_INT, MAX_LONG, Setting
 from broker.settings_unserved import reasons, unserved_names
 
@@ -29,6 +30,13 @@ _TOPIC_HEAD = """
 
 Each of these may be given when a topic is created. What a topic does not say for itself comes from the
 broker's setting in the column beside it.
+
+"""
+_GROUP_HEAD = """
+## Groups
+
+Each of these may be set for a group of the consumer protocol (`kafka-configs.sh --entity-type groups`). What a group
+does not say for itself comes from the broker's setting in the column beside it, whose `min` and `max` bound it.
 
 """
 _UNSERVED_HEAD = """
@@ -60,6 +68,11 @@ def render() -> str:
             _table(
                 ("name", "of the broker", "type", "default", "allowed", "meaning"),
                 map(_topic_row, topic_settings().values()),
+            ),
+            _GROUP_HEAD,
+            _table(
+                ("name", "of the broker", "type", "default", "allowed", "meaning"),
+                map(_topic_row, group_settings().values()),
             ),
             _UNSERVED_HEAD,
             ", ".join(f"`{name}`" for name in unserved_names() if name not in reasons()),

@@ -1,4 +1,4 @@
-"""Pure: what the active controller decides about settings of topics and brokers, and about features.
+"""Pure: what the active controller decides about settings of topics, brokers and groups, and about features.
 
 Rules of this file: one refusal never stops the others of the same request (features from version 2 of their request on
 change as a whole); what a setting may be is judged by the callers' checks, against the settings that would then be in
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from broker.cluster.draft import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, Draft
 from broker.cluster.elections import elect_where_allowed
-from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigChanged
+from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
@@ -73,12 +73,13 @@ class ConfigRules:
     """What the declarations of the settings have to say; each check raises KafkaError(INVALID_CONFIG).
 
     `check_topic` is told what a topic has and what it would have; `check_broker` what all broker resources would
-    have, by name, and the image. `list_of(resource type, name)` is the items that stand there by default, or None
-    where the setting is no list.
+    have, by name, and the image; `check_group` what a group would have. `list_of(resource type, name)` is the items
+    that stand there by default, or None where the setting is no list.
     """
 
     check_topic: Callable[[Overrides, Overrides], None]
     check_broker: Callable[[Mapping[str, Overrides], MetadataImage], None]
+    check_group: Callable[[Overrides], None]
     list_of: Callable[[int, str], Sequence[str] | None]
 
 
@@ -102,6 +103,8 @@ def alter_configs(
             after = _altered(before, wanted, rules)
             if wanted.resource_type == TOPIC_RESOURCE:
                 rules.check_topic(before, after)
+            elif wanted.resource_type == GROUP_RESOURCE:
+                rules.check_group(after)
             else:
                 rules.check_broker({**brokers, wanted.resource_name: after}, image)
                 brokers[wanted.resource_name] = after
@@ -150,6 +153,11 @@ def _present(image: MetadataImage, wanted: ResourceAlteration) -> Overrides:
             )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         return image.broker_configs.get(name, {})
+    if wanted.resource_type == GROUP_RESOURCE:
+        if not name:
+            message = "Default group resources are not allowed."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        return image.group_configs.get(name, {})
     message = f"Unsupported resource type: {wanted.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from broker.cluster.events import (
+    BROKER_RESOURCE,
     TOPIC_RESOURCE,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
@@ -188,11 +189,11 @@ class Draft:
             self.elr_enabled = level > 0
 
     def set_config(self, event: ConfigChanged) -> None:
-        """A setting of a topic, or of brokers, changes."""
+        """A setting of a topic, of brokers or of a group changes."""
         self._events.append(event)
         if event.resource_type == TOPIC_RESOURCE:
             self._settings[event.resource_name, event.name] = event.value
-        elif event.resource_name == "":
+        elif event.resource_type == BROKER_RESOURCE and event.resource_name == "":
             # No topic has this name.
             self._settings["", event.name] = event.value
 

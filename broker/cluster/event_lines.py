@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from broker.cluster.events import (
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigChanged,
     Event,
@@ -58,14 +59,20 @@ def lines_of(events: Sequence[Event]) -> Iterator[Line]:
     for topic, counts in leaders.items():
         yield _partitions(topic, counts)
     for (kind, name), names in settings.items():
-        if kind == TOPIC_RESOURCE:
-            yield (
-                f"settings of topic {name} were changed: {', '.join(names)}",
-                {"topic": name, "settings": names},
-            )
-        else:
-            whose = f"broker {name}" if name else "all brokers"
-            yield f"settings of {whose} were changed: {', '.join(names)}", {"settings": names}
+        yield _settings(kind, name, names)
+
+
+def _settings(kind: int, name: str, names: list[str]) -> Line:
+    """Some settings of one resource have changed."""
+    if kind == TOPIC_RESOURCE:
+        return (
+            f"settings of topic {name} were changed: {', '.join(names)}",
+            {"topic": name, "settings": names},
+        )
+    whose = f"broker {name}" if name else "all brokers"
+    if kind == GROUP_RESOURCE:
+        whose = f"group {name}"
+    return f"settings of {whose} were changed: {', '.join(names)}", {"settings": names}
 
 
 def _partitions(topic: str, leaders: Counter[int]) -> Line:

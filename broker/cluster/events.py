@@ -24,6 +24,9 @@ RECOVERED = 0
 RECOVERING = 1
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+BROKER_LOGGER_RESOURCE = 8
+CLIENT_METRICS_RESOURCE = 16
+GROUP_RESOURCE = 32
 # Directory ids that name no directory (KIP-858): not told yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"
@@ -199,7 +202,7 @@ class PartitionChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChanged(Event):
-    """A setting of a topic or broker; a null value takes it back to its default."""
+    """A setting of a topic, broker or group; a null value takes it back to its default."""
 
     resource_type: int
     resource_name: str

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from broker.cluster.events import (
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     NO_BROKER_EPOCH,
@@ -139,6 +140,8 @@ class MetadataImage:
         self.features: dict[str, int] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
+        # Of groups that have settings of their own; these are there without the group, too.
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Names by `collision_key`: two topics with one key could not be told apart somewhere.
@@ -170,6 +173,7 @@ class MetadataImage:
         twin.features.update(self.features)
         twin.brokers.update(self.brokers)
         twin.broker_configs = {name: dict(v) for name, v in self.broker_configs.items()}
+        twin.group_configs = {name: dict(v) for name, v in self.group_configs.items()}
         twin.topics = {name: topic.copy() for name, topic in self.topics.items()}
         twin.topics_by_id = {topic.topic_id: topic for topic in twin.topics.values()}
         twin.names_taken.update(self.names_taken)
@@ -261,12 +265,16 @@ class MetadataImage:
         if event.resource_type == TOPIC_RESOURCE:
             _fits(event.resource_name in self.topics, event)
             configs = self.topics[event.resource_name].configs
+        elif event.resource_type == GROUP_RESOURCE:
+            configs = self.group_configs.setdefault(event.resource_name, {})
         else:
             configs = self.broker_configs.setdefault(event.resource_name, {})
         if event.value is None:
             configs.pop(event.name, None)
         else:
             configs[event.name] = event.value
+        if event.resource_type == GROUP_RESOURCE and not configs:
+            del self.group_configs[event.resource_name]
 
     def _replay_security(self, event: Event, _: Position) -> None:
         _fits(self.security.replay(event), event)
@@ -315,17 +323,19 @@ class MetadataImage:
                 log_dirs=broker.log_dirs,
                 features=broker.features,
             )
-        for resource_name, configs in self.broker_configs.items():
-            for name, value in configs.items():
-                yield ConfigChanged(
-                    resource_type=BROKER_RESOURCE,
-                    resource_name=resource_name,
-                    name=name,
-                    value=value,
-                )
+        yield from _config_events(BROKER_RESOURCE, self.broker_configs)
+        yield from _config_events(GROUP_RESOURCE, self.group_configs)
         for topic in self.topics.values():
             yield from _topic_events(topic)
         yield from self.security.as_events()
+
+
+def _config_events(kind: int, resources: Mapping[str, Mapping[str, str]]) -> Iterator[Event]:
+    for resource_name, configs in resources.items():
+        for name, value in configs.items():
+            yield ConfigChanged(
+                resource_type=kind, resource_name=resource_name, name=name, value=value
+            )
 
 
 def _topic_events(topic: TopicImage) -> Iterator[Event]:

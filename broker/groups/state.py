@@ -59,6 +59,33 @@ class ShardState:
         # Which topics whoever asks may describe; None while nobody asks, and time alone goes on.
         self.sees: Callable[[str], bool] | None = sees_all
 
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often members of this group of the consumer protocol are to be heard of."""
+        settings = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.heartbeat.interval.ms",
+            settings.group_consumer_heartbeat_interval_ms,
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        )
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long members of this group of the consumer protocol may be silent."""
+        settings = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.session.timeout.ms",
+            settings.group_consumer_session_timeout_ms,
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        )
+
+    def _of_group(self, group_id: str, name: str, default: int, least: int, most: int) -> int:
+        own = self.topology.settings_of(group_id).get(name)
+        # The broker's file may have other bounds than when it was set, or than the controller's.
+        return default if own is None else min(max(int(own), least), most)
+
     def find(self, group_id: str) -> Group | None:
         """The group of this id, if there is one and it is none of the consumer protocol."""
         group = self.groups.get(group_id)

@@ -1,11 +1,11 @@
-"""Shell: AlterConfigs 0-2: all settings of topics and brokers are replaced.
+"""Shell: AlterConfigs 0-2: all settings of topics, brokers and groups are replaced.
 
 - What the request names is set, what it does not name goes back to what is inherited.
 - All else is as in IncrementalAlterConfigs, which clients should use: who changes one setting here needs to know all
   others, and loses what another client changes meanwhile (KIP-339).
 
 Versions: 1 is 0; 2 flexible.
-Left out: broker loggers, client metrics and groups as resources.
+Left out: broker loggers and client metrics as resources.
 """
 
 from __future__ import annotations

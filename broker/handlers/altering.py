@@ -15,10 +15,11 @@ from broker.cluster.administration import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.events import TOPIC_RESOURCE
+from broker.cluster.events import GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.image import MetadataImage
 from broker.config import BrokerConfig, topic_config, topic_settings
 from broker.dynamic_config import changeable, with_changes
+from broker.group_config import check_group_config
 from broker.net.registry import RequestContext
 from broker.settings import ConfigError, Kind, attribute_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -65,7 +66,15 @@ def rules_of(config: BrokerConfig) -> ConfigRules:
     def check_broker(changes: Mapping[str, Overrides], image: MetadataImage) -> None:
         _check_broker(config, changes, image)
 
+    def check_group(own: Overrides) -> None:
+        try:
+            check_group_config(config, own)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
     def list_of(resource_type: int, name: str) -> Sequence[str] | None:
+        if resource_type == GROUP_RESOURCE:
+            return None
         settings = topic_settings() if resource_type == TOPIC_RESOURCE else changeable()
         setting = settings.get(name)
         if setting is None or setting.kind is not Kind.LIST:
@@ -73,7 +82,12 @@ def rules_of(config: BrokerConfig) -> ConfigRules:
         items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
         return items
 
-    return ConfigRules(check_topic=check_topic, check_broker=check_broker, list_of=list_of)
+    return ConfigRules(
+        check_topic=check_topic,
+        check_broker=check_broker,
+        check_group=check_group,
+        list_of=list_of,
+    )
 
 
 def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> None:

@@ -10,7 +10,7 @@
 - While group.version is 0: UNSUPPORTED_VERSION.
 
 Versions: 1 regular expressions, and members that bring their own ids (KIP-1082).
-Left out: settings of single groups (KIP-1043's GROUP resource).
+Left out: nothing.
 """
 
 from __future__ import annotations

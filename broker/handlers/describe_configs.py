@@ -1,7 +1,8 @@
-"""Shell: DescribeConfigs 1-4: the settings of brokers and topics, with where each value comes from.
+"""Shell: DescribeConfigs 1-4: the settings of brokers, topics and groups, with where each value comes from.
 
 - Topics by name, brokers by their number; the empty name of a broker means what was changed for all brokers at once,
   and nothing else.
+- Groups by their id, whether or not there is such a group (KIP-848).
 - Null keys ask for all settings, a list for those of these names; unknown names are passed over, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) where asked for.
 - Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is. It
@@ -9,7 +10,7 @@
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
 
 Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.
-Left out: broker loggers, client metrics and groups as resources.
+Left out: broker loggers and client metrics as resources.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.cluster.events import BROKER_RESOURCE, TOPIC_RESOURCE
+from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.topic_names import in_force, why_illegal
-from broker.describe import Described, describe_all_brokers, describe_broker, describe_topic
+from broker.describe import (
+    Described,
+    describe_all_brokers,
+    describe_broker,
+    describe_group,
+    describe_topic,
+)
 from broker.net.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -87,6 +94,10 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
             message = f"Unexpected broker id, expected {node.config.node_id} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         return [_for_elsewhere(each) for each in describe_broker(node.config)]
+    if resource.resource_type == GROUP_RESOURCE:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group(node.config, node.metadata.group_configs.get(name, {}))
     message = f"Unsupported resource type: {resource.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 

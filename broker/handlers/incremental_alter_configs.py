@@ -1,4 +1,4 @@
-"""Shell: IncrementalAlterConfigs 0-1: single settings of topics and brokers are set, deleted, appended to (KIP-339).
+"""Shell: IncrementalAlterConfigs 0-1: single settings of a topic, broker or group are set or changed (KIP-339).
 
 - SET a value; DELETE goes back to what is inherited; APPEND and SUBTRACT items of a list, beginning with what is
   inherited where nothing was set: else INVALID_CONFIG.
@@ -6,12 +6,13 @@
   broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
 - Brokers: this one by its number, or all by the empty name; only what gives topics their defaults can be changed, and
   not so that a topic's own settings no longer fit. What is in force is shown by DescribeConfigs with its source.
+- Groups: by their id, whether or not there is such a group; members learn it by their next heartbeat.
 - A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
 - remote.storage.enable can be turned on, but not off: what is in the table may be nowhere else.
 - validate_only decides and answers in the same way, and nothing changes.
 
 Versions: 1 flexible.
-Left out: broker loggers, client metrics and groups as resources.
+Left out: broker loggers and client metrics as resources.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ CODES = {
 }
 CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
 _TOPIC_RESOURCE = 2
+_GROUP_RESOURCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ def _transaction_item(item: str, _: MetadataImage, __: Any) -> Resource | None:
 def _config(item: Any, _: MetadataImage, __: Any) -> Resource | None:
     if item.resource_type == _TOPIC_RESOURCE:
         return ResourceType.TOPIC, item.resource_name
+    if item.resource_type == _GROUP_RESOURCE:
+        return ResourceType.GROUP, item.resource_name
     return CLUSTER
 
 
@@ -330,6 +333,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "AlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
     "IncrementalAlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
     # The cluster.
+    "ListConfigResources": (Whole(Operation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,
     "DeleteAcls": _ALTER,
     "DescribeAcls": _DESCRIBE,

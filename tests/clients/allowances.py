@@ -25,7 +25,7 @@ def _content() -> dict[str, Any]:
 
 
 def not_passing() -> list[NotPassing]:
-    return [NotPassing(**each) for each in _content()["not_passing"]]
+    return [NotPassing(**each) for each in _content().get("not_passing", ())]
 
 
 def versions() -> dict[str, str]:

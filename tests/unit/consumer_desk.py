@@ -20,6 +20,8 @@ class Topics:
     def __init__(self, **sizes: int) -> None:
         self.version = self.names_version = 0
         self.shapes: dict[str, TopicShape] = {}
+        # Group id -> its own settings.
+        self.settings: dict[str, dict[str, str]] = {}
         self._made = 0
         for name, size in sizes.items():
             self.make(name, size)
@@ -62,6 +64,9 @@ class Topics:
 
     def names(self) -> Iterable[str]:
         return tuple(self.shapes)
+
+    def settings_of(self, group_id: str) -> Mapping[str, str]:
+        return self.settings.get(group_id, {})
 
     def metadata_version(self) -> int:
         return self.version

@@ -412,6 +412,23 @@ def test_a_large_group_is_levelled_in_few_steps() -> None:
             assert counts[name] - fewest <= 1, "no move levels it further"
 
 
+def test_a_group_has_an_interval_and_a_session_of_its_own(desk: Desk, topics: Topics) -> None:
+    a = NewConsumer(desk, "a", "t")
+    assert a.beat().heartbeat_interval_ms == 5_000
+    topics.settings[GROUP] = {
+        "consumer.heartbeat.interval.ms": "7000",
+        "consumer.session.timeout.ms": "50000",
+    }
+    assert a.beat().heartbeat_interval_ms == 7_000
+    desk.pass_time(49_999)
+    assert "a" in group_of(desk).members
+    desk.pass_time(1)
+    assert "a" not in group_of(desk).members
+    topics.settings[GROUP]["consumer.heartbeat.interval.ms"] = "99000"
+    a.epoch, a.owned = 0, NOTHING
+    assert a.beat().heartbeat_interval_ms == 15_000, "the broker's bounds hold"
+
+
 def test_a_session_is_the_groups_and_not_that_of_classic_members(desk: Desk) -> None:
     assert SESSION_MS < SESSION_OF_GROUP_MS
     a = NewConsumer(desk, "a", "t")

@@ -12,6 +12,7 @@ from kafka_ds.wire.messages import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from kafka_ds.wire.messages.configs import (
     AlterableConfig,
@@ -23,9 +24,9 @@ from kafka_ds.wire.messages.configs import (
 from tests.in_process import InProcess, batch_of, in_process
 from tests.loops import in_loop
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_GROUP = 2, 3, 4, 5, 8
 
 Change = tuple[str, int, str | None]
 
@@ -396,3 +397,48 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
         answer = await change(broker, TOPIC, "t", ("remote.log.copy.disable", SET, "true"))
         assert not answer.error_code
         assert (log.config.copies_to_lake, log.config.remote_storage_enable) == (False, True)
+
+
+@in_loop
+async def test_a_group_has_settings_of_its_own(memory_path: Path) -> None:
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    async with in_process(memory_path) as broker:
+        assert (await change(broker, GROUP, "g", (session, SET, "50000"))).error_code == 0
+        entry = await described(broker, GROUP, "g", session)
+        assert (entry.value, entry.config_source) == ("50000", OF_GROUP)
+        entry = await described(broker, GROUP, "g", interval)
+        assert (entry.value, entry.config_source) == ("5000", DEFAULT)
+        for name, key, value, code in (
+            ("", session, "50000", ErrorCode.INVALID_REQUEST),
+            ("g", session, "44999", ErrorCode.INVALID_CONFIG),
+            ("g", session, "60001", ErrorCode.INVALID_CONFIG),
+            ("g", interval, "15001", ErrorCode.INVALID_CONFIG),
+            ("g", interval, "x", ErrorCode.INVALID_CONFIG),
+            ("g", "share.session.timeout.ms", "45000", ErrorCode.INVALID_CONFIG),
+        ):
+            assert (await change(broker, GROUP, name, (key, SET, value))).error_code == code
+        refused = await change(broker, GROUP, "g", (session, APPEND, "1"))
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+    async with in_process(memory_path) as broker:
+        assert (await described(broker, GROUP, "g", session)).value == "50000", "after a restart"
+        assert await resources(broker, GROUP) == [(GROUP, "g")]
+        await change(broker, GROUP, "g", (session, DELETE, None))
+        assert (await described(broker, GROUP, "g", session)).config_source == DEFAULT
+        assert await resources(broker, GROUP) == []
+
+
+async def resources(broker: InProcess, *kinds: int, version: int = 1) -> list[tuple[int, str]]:
+    answer = await broker.ask(ListConfigResourcesRequest(resource_types=list(kinds)), version)
+    assert answer.error_code == ErrorCode.NONE
+    return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+
+@in_loop
+async def test_resources_with_settings_are_listed(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        assert await resources(broker) == [(8, "1"), (BROKER, "1"), (TOPIC, "t")]
+        assert await resources(broker, TOPIC) == [(TOPIC, "t")]
+        assert await resources(broker, version=0) == []
+        answer = await broker.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 99]), 1)
+        assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])

@@ -204,7 +204,7 @@ class Changing:
 
     def expect(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
         """The member is alive: its session begins anew."""
-        timeout_ms = self._state.settings.group_consumer_session_timeout_ms
+        timeout_ms = self._state.session_timeout_ms(group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         key = TimerKey(TimerKind.SESSION, group_id, member.member_id)

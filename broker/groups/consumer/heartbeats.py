@@ -83,7 +83,7 @@ class Heartbeats:
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=updated.epoch,
-            heartbeat_interval_ms=self._state.settings.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._state.heartbeat_interval_ms(request.group_id),
         )
         if is_full or updated.assigned.keys() != old.assigned.keys():
             response.assignment = assignment_of(updated)

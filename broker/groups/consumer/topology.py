@@ -1,4 +1,5 @@
-"""Pure: the topics as groups see them: which there are, how many partitions each has, and which match an expression.
+"""Pure: the metadata as groups see it: which topics there are, how many partitions each has, and which match an
+expression; and the settings that a group has of its own.
 
 Rules of this file:
 - Two numbers tell whether anything could have changed: `names_version` moves with topics that come and go, `version`
@@ -10,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker.cluster.events import (
@@ -54,6 +55,10 @@ class Topology(Protocol):
         """The names of all topics."""
         ...
 
+    def settings_of(self, group_id: str) -> Mapping[str, str]:
+        """What was set for this group alone."""
+        ...
+
     def metadata_version(self) -> int:
         """Which commit of the metadata this is."""
         ...
@@ -76,6 +81,10 @@ class NoTopics:
     def names(self) -> Iterable[str]:
         """None."""
         return ()
+
+    def settings_of(self, group_id: str) -> Mapping[str, str]:
+        """None."""
+        return {}
 
     def metadata_version(self) -> int:
         """None was read."""
@@ -111,6 +120,10 @@ class ImageTopology:
     def names(self) -> Iterable[str]:
         """The names of all topics."""
         return self._image.topics
+
+    def settings_of(self, group_id: str) -> Mapping[str, str]:
+        """What was set for this group alone."""
+        return self._image.group_configs.get(group_id, {})
 
     def metadata_version(self) -> int:
         """The version of the metadata's table."""

@@ -132,3 +132,25 @@ class IncrementalAlterConfigsResponse:
 
     throttle_time_ms: i32 = v(default=0)
     responses: list[AlterConfigsResourceResponse]
+
+
+@message(key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesRequest:
+    """Which resources have settings, of these types? Version 0 is ListClientMetricsResources."""
+
+    resource_types: list[i8] = v("1+", default=[])
+
+
+@struct
+class ConfigResource:
+    resource_name: string
+    resource_type: i8 = v("1+", default=16)
+
+
+@message(key=74, versions="0-1", flexible="0+")
+class ListConfigResourcesResponse:
+    """The names of the resources."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    config_resources: list[ConfigResource]

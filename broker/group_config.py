@@ -1,0 +1,68 @@
+"""Pure: the settings that a group of the consumer protocol may have of its own (KIP-848), and what they may be.
+
+Rules of this file: what a group does not say comes from the broker's setting of the same name with `group.` before it,
+which also has the least and the most that a group may say. Kafka's settings of share groups and streams groups, and
+those of assignments that wait (KIP-1263), are none here: nothing would act on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """The settings of one group."""
+
+    consumer_heartbeat_interval_ms: int = i32(
+        5_000,
+        "How often members of the group are to send heartbeats.",
+        low=1,
+        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
+    )
+    consumer_session_timeout_ms: int = i32(
+        45_000,
+        "How long a member of the group is a member without a heartbeat.",
+        low=1,
+        synonyms=(("group.consumer.session.timeout.ms", 1),),
+    )
+
+
+def group_settings() -> Mapping[str, Setting]:
+    """The settings of groups by Kafka's name."""
+    return settings_of(GroupConfig)
+
+
+def inherited(config: BrokerConfig, setting: Setting) -> Value:
+    """What a group has that says nothing of its own."""
+    value: Value = getattr(config, attribute_of(setting.synonyms[0][0]))
+    return value
+
+
+def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
+    """Whether a group may have these settings; raises ConfigError, which names the one that is wrong."""
+    values: dict[str, Value] = {
+        name: inherited(config, setting) for name, setting in group_settings().items()
+    }
+    for name, text in own.items():
+        setting = group_settings().get(name)
+        if setting is None:
+            raise ConfigError(f"Unknown group config name: {name}")
+        values[name] = value = setting.parse(text)
+        kind, _, rest = name.partition(".")
+        least, most = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+        assert isinstance(value, int)
+        if value < getattr(config, attribute_of(least)):
+            raise ConfigError(f"{name}={value} must be greater than or equal to {least}")
+        if value > getattr(config, attribute_of(most)):
+            raise ConfigError(f"{name}={value} must be less than or equal to {most}")
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    if values[session] <= values[interval]:  # type: ignore[operator]
+        raise ConfigError(f"{session} must be greater than {interval}")

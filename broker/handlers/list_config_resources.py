@@ -1,0 +1,74 @@
+"""Shell: ListConfigResources 0-1: which brokers, topics and groups have settings? (KIP-1142)
+
+- No types mean all that there are in this version; a type that there is not: UNSUPPORTED_VERSION, and nothing else.
+- Of brokers (and what they log) those of the listener that was asked, of topics all, of groups those that have
+  settings of their own. Resources of client metrics are not served: there are none.
+
+Versions: 0 is ListClientMetricsResources and asks for those alone; 1 types.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.cluster.events import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
+from broker.handlers.common import brokers_of
+from broker.net.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
+from kafka_ds.wire.messages.configs import ConfigResource
+
+FIRST_VERSION_WITH_TYPES = 1
+# In the order of Kafka's answers.
+TYPES = (
+    GROUP_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+)
+
+
+def refuse(
+    request: ListConfigResourcesRequest, code: ErrorCode, message: str | None
+) -> ListConfigResourcesResponse:
+    """No resources, and why."""
+    return ListConfigResourcesResponse(error_code=code, config_resources=[])
+
+
+@serves(ListConfigResourcesRequest, versions="0-1", failure=refuse)
+def list_config_resources(
+    request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """Name the resources of these types."""
+    has_types = context.header.api_version >= FIRST_VERSION_WITH_TYPES
+    served = TYPES if has_types else (CLIENT_METRICS_RESOURCE,)
+    wanted = request.resource_types or served
+    if not set(wanted) <= set(served):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in served
+            if kind in wanted
+            for name in _names(kind, context)
+        ]
+    )
+
+
+def _names(kind: int, context: RequestContext) -> Iterable[str]:
+    image = context.node.metadata
+    if kind == TOPIC_RESOURCE:
+        return image.topics
+    if kind == GROUP_RESOURCE:
+        return image.group_configs
+    if kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE):
+        return [str(each.broker_id) for each, _, _ in brokers_of(image, context.listener)]
+    return ()
