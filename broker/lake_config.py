@@ -47,8 +47,14 @@ class LakeConfig:
         ours=True,
     )
     lake_copy_bytes: int = i64(
-        64 * _MIB,
+        128 * _MIB,
         "How many bytes of log one copy takes, unless a single segment holds more.",
+        low=1,
+        ours=True,
+    )
+    lake_copy_threads: int = i32(
+        2,
+        "How many threads turn what one copy takes into Parquet, each at least 16 MiB of it or a partition of its own.",
         low=1,
         ours=True,
     )

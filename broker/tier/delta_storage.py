@@ -30,6 +30,7 @@ from broker.tier.spi import (
     StorageError,
     Written,
 )
+from broker.tier.turns import Turns
 from broker.tier.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
@@ -109,6 +110,7 @@ class DeltaStorage:
         )
         """The layout of the tables' files: another thread's than that which copies."""
         self._unsettled: dict[str, Attempt] = {}
+        self._turns = Turns(settings.lake_copy_threads)
         self._lost: set[bytes] = set()
         """Attempts whose range is seen to be another's: their files may go."""
 
@@ -148,6 +150,7 @@ class DeltaStorage:
             file_bytes=self._settings.lake_file_bytes,
             level=self._settings.lake_compression_level,
             begun_ms=self._clock.boot_ms(),
+            turns=self._turns,
             crash_points=self._crash_points,
         )
 

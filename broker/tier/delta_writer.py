@@ -1,19 +1,24 @@
 """Shell: the files of ranges, written and made durable, and in no commit yet.
 
 Rules of this file: ranges of one partition that follow each other share their files: small segments would
-otherwise make small files, and each of them costs four fsyncs. A file is named after the attempt of its first
-range; all of them are committed together or not at all.
+otherwise make small files, and each of them costs four fsyncs. A file is named after the attempt of the first
+range; all of them are committed together or not at all. What is large is written in several shares at once (Arrow
+and the kernels leave the interpreter to others), but no more at a time than there are turns, whoever else writes.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from broker.tier.crash_points import CrashPoints
 from broker.tier.messages import CopyRange
+from broker.tier.shares import cut
 from broker.tier.source import RangeSource
 from broker.tier.spi import StorageError, Written
+from broker.tier.turns import Turns
+from kafka_ds.lake.convert import ResidueBatch
 from kafka_ds.lake.names import data_file, residue_file
 from kafka_ds.lake.parquet import WrittenFile, write_rows
 from kafka_ds.lake.relaying import Peekable
@@ -33,6 +38,15 @@ class Parts:
     begun_ms: int
 
 
+@dataclass(slots=True)
+class _Found:
+    """What was found in a range beside its rows."""
+
+    row_count: int = 0
+    max_timestamp_ms: int = -1
+    residue: list[ResidueBatch] = field(default_factory=list)
+
+
 def write_ranges(
     store: Store,
     table: str,
@@ -42,12 +56,28 @@ def write_ranges(
     file_bytes: int,
     level: int,
     begun_ms: int,
+    turns: Turns,
     crash_points: CrashPoints,
 ) -> list[Written]:
     """Write the rows and the residue of a partition's ranges."""
-    origins = [RangeSource(each) for each in sources]
+    origins = [_Found() for _ in sources]
+    readers = [
+        [(origins[part.index], RangeSource(part.source)) for part in share]
+        for share in cut(sources, turns.count)
+    ]
+
+    def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
+        with turns:
+            return _write_rows(
+                store, table, segments[0], [each for _, each in share], file_bytes, level
+            )
+
     try:
-        files = _write_rows(store, table, segments[0], origins, file_bytes, level)
+        files = _all(write, readers)
+        for found, reader in chain.from_iterable(readers):
+            found.row_count += reader.row_count
+            found.max_timestamp_ms = max(found.max_timestamp_ms, reader.max_timestamp_ms)
+            found.residue += reader.residue
         crash_points.at("after_parquet")
         residue = _write_residue(store, table, segments, sources[-1], origins)
         crash_points.at("after_residue")
@@ -71,6 +101,18 @@ def write_ranges(
         )
         for segment, origin in zip(segments, origins, strict=True)
     ]
+
+
+def _all(
+    write: Callable[[Sequence[tuple[_Found, RangeSource]]], list[WrittenFile]],
+    shares: Sequence[Sequence[tuple[_Found, RangeSource]]],
+) -> list[WrittenFile]:
+    """The files of all shares in their order; what one of them raises, when all have come to an end."""
+    if len(shares) == 1:
+        return write(shares[0])
+    # Threads are started as they are needed, at the priority of whoever starts them.
+    with ThreadPoolExecutor(len(shares), thread_name_prefix="share") as pool:
+        return [each for files in list(pool.map(write, shares)) for each in files]
 
 
 def _write_rows(
@@ -99,7 +141,7 @@ def _write_residue(
     table: str,
     segments: Sequence[RemoteLogSegment],
     last: CopyRange,
-    origins: Sequence[RangeSource],
+    origins: Sequence[_Found],
 ) -> str:
     """What the table has no row for, the leader epochs, and the producers at the end."""
     first = segments[0]
@@ -120,9 +162,7 @@ def _write_residue(
     return name
 
 
-def _warn_of_undecodable(
-    segments: Sequence[RemoteLogSegment], origins: Sequence[RangeSource]
-) -> None:
+def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> None:
     for segment, origin in zip(segments, origins, strict=True):
         lost = [each for each in origin.residue if each.kind == "undecodable"]
         if lost:

@@ -67,6 +67,7 @@ class Service:
             node_id=settings.node_id,
             crash_points=crash_points,
             new_id=new_uuid,
+            threads=settings.lake_copy_threads,
         )
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
         self._node_id = settings.node_id

@@ -32,8 +32,10 @@ class TierSettings:
     """Commits of a table between two checkpoints."""
     lake_log_retention_ms: int = 7 * 24 * 3_600_000
     """How long versions of a topic's table are kept, as the table is told when it is made."""
-    lake_copy_bytes: int = 64 * 1024 * 1024
+    lake_copy_bytes: int = 128 * 1024 * 1024
     """Bytes of log in one copy, unless a single range holds more."""
+    lake_copy_threads: int = 2
+    """So many threads turn one copy's bytes into files."""
     lake_file_bytes: int = 128 * 1024 * 1024
     """Bytes of records in one Parquet file, about."""
     lake_compression_level: int = 1

@@ -1,0 +1,160 @@
+"""Shares of a copy: cut between batches, each byte in one of them, and the same rows as of one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.tier import shares
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_writer import write_ranges
+from broker.tier.messages import CopyRange
+from broker.tier.shares import cut
+from broker.tier.spi import SourceGone, Written
+from broker.tier.turns import Turns
+from kafka_ds.lake.parquet import FileReader
+from kafka_ds.lake.residue import Residue
+from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.wire.batch import build_batch
+from tests.fakes.lake_store import MemoryStore
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    records,
+    segment,
+    write_segment,
+)
+
+TABLE = f"topics/{TOPIC}"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with large segments, so with small ones."""
+    monkeypatch.setattr(shares, "SHARE_BYTES_MIN", 500)
+    monkeypatch.setattr(shares, "WINDOW_BYTES", 1024)
+
+
+@pytest.fixture
+def ranges(tmp_path: Path) -> list[CopyRange]:
+    """Three segments of batches of seven records, the second one much larger than the others."""
+    bounds = ((0, 21), (21, 200), (221, 30))
+    return [
+        copy_range(segment(tmp_path / f"{start}.log", start, count), start, start + count - 1)
+        for start, count in bounds
+    ]
+
+
+def written(store: MemoryStore, ranges: list[CopyRange], threads: int) -> list[Written]:
+    segments = [
+        RemoteLogSegment(
+            topic=TOPIC,
+            topic_id=TOPIC_ID,
+            partition=0,
+            segment_id=bytes([number]) * 16,
+            state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            leader_epochs=((3, each.start_offset),),
+            size_bytes=each.size_bytes,
+        )
+        for number, each in enumerate(ranges)
+    ]
+    return write_ranges(
+        store,
+        TABLE,
+        segments,
+        ranges,
+        file_bytes=1 << 30,
+        level=1,
+        begun_ms=0,
+        turns=Turns(threads),
+        crash_points=CrashPoints(),
+    )
+
+
+def offsets_of(store: MemoryStore, done: list[Written]) -> list[list[int]]:
+    """The offsets in each file."""
+    reader = FileReader(store)
+    return [
+        reader.read(each.path, start_offset=0, end_offset=1 << 40)[0].column("offset").to_pylist()
+        for each in done[0].parts.files
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_each_byte_is_in_one_share_and_all_are_about_as_large(
+    ranges: list[CopyRange], count: int
+) -> None:
+    found = cut(ranges, count)
+    assert len(found) == count
+    parts = [part for share in found for part in share]
+    for index, whole in enumerate(ranges):
+        mine = [part.source for part in parts if part.index == index]
+        assert (
+            mine[0].start_offset == whole.start_offset and mine[-1].end_offset == whole.end_offset
+        )
+        assert mine[0].position == whole.position
+        assert sum(each.size_bytes for each in mine) == whole.size_bytes
+        for before, after in zip(mine, mine[1:], strict=False):
+            assert after.start_offset == before.end_offset + 1
+            assert after.position == before.position + before.size_bytes
+    total = sum(each.size_bytes for each in ranges)
+    a_batch = 800
+    for share in found:
+        size = sum(part.source.size_bytes for part in share)
+        assert abs(size - total / count) <= a_batch
+
+
+def test_little_is_not_cut(ranges: list[CopyRange], monkeypatch: pytest.MonkeyPatch) -> None:
+    total = sum(each.size_bytes for each in ranges)
+    monkeypatch.setattr(shares, "SHARE_BYTES_MIN", total // 2 + 1)
+    assert [len(each) for each in cut(ranges, 4)] == [3]
+
+
+def test_the_rows_of_all_shares_are_those_of_one(ranges: list[CopyRange]) -> None:
+    store, other = MemoryStore(), MemoryStore()
+    one, three = written(store, ranges, 1), written(other, ranges, 3)
+    assert [len(each) for each in offsets_of(store, one)] == [251]
+    parts = offsets_of(other, three)
+    assert len(parts) == 3 and [offset for part in parts for offset in part] == list(range(251))
+    for before, after in zip(one, three, strict=True):
+        was, now = before.segment, after.segment
+        assert (was.row_count, was.max_timestamp_ms) == (now.row_count, now.max_timestamp_ms)
+        assert len(now.files) == 3 and now.residue == was.residue
+
+
+def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
+    """A batch that is broken in the middle, an aborted one, and a log whose end nobody can read."""
+    batches = [build_batch(records(at, 7), leader_epoch=3) for at in range(0, 210, 7)]
+    broken = bytearray(batches[14])
+    broken[-3] ^= 0xFF
+    batches[14] = bytes(broken)
+    batches[20] = build_batch(
+        records(140, 7), leader_epoch=3, producer_id=5, producer_epoch=0, is_transactional=True
+    )
+    path = write_segment(tmp_path / "0.log", [*batches[:28], b"\xff" * 999])
+    source = copy_range(path, 0, 209, aborted=[(5, 140, 146)])
+    store, other = MemoryStore(), MemoryStore()
+    one, four = written(store, [source], 1), written(other, [source], 4)
+    assert len(offsets_of(other, four)) > 1
+    assert sum(offsets_of(other, four), []) == sum(offsets_of(store, one), [])
+    assert one[0].segment.row_count == four[0].segment.row_count == 28 * 7 - 14
+    for made in (one, four):
+        name = f"{TABLE}/{made[0].segment.residue}"
+        data = (store if made is one else other).read(name)
+        header = Residue(
+            lambda at, size, d=data: d[at : at + size], name=name, size=len(data)
+        ).header
+        kept = [(each.kind, each.base_offset, each.last_offset) for each in header.batches]
+        assert kept == [("undecodable", 98, 104), ("aborted", 140, 146), ("undecodable", 196, 209)]
+
+
+def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[CopyRange]) -> None:
+    long = replace(ranges[1], size_bytes=ranges[1].size_bytes + 5000)
+    with pytest.raises(SourceGone, match="shorter"):
+        written(MemoryStore(), [long], 3)
+    Path(ranges[1].path).unlink()
+    with pytest.raises(SourceGone, match="is not there"):
+        written(MemoryStore(), ranges, 3)
