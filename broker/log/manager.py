@@ -203,6 +203,7 @@ class LogManager:
         """This is the partition's log from now on."""
         self._logs[key] = log
         self._homes[key] = directory
+        self._upkeep.add(key, log)
         log.report_errors_to(partial(self._log_failed, log))
 
     def _config_of(self, topic: str) -> LogConfig:

@@ -28,6 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 class _Quiet(NamedTuple):
     """As long as a log is this, it has nothing to do until then."""
 
+    key: Key
+    log: Log
     end_offset: int
     segments: tuple[Segment, ...]
     config: LogConfig
@@ -41,27 +43,39 @@ class Upkeep:
         """`failed` is told of each error of a disk."""
         self._failed = failed
         self._quiet: dict[Key, _Quiet] = {}
+        # Those of which it is not known that they have nothing to do.
+        self._asked: dict[Key, Log] = {}
+
+    def add(self, key: Key, log: Log) -> None:
+        """This is the partition's log from now on."""
+        self._quiet.pop(key, None)
+        self._asked[key] = log
 
     def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
-        """Do what is due; `retain`: local retention as well, `expire`: forget silent producers."""
+        """Do what is due for these; `retain`: local retention as well, `expire`: forget silent producers."""
         if retain or expire:
             self._quiet.clear()
-        for key, log in tuple(logs.items()):
-            quiet = self._quiet.get(key)
-            if (
-                quiet is not None
-                and now_ms < quiet.until_ms
-                and log.log_end_offset == quiet.end_offset
-                and log.segments.all is quiet.segments
-                and log.config is quiet.config
-            ):
-                continue
-            self._look(key, log, now_ms, retain=retain)
-            if expire:
-                log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+            self._asked = dict(logs)
+        else:
+            # By position: thousands of these a second.
+            for key, log, end_offset, segments, config, until_ms in self._quiet.values():
+                if (
+                    log.log_end_offset != end_offset
+                    or log.segments.all is not segments
+                    or log.config is not config
+                    or now_ms >= until_ms
+                ):
+                    self._asked[key] = log
+        asked, self._asked = self._asked, {}
+        for key, log in asked.items():
+            self._quiet.pop(key, None)
+            if logs.get(key) is log:
+                self._look(key, log, now_ms, retain=retain)
+                if expire:
+                    log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
 
     def _look(self, key: Key, log: Log, now_ms: int, *, retain: bool) -> None:
-        self._quiet.pop(key, None)
+        until_ms = now_ms
         try:
             log.maybe_roll(now_ms)
             log.tick(now_ms)
@@ -72,11 +86,11 @@ class Upkeep:
             _LOGGER.error("%s: %s", log.name, error)
             if isinstance(error, OSError):
                 self._failed(log, error)
+        if now_ms < until_ms:
+            state = log.log_end_offset, log.segments.all, log.config
+            self._quiet[key] = _Quiet(key, log, *state, until_ms)
         else:
-            if now_ms < until_ms:
-                self._quiet[key] = _Quiet(
-                    log.log_end_offset, log.segments.all, log.config, until_ms
-                )
+            self._asked[key] = log
 
 
 def _next_ms(log: Log) -> int:
