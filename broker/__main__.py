@@ -1,9 +1,9 @@
-"""Shell: the command line: `python -m broker [restore] [server.properties] [--override key=value]…` runs one broker,
-or brings its empty disks back from the lake.
+"""Shell: the command line: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs one
+broker, brings its empty disks back from the lake, or takes over the data directories of an Apache Kafka.
 
 Rules of this file: the log goes to standard error (`broker.log_lines`); standard output gets the one line `ready
-<host>:<port>`, or what was restored. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop
-cleanly with status 0; a second one kills.
+<host>:<port>`, or what was restored or taken over. A mistake of the user is one line and exit status 1. SIGTERM and
+SIGINT stop cleanly with status 0; a second one kills.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker")
 
 RESTORE = "restore"
+ADOPT = "adopt"
 # It must not note in the lake that there are no groups, while it brings them back from what is noted there.
 RESTORE_OVERRIDES = ("lake.offsets.interval.ms=-1",)
 # Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
@@ -38,6 +39,8 @@ GC_THRESHOLDS = (20_000, 20, 50)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a broker until it is told to stop, or restores its disks; the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [ADOPT]:
+        return _adopt(given[1:])
     restores = given[:1] == [RESTORE]
     parsed = _parser().parse_args(given[1:] if restores else given)
     log_lines.set_up(log_lines.TEXT)
@@ -58,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m broker",
-        usage="%(prog)s [restore] [-h] [--override key=value] [server.properties]",
-        description="Runs one kafka-ds broker. `restore` in front: brings its empty disks back from the lake instead.",
+        usage="%(prog)s [restore | adopt] [-h] [--override key=value] [server.properties]",
+        description="Runs one kafka-ds broker. `restore` in front: brings its empty disks back from the lake instead; "
+        "`adopt`: takes over the data directories of an Apache Kafka.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -73,6 +77,51 @@ def _parser() -> argparse.ArgumentParser:
         help="a setting that wins over the file; may be repeated",
     )
     return parser
+
+
+def _adopt(words: Sequence[str]) -> int:
+    """Take over data directories of Apache Kafka, and say what was found; the exit status."""
+    parser = _parser()
+    parser.usage = (
+        "%(prog)s adopt [-h] [--override key=value] [--topic-config topic:key=value] [--metadata-log-dir folder] "
+        "[--dry-run] [server.properties]"
+    )
+    parser.add_argument(
+        "--topic-config",
+        action="append",
+        default=[],
+        metavar="topic:key=value",
+        help="a setting of a topic, which wins over what Kafka's metadata say; may be repeated",
+    )
+    parser.add_argument(
+        "--metadata-log-dir",
+        metavar="folder",
+        help="where Kafka's own metadata log lies, if not in one of log.dirs",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="look, say what there is, do nothing"
+    )
+    parsed = parser.parse_args(words)
+    log_lines.set_up(log_lines.TEXT)
+    try:
+        config = load(parsed.properties, parsed.override)
+        log_lines.set_up_broker(config.log_format)
+        from broker.adoption.adopt import adopt, parse_topic_configs
+        from broker.lake_store import open_exclusive
+
+        adopt(
+            config,
+            SystemDisk(),
+            open_exclusive,
+            lambda line: sys.stdout.write(f"{line}\n"),
+            topic_configs=parse_topic_configs(parsed.topic_config),
+            metadata_log_dir=parsed.metadata_log_dir,
+            dry_run=parsed.dry_run,
+        )
+    except ConfigError as error:
+        sys.stderr.write(f"kafka-ds: {error}\n")
+        return 1
+    return 0
 
 
 def _loop_factory() -> Callable[[], Any] | None:

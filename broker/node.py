@@ -265,7 +265,7 @@ class Node:
             raise ConfigError(
                 f"lake.uri={self.config.lake_uri} holds no cluster, but "
                 f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
-                f"{self.log_manager.cluster_id}"
+                f"{self.log_manager.cluster_id} (of Apache Kafka? `python -m broker adopt` takes them over)"
             )
 
     def _config_for(self, topic: str) -> LogConfig:

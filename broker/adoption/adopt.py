@@ -1,0 +1,115 @@
+"""Shell: `python -m broker adopt`: a data directory of Apache Kafka becomes one of this broker's, where it lies.
+
+Rules of this file:
+- Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`: a tiered log of ours has its beginning there,
+  one of Kafka's does not as long as it begins with its first segment. Old messages are converted at the first start.
+- The directories are locked: a Kafka that still runs on them is found out.
+- All that is decided is one commit, the first of the lake: it is there, or nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from broker.adoption.looking import look
+from broker.adoption.plan import FoundLog, Plan, join, plan
+from broker.cluster.image import MetadataImage
+from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
+from broker.config import BrokerConfig, topic_config
+from broker.lake_store import reason, store_of
+from broker.log import names
+from broker.log.directory import LogDirectory
+from broker.seams import Disk
+from broker.settings import ConfigError
+from broker.system import new_uuid
+from kafka_ds.lake.store import Store
+
+COMMITS_MAX = 3
+
+Say = Callable[[str], object]
+
+
+def parse_topic_configs(given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """`topic:key=value` as the command line has it."""
+    configs: dict[str, dict[str, str]] = {}
+    for text in given:
+        topic, colon, setting = text.partition(":")
+        name, equals, value = setting.partition("=")
+        if not (colon and equals and topic and name):
+            raise ConfigError(f"--topic-config {text}: not of the form topic:key=value")
+        configs.setdefault(topic, {})[name] = value
+    return configs
+
+
+def adopt(
+    config: BrokerConfig,
+    disk: Disk,
+    open_lake: Callable[[str], Store],
+    say: Say,
+    *,
+    topic_configs: Mapping[str, Mapping[str, str]],
+    metadata_log_dir: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Take over `log.dirs`, and say what was found. Raises ConfigError where that cannot be."""
+    with ExitStack() as stack:
+        directories = [_locked(disk, path, stack) for path in config.log_dirs]
+        try:
+            found = look(disk, config.node_id, directories, metadata_log_dir)
+            metadata_log = MetadataLog(store_of(config.lake_uri, open_lake))
+            image = MetadataImage() if dry_run else metadata_log.load()
+            if image.cluster_id is None:
+                planned = plan(
+                    found,
+                    topic_configs,
+                    check_configs=lambda configs: topic_config(config, configs),
+                    new_uuid=new_uuid,
+                )
+            else:
+                planned = join(found, image, config.lake_uri)
+            for line in planned.lines:
+                say(line)
+            if dry_run:
+                say("nothing was done: --dry-run")
+                return
+            _note_log_starts(directories, planned.logs)
+            if planned.events:
+                _commit(metadata_log, image, planned)
+        except OSError as error:
+            raise ConfigError(f"log.dirs={','.join(config.log_dirs)}: {reason(error)}") from error
+    say(f"cluster {found.cluster_id}: broker {found.node_id} is taken over; start it")
+
+
+def _locked(disk: Disk, path: str, stack: ExitStack) -> LogDirectory:
+    if not disk.exists(f"{path}/{names.META_PROPERTIES}"):
+        raise ConfigError(
+            f"log.dirs: {path} has no {names.META_PROPERTIES}: no data directory of Apache Kafka"
+        )
+    directory = LogDirectory(disk, path)
+    try:
+        directory.acquire()
+    except OSError as error:
+        raise ConfigError(f"log.dirs: {reason(error)}") from error
+    stack.callback(directory.release)
+    return directory
+
+
+def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: Plan) -> None:
+    commit = metadata_log.begin(planned.events, image)
+    for _ in range(COMMITS_MAX):
+        try:
+            if metadata_log.commit(commit) is not None:
+                return
+        except (Superseded, Undecided) as error:
+            raise ConfigError(f"lake.uri: {error}") from None
+    raise ConfigError("lake.uri: the store does not say whether it was written: run it again")
+
+
+def _note_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLog]) -> None:
+    for directory in directories:
+        starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+        for log in logs:
+            if log.folder.startswith(f"{directory.path}/"):
+                starts[log.topic, log.partition] = log.start_offset
+        directory.checkpoint(names.LOG_START_OFFSET_CHECKPOINT, starts)()

@@ -1,0 +1,195 @@
+"""Shell: what lies in the data directories of an Apache Kafka: whose they are, logs, and its metadata log.
+
+Rules of this file: read only. Of the metadata log the last snapshot counts, and what was written since, up to the first
+batch that is torn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from broker.adoption.metadata import KafkaCluster
+from broker.adoption.plan import Found, FoundLog, Key
+from broker.cluster.events import NO_BROKER_EPOCH
+from broker.log import names
+from broker.log.checkpoint import CorruptCheckpoint, decode_clean_shutdown, decode_epochs
+from broker.log.directory import LogDirectory
+from broker.log.files import read_or_none
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.scan import valid_batches
+from broker.seams import Disk
+from broker.settings import ConfigError
+from kafka_ds.wire.batch import CorruptRecord, Record, read_records
+from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.persisted_metadata import decode_record
+from kafka_ds.wire.messages.persisted_transactions import decode_value
+
+METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
+TRANSACTIONS = "__transaction_state"
+_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
+
+
+def look(
+    disk: Disk,
+    node_id: int,
+    directories: Sequence[LogDirectory],
+    metadata_log_dir: str | None,
+) -> Found:
+    """All of it; raises ConfigError for what is not this broker's, or not whole, and OSError."""
+    first = directories[0]
+    for directory in directories:
+        properties = directory.file(names.META_PROPERTIES)
+        if directory.node_id is None or directory.cluster_id is None:
+            raise ConfigError(f"log.dirs: {properties} says neither node nor cluster")
+        if directory.node_id != node_id:
+            raise ConfigError(f"{properties} is of node.id={directory.node_id}, not {node_id}")
+        if directory.cluster_id != first.cluster_id:
+            raise ConfigError(f"{properties} is of another cluster than {first.path}")
+    assert first.cluster_id is not None
+    cluster = _read_metadata(disk, metadata_log_dir, directories)
+    logs: dict[Key, FoundLog] = {}
+    for directory in directories:
+        for log in _logs(disk, directory):
+            key = log.topic, log.partition
+            if key in logs:
+                raise ConfigError(
+                    f"log.dirs: {log.folder} and {logs[key].folder} are one partition"
+                )
+            logs[key] = log
+    epochs = [
+        decode_clean_shutdown(read_or_none(disk, each.file(names.CLEAN_SHUTDOWN)) or b"")
+        for each in directories
+    ]
+    return Found(
+        node_id=node_id,
+        cluster_id=first.cluster_id,
+        logs=logs,
+        cluster=cluster,
+        broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
+        # Where there is a metadata log it knows better: more were given away than were used.
+        next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,
+    )
+
+
+def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
+    starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+    cleaned = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
+    for name, folder in directory.partition_folders():
+        if folder.suffix:
+            continue  # On its way out, or a copy on its way in; those are dealt with at the start.
+        path = directory.file(name)
+        files = (names.parse_file_name(each) for each in disk.list_names(path))
+        bases = [
+            each.offset for each in files if each and (each.kind, each.suffix) == (names.LOG, "")
+        ]
+        key = folder.topic, folder.partition
+        base = min(bases, default=0)
+        start = starts.get(key, base)
+        try:
+            epochs = decode_epochs(
+                read_or_none(disk, f"{path}/{names.LEADER_EPOCH_CHECKPOINT}") or b""
+            )
+        except CorruptCheckpoint:
+            epochs = []  # It is made anew from the batches.
+        yield FoundLog(
+            topic=folder.topic,
+            partition=folder.partition,
+            topic_id=directory.topic_id_of(name),
+            folder=path,
+            start_offset=max(start, base),
+            remote_start_offset=start if start < base else None,
+            latest_epoch=epochs[-1][0] if epochs else -1,
+            directory_id=directory.directory_id,
+            was_compacted=key in cleaned,
+        )
+
+
+def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
+    """Above all ids in the producers' snapshots and in the transactional ids' log."""
+    highest = -1
+    for log in logs:
+        for name in disk.list_names(log.folder):
+            file = names.parse_file_name(name)
+            if file is None or file.suffix:
+                continue
+            path = f"{log.folder}/{name}"
+            if file.kind == names.PRODUCER_SNAPSHOT:
+                highest = max([highest, *_ids_of_snapshot(disk, path)])
+            elif file.kind == names.LOG and log.topic == TRANSACTIONS:
+                highest = max([highest, *_ids_of_transactions(disk, path)])
+    return highest + 1
+
+
+def _ids_of_snapshot(disk: Disk, path: str) -> list[int]:
+    try:
+        producers = Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path))
+    except CorruptSnapshot:
+        return []
+    return [producer_id for producer_id, _ in producers]
+
+
+def _ids_of_transactions(disk: Disk, path: str) -> Iterator[int]:
+    for record in _records_of(disk, path, from_offset=0):
+        if record.value is not None:
+            try:
+                yield decode_value(record.value).producer_id
+            except MalformedFrame as error:
+                raise ConfigError(f"{path}: offset {record.offset}: {error}") from None
+
+
+def _records_of(disk: Disk, path: str, *, from_offset: int) -> Iterator[Record]:
+    """The data records of a file of batches from an offset on."""
+    file = disk.open(path)
+    try:
+        for _, header, data in valid_batches(file.read, 0, file.size()):
+            if header.is_control or header.last_offset < from_offset:
+                continue
+            for record in read_records(data, 0, header):
+                if record.offset >= from_offset:
+                    yield record
+    except CorruptRecord as error:
+        raise ConfigError(f"{path}: {error}") from None
+    finally:
+        file.close()
+
+
+def _read_metadata(
+    disk: Disk, metadata_log_dir: str | None, directories: Sequence[LogDirectory]
+) -> KafkaCluster | None:
+    """What Kafka's metadata log says; None where there is none."""
+    places = [each.path for each in directories] if metadata_log_dir is None else [metadata_log_dir]
+    folders = [f"{place}/{METADATA_FOLDER}" for place in places]
+    folder = next((each for each in folders if disk.exists(each)), None)
+    if folder is None:
+        if metadata_log_dir is not None:
+            raise ConfigError(f"--metadata-log-dir: {folders[0]} is not there")
+        return None
+    listed = disk.list_names(folder)
+    snapshots = [match for name in listed if (match := _SNAPSHOT.match(name))]
+    bases = sorted(
+        file.offset
+        for name in listed
+        if (file := names.parse_file_name(name)) and (file.kind, file.suffix) == (names.LOG, "")
+    )
+    cluster = KafkaCluster()
+    start = 0
+    if snapshots:
+        newest = max(snapshots, key=lambda match: match[0])
+        start = int(newest[1])
+        _take_all(cluster, disk, f"{folder}/{newest[0]}", 0)
+    if bases and bases[0] > start:
+        raise ConfigError(
+            f"{folder} begins at offset {bases[0]}, and has no snapshot of what was before"
+        )
+    for base in bases:
+        _take_all(cluster, disk, f"{folder}/{names.file_name(base, names.LOG)}", start)
+    return cluster
+
+
+def _take_all(cluster: KafkaCluster, disk: Disk, path: str, from_offset: int) -> None:
+    for record in _records_of(disk, path, from_offset=from_offset):
+        try:
+            cluster.take(decode_record(record.value or b""))
+        except MalformedFrame as error:
+            raise ConfigError(f"{path}: offset {record.offset}: {error}") from None

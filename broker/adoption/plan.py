@@ -1,0 +1,347 @@
+"""Pure: from what lies in a data directory of Apache Kafka to the cluster that goes on with it.
+
+Rules of this file:
+- All of it, or nothing: what cannot be taken over whole is a ConfigError that names it, unless it harms nobody; then it
+  is a line that says so.
+- Topics keep their ids, partitions their replicas and in-sync replicas, and each leader's epoch is above all that Kafka
+  ever gave. Nobody leads until the brokers come: whoever was in sync is elected then.
+- Where there is a metadata log it tells all; each replica that it places on this broker must be there. Without one (a
+  cluster of ZooKeeper's) the folders are all that is known: this broker has the only replica, and a topic's settings
+  are those that the operator gives. A topic that Kafka has compacted must be given its cleanup.policy: with the default
+  one retention would delete what compaction was to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from broker.adoption.metadata import KafkaCluster, KafkaTopic
+from broker.cluster.events import (
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    TOPIC_RESOURCE,
+    ClientQuotaChanged,
+    ClusterCreated,
+    ConfigChanged,
+    Event,
+    PartitionChanged,
+    PartitionRegistration,
+    ProducerIdBlock,
+    RegisterBroker,
+    TopicCreated,
+)
+from broker.cluster.image import MetadataImage
+from broker.cluster.topic_names import (
+    COMPACTED_TOPICS,
+    INTERNAL_TOPICS,
+    RESERVED_TOPICS,
+    collision_key,
+    why_illegal,
+)
+from broker.settings import ConfigError
+from kafka_ds.wire.types import NO_UUID
+
+CLEANUP_POLICY = "cleanup.policy"
+REMOTE_STORAGE = "remote.storage.enable"
+NAMES_SHOWN_MAX = 10
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLog:
+    """The log of a partition in one of the directories. `start_offset` is that of its first segment, or its log start
+    where that is higher; `latest_epoch` the last leader epoch in its checkpoint, or -1."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    folder: str
+    start_offset: int
+    remote_start_offset: int | None
+    """Where it began in Kafka's tiered storage, if that was further back."""
+    latest_epoch: int
+    directory_id: bytes
+    was_compacted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What lies in the directories of one broker."""
+
+    node_id: int
+    cluster_id: str
+    logs: Mapping[Key, FoundLog]
+    cluster: KafkaCluster | None
+    """What the metadata log says; None where there is none."""
+    broker_epoch: int
+    """That of a clean stop, or NO_BROKER_EPOCH."""
+    next_producer_id: int
+    """Above all that the logs have seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be decided, which of the logs belong to it, and what the operator is told."""
+
+    events: Sequence[Event]
+    logs: Sequence[FoundLog]
+    lines: Sequence[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Drafted:
+    topics: list[KafkaTopic] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+
+def plan(
+    found: Found,
+    given_configs: Mapping[str, Mapping[str, str]],
+    *,
+    check_configs: Callable[[Mapping[str, str]], object],
+    new_uuid: Callable[[], bytes],
+) -> Plan:
+    """Raises ConfigError for what keeps it from being taken over.
+
+    `given_configs`: settings of topics by the operator; they win. `check_configs` raises ConfigError for one that is
+    not served.
+    """
+    drafted = _Drafted()
+    if found.cluster is None:
+        drafted.topics = _topics_of_folders(found, new_uuid)
+        drafted.lines.append(
+            "no metadata log: the folders say which topics there are, and nothing of their settings"
+        )
+    else:
+        drafted.topics = sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
+    drafted.topics = [topic for topic in drafted.topics if topic.name not in RESERVED_TOPICS]
+    _check_names(drafted.topics)
+    logs = _own_logs(found, drafted)
+    unknown = sorted(set(given_configs) - {topic.name for topic in drafted.topics})
+    if unknown:
+        raise ConfigError(f"--topic-config: there is no topic {_few(unknown)}")
+    for topic in drafted.topics:
+        given = given_configs.get(topic.name, {})
+        topic.configs = _configs(topic, found, given, check_configs, drafted.lines)
+    _tell(found, logs, drafted)
+    return Plan(events=tuple(_events(found, drafted, logs)), logs=logs, lines=drafted.lines)
+
+
+def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
+    """A further broker of a cluster that was taken over already: only where its logs begin has to be noted.
+
+    Raises ConfigError where the lake is another cluster's, or this broker has begun to work there.
+    """
+    if image.cluster_id != found.cluster_id:
+        raise ConfigError(
+            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, and log.dirs are of {found.cluster_id}: an empty "
+            "lake is wanted"
+        )
+    known = image.brokers.get(found.node_id)
+    if known is None or known.incarnation_id != NO_UUID:
+        raise ConfigError(
+            f"lake.uri={lake_uri}: cluster {image.cluster_id} is there already, and node.id={found.node_id} "
+            f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing is taken over"
+        )
+    drafted = _Drafted()
+    drafted.topics = [
+        KafkaTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions)
+        for topic in image.topics.values()
+    ]
+    logs = _own_logs(found, drafted)
+    drafted.lines.append(
+        f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
+    )
+    return Plan(events=(), logs=logs, lines=drafted.lines)
+
+
+def _topics_of_folders(found: Found, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
+    topics: dict[str, KafkaTopic] = {}
+    for (name, index), log in sorted(found.logs.items()):
+        topic = topics.get(name)
+        if topic is None:
+            # Kafka before 2.8 had no ids.
+            topic_id = new_uuid() if log.topic_id == NO_UUID else log.topic_id
+            topic = topics[name] = KafkaTopic(name=name, topic_id=topic_id)
+        topic.partitions[index] = PartitionRegistration(
+            replicas=(found.node_id,), isr=(found.node_id,), leader=NO_LEADER
+        )
+    for topic in topics.values():
+        missing = sorted(set(range(max(topic.partitions) + 1)) - set(topic.partitions))
+        if missing:
+            raise ConfigError(
+                f"log.dirs: topic {topic.name} has no folder of partition {_few(missing)}: it was on other brokers as "
+                "well, and only a cluster with a metadata log (KRaft) is taken over in parts"
+            )
+    return list(topics.values())
+
+
+def _check_names(topics: Sequence[KafkaTopic]) -> None:
+    taken: dict[str, str] = {}
+    for topic in topics:
+        why = why_illegal(topic.name)
+        other = taken.setdefault(collision_key(topic.name), topic.name)
+        if why is None and other != topic.name:
+            why = f"a lake cannot tell it from {other}"
+        if why is not None:
+            raise ConfigError(f"log.dirs: topic {topic.name} cannot be taken over: {why}")
+
+
+def _own_logs(found: Found, drafted: _Drafted) -> list[FoundLog]:
+    """The logs of this broker's replicas; a replica without one would begin empty, and might lead."""
+    logs: list[FoundLog] = []
+    missing: list[str] = []
+    for topic in drafted.topics:
+        for index, registration in topic.partitions.items():
+            log = found.logs.get((topic.name, index))
+            if log is not None and log.topic_id in (topic.topic_id, NO_UUID):
+                logs.append(log)
+            elif found.node_id in registration.replicas:
+                missing.append(f"{topic.name}-{index}")
+    if missing:
+        raise ConfigError(
+            f"log.dirs: no folder of {_few(missing)}, which this broker holds by Kafka's metadata: name all "
+            "directories that it had"
+        )
+    left = sorted(set(found.logs) - {(log.topic, log.partition) for log in logs})
+    for key in left:
+        drafted.lines.append(
+            f"{found.logs[key].folder}: left alone: it belongs to no topic that there is"
+        )
+    return logs
+
+
+def _configs(
+    topic: KafkaTopic,
+    found: Found,
+    given: Mapping[str, str],
+    check: Callable[[Mapping[str, str]], object],
+    lines: list[str],
+) -> dict[str, str]:
+    """The settings that are taken over; those of the operator must be right."""
+    own = dict(topic.configs)
+    if topic.name in COMPACTED_TOPICS:
+        own = {CLEANUP_POLICY: "compact", **own}
+    if topic.name in INTERNAL_TOPICS:
+        own[REMOTE_STORAGE] = "false"
+    _check_policy(topic, found, own | dict(given))
+    if own.get(REMOTE_STORAGE) == "true" and "compact" in own.get(CLEANUP_POLICY, ""):
+        del own[REMOTE_STORAGE]
+    taken: dict[str, str] = {}
+    for name, value in own.items():
+        if name in given:
+            continue
+        try:
+            check({**taken, name: value})
+            taken[name] = value
+        except ConfigError as error:
+            if name == CLEANUP_POLICY:
+                raise ConfigError(f"topic {topic.name}: {error}") from None
+            lines.append(f"{topic.name}: {name}={value} is not taken over: {error}")
+    try:
+        check({**taken, **given})
+    except ConfigError as error:
+        raise ConfigError(f"--topic-config {topic.name}: {error}") from None
+    return {**taken, **given}
+
+
+def _check_policy(topic: KafkaTopic, found: Found, configs: Mapping[str, str]) -> None:
+    if found.cluster is not None or CLEANUP_POLICY in configs:
+        return
+    compacted = [
+        key for key, log in found.logs.items() if key[0] == topic.name and log.was_compacted
+    ]
+    if compacted:
+        raise ConfigError(
+            f"topic {topic.name} was compacted by Kafka: say how it is set, with --topic-config "
+            f"{topic.name}:{CLEANUP_POLICY}=compact or =delete"
+        )
+
+
+def _tell(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+    lines = drafted.lines
+    for log in logs:
+        if log.remote_start_offset is not None:
+            lines.append(
+                f"{log.topic}-{log.partition}: begins at {log.start_offset}: what Kafka had tiered, from "
+                f"{log.remote_start_offset} on, stays there"
+            )
+    cluster = found.cluster
+    if cluster is not None:
+        for broker, configs in cluster.broker_configs.items():
+            whose = f"broker {broker}" if broker else "all brokers"
+            for name in configs:
+                # Not its value, which may be a secret.
+                lines.append(
+                    f"{name} of {whose} was set in Kafka's metadata: set it again where you want it"
+                )
+        for what, count in cluster.left_behind.items():
+            lines.append(f"{what}: not taken over ({count} records)")
+        lines.append(f"{len(cluster.acls)} ACLs and {len(cluster.quotas)} quotas are taken over")
+        others = sorted(_others(found, drafted.topics))
+        if others:
+            lines.append(
+                f"replicas are on brokers {_few(others)}, too: take their directories over with this same lake"
+            )
+    lines.append(f"{len(drafted.topics)} topics, {len(logs)} logs of this broker")
+
+
+def _others(found: Found, topics: Iterable[KafkaTopic]) -> set[int]:
+    replicas = {r for t in topics for p in t.partitions.values() for r in p.replicas}
+    return replicas - {found.node_id}
+
+
+def _events(found: Found, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterator[Event]:
+    yield ClusterCreated(cluster_id=found.cluster_id)
+    cluster = found.cluster
+    known = cluster.next_producer_id if cluster else 0
+    next_producer_id = max(known, found.next_producer_id)
+    if next_producer_id:
+        yield ProducerIdBlock(broker_id=-1, first_producer_id=next_producer_id, size=0)
+    # Those that stopped cleanly say with which epoch, and have lost nothing if it is this one.
+    epochs = dict(cluster.brokers) if cluster else {}
+    if found.broker_epoch != NO_BROKER_EPOCH:
+        epochs.setdefault(found.node_id, found.broker_epoch)
+    for broker_id, epoch in sorted(epochs.items()):
+        yield RegisterBroker(
+            broker_id=broker_id,
+            incarnation_id=NO_UUID,
+            endpoints=(),
+            broker_epoch=epoch,
+            fenced=True,
+        )
+    latest = {(log.topic, log.partition): log.latest_epoch for log in logs}
+    for topic in drafted.topics:
+        yield TopicCreated(topic=topic.name, topic_id=topic.topic_id)
+        for index, registration in sorted(topic.partitions.items()):
+            epoch = max(registration.leader_epoch, latest.get((topic.name, index), -1), 0)
+            yield PartitionChanged(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=index,
+                registration=replace(
+                    registration,
+                    leader=NO_LEADER,
+                    leader_epoch=epoch,
+                    partition_epoch=max(registration.partition_epoch, 0),
+                ),
+            )
+        for name, value in topic.configs.items():
+            yield ConfigChanged(
+                resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value
+            )
+    if cluster is not None:
+        yield from cluster.acls.values()
+        for (entity, name), quota in cluster.quotas.items():
+            yield ClientQuotaChanged(entity=entity, name=name, value=quota)
+
+
+def _few(names: Sequence[object]) -> str:
+    shown = ", ".join(str(name) for name in names[:NAMES_SHOWN_MAX])
+    return (
+        shown
+        if len(names) <= NAMES_SHOWN_MAX
+        else f"{shown} and {len(names) - NAMES_SHOWN_MAX} more"
+    )
