@@ -39,6 +39,7 @@ from kafka_ds.source.progress import BadOffset, StreamOffset
 from kafka_ds.source.pushdown import microseconds
 from kafka_ds.source.schema import ColumnError, parse_columns
 from kafka_ds.source.where import WhereError, parse_where
+from kafka_ds.wire.types import MAX_I64
 
 __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]
 
@@ -358,7 +359,7 @@ def _whole(options: Mapping[str, str], name: str, low: int) -> int | None:
     if name.lower() not in options:
         return None
     text = options[name.lower()].strip()
-    if not re.fullmatch(r"[+-]?\d{1,18}", text) or int(text) < low:
+    if not re.fullmatch(r"[+-]?\d{1,19}", text) or not low <= int(text) <= MAX_I64:
         raise OptionError(f"option '{name}' is {text!r}; it is a whole number of at least {low}")
     return int(text)
 

@@ -50,7 +50,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
-        self._last_trigger = 0.0
+        # None before the first micro-batch, which waits for nothing.
+        self._last_trigger: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "schema": self._schema}
@@ -110,7 +111,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
         """Whether there is too little for a micro-batch, and ``maxTriggerDelay`` has not passed."""
         now = time.monotonic()
-        late = (now - self._last_trigger) * 1_000 >= self._options.max_trigger_delay_ms
+        delay_ms = self._options.max_trigger_delay_ms
+        late = self._last_trigger is None or (now - self._last_trigger) * 1_000 >= delay_ms
         if not late and waiting_offsets(begin, latest) < least:
             return True
         self._last_trigger = now

@@ -123,13 +123,19 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("kafka.ssl.truststore.location", "x"),
         ("kafka.auto.offset.reset", "earliest"), ("kafka.key.deserializer", "x"), ("kafka.value.deserializer", "x"),
         ("kafka.enable.auto.commit", "true"), ("kafka.interceptor.classes", "x"), ("kafka.no.such.thing", "1"),
-        ("startingOfsets", "earliest"), ("topic", "t"),
+        ("startingOfsets", "earliest"), ("topic", "t"), ("maxOffsetsPerTrigger", str(2**63)),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_an_error_that_names_the_option(option: str, value: str) -> None:
     with pytest.raises(OptionError) as error:
         parse_options({**LEAST, option: value}, stream=False)
     assert f"'{option}'" in str(error.value)
+
+
+def test_a_limit_may_be_as_large_as_a_number_of_spark_can_be() -> None:
+    most = 2**63 - 1
+    parsed = parse_options({**LEAST, "maxOffsetsPerTrigger": str(most)}, stream=True)
+    assert parsed.max_offsets_per_trigger == most
 
 
 def test_a_misspelt_option_is_told_its_name() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from kafka_ds.source import stream
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import DataLoss
@@ -94,6 +97,38 @@ def log() -> Iterator[LogBroker]:
     there = LogBroker()
     yield there
     there.broker.close()
+
+
+def test_a_micro_batch_waits_for_enough_but_not_for_ever(
+    log: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits below and above at once; the first micro-batch comes at once, also on a machine that was just started."""
+    import pyarrow as pa
+
+    clock = SimpleNamespace(now=1.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(stream, "time", clock)
+    given = log.options(minOffsetsPerTrigger="15", maxOffsetsPerTrigger="20", maxTriggerDelay="5s")
+    reader = KafkaStreamReader(parse_options(given, stream=True), pa.schema([]))
+    limit = reader.getDefaultReadLimit()
+    position = reader.initialOffset()
+
+    def comes_to(end: int, after_s: float, limit: ReadLimit = limit) -> int:
+        nonlocal position
+        log.end = end
+        clock.now += after_s
+        position = reader.latestOffset(position, limit)
+        return int(position["topics"]["t"]["partitions"]["0"]["offset"])
+
+    try:
+        assert comes_to(3, 0) == 3
+        assert comes_to(17, 1) == 3
+        assert comes_to(33, 1) == 23
+        assert comes_to(33, 4.9) == 23
+        assert comes_to(33, 0.2) == 33
+        # What Trigger.Once asks for.
+        assert comes_to(133, 0, ReadAllAvailable()) == 133
+    finally:
+        reader.stop()
 
 
 def at(offset: int, epoch: int = 0, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
