@@ -17,15 +17,28 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from kafka_ds.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
-from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.wire.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    Record,
+    build_batch,
+    read_header,
+)
+from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
+from kafka_ds.wire.messages.data import (
+    FetchPartition,
+    FetchTopic,
+    PartitionProduceData,
+    TopicProduceData,
+)
 from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from tests.integration.raw_client import RawClient
 
 CHUNK = 10_000
 EARLIEST_LOCAL = -4
 ANSWER_MS_MAX = 30_000
+# As many requests as Kafka's clients have on their way.
+IN_FLIGHT_MAX = 5
 # Larger than any codec's window, so that no record repeats within reach of it.
 TEXT_BYTES = 16 << 20
 
@@ -57,7 +70,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
     producer.list_topics(options.topic, timeout=20)
     text = words(TEXT_BYTES)
     starts = range(0, len(text) - options.size, options.size)
-    began = time.perf_counter()
+    began, began_at = time.perf_counter(), time.monotonic()
     for i in range(options.count):
         start = starts[i % len(starts)]
         value = text[start : start + options.size]
@@ -73,7 +86,57 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
     wall = time.perf_counter() - began
     if failures:
         raise RuntimeError(f"{failures} records were not acknowledged")
-    return {"wall_s": wall, "records_s": options.count / wall}
+    return {"began": began_at, "wall_s": wall, "records_s": options.count / wall}
+
+
+def offer(options: argparse.Namespace) -> dict[str, Any]:
+    """Batches that were made beforehand, at a steady rate: a producer of no cost of its own, as on another machine.
+
+    Where the broker does not take them so fast they are sent late. `began` is by the machine's monotonic clock.
+    """
+    text = words(TEXT_BYTES)
+    values = [
+        text[start : start + options.size]
+        for start in range(0, len(text) - options.size, options.size)
+    ]
+    a_batch = max(1, options.batch // options.size)
+    now_ms = time.time_ns() // 1_000_000
+    requests = []
+    for first in range(0, len(values) - a_batch, a_batch):
+        records = [
+            Record(at, now_ms, None, each)
+            for at, each in enumerate(values[first : first + a_batch])
+        ]
+        partition = PartitionProduceData(index=0, records=build_batch(records))
+        topic = TopicProduceData(name=options.topic, partition_data=[partition])
+        requests.append(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]))
+    seconds_each = a_batch * options.size / (options.rate * 1e6)
+    asked_for = max(1, options.count // a_batch)
+    sent = answered = 0
+    used = time.process_time()
+    with RawClient(options.bootstrap) as one:
+        began = time.monotonic()
+        while answered < asked_for:
+            wait_s = began + sent * seconds_each - time.monotonic()
+            if sent < asked_for and sent - answered < IN_FLIGHT_MAX and wait_s <= 0:
+                one.send(requests[sent % len(requests)], 9)
+                sent += 1
+            elif sent > answered:
+                done = one.receive(requests[answered % len(requests)], 9)
+                error = done.responses[0].partition_responses[0].error_code
+                if error:
+                    raise RuntimeError(f"error {error} after {answered} batches")
+                answered += 1
+            else:
+                time.sleep(wait_s)
+        wall = time.monotonic() - began
+    return {
+        "began": began,
+        "wall_s": wall,
+        "records": answered * a_batch,
+        "mb_s": answered * a_batch * options.size / wall / 1e6,
+        "cpu_s": time.process_time() - used,
+    }
 
 
 def consume(options: argparse.Namespace) -> dict[str, Any]:
@@ -256,7 +319,7 @@ def reach(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "what", choices=("produce", "consume", "drain", "pingpong", "first", "reach")
+        "what", choices=("produce", "offer", "consume", "drain", "pingpong", "first", "reach")
     )
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
@@ -264,6 +327,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch", type=int, default=1_000_000)
     parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
+    parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
     options = parser.parse_args()
     print(json.dumps(globals()[options.what](options)))
     return 0

@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ds.wire.messages import ListOffsetsRequest
@@ -17,6 +18,9 @@ from tests.integration.raw_client import RawClient
 
 RECORDS = 400_000
 SIZE = 1024
+# What is copied last is half a second and a copy late: long enough that this does not decide.
+OFFERED_RECORDS = 1_500_000
+OFFERED_MB_S = 120
 # A segment of 16 MiB that is still open, and what rounding to batches leaves.
 ACTIVE_RECORDS = 20_000
 LATEST_TIERED = -5
@@ -27,6 +31,16 @@ QUICKLY = {
     "log.segment.delete.delay.ms": 300,
     "remote.log.manager.task.interval.ms": 500,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copied:
+    """What became of one topic, in MB of log a second."""
+
+    produced: float
+    tiered: float
+    cpu_s_gb: float
+    foreign_cores: float
 
 
 def conversion(report: Report, runs: int) -> None:
@@ -58,45 +72,54 @@ def tier(folder: Path, report: Report, runs: int) -> None:
 
 
 def keeping_up(folder: Path, report: Report, runs: int) -> None:
-    """Bytes of log a second from a producer's first record until all but the active segment is in the table."""
+    """Bytes of log a second from the first record until all but the active segment is in the table.
+
+    Once while a client without cost of its own offers a steady rate, as one on another machine would, and once beside
+    a producer that has no bounds and shares the cores with the broker.
+    """
     side = OurSide(folder / "ours", QUICKLY)
     side.launch(clean=True)
-    produced: list[float] = []
-    tiered: list[float] = []
-    foreign: list[float] = []
     try:
         ready(side)
-        for run in range(runs + 1):  # The first one starts the worker, and does not count.
-            topic = f"bulk-{run}"
-            create_topic(side, topic, 1, segment_bytes=16 << 20)
-            began = time.monotonic()
-            with machine.watching(side.pids()) as use:
-                made = client("produce", side, topic, count=RECORDS, size=SIZE)
-                last = _wait_for_tiered(side.bootstrap, topic, RECORDS - ACTIVE_RECORDS)
-            if run:
-                produced.append(RECORDS * SIZE / made["wall_s"] / 1e6)
-                tiered.append((last + 1) * SIZE / (time.monotonic() - began) / 1e6)
-                foreign.append(use.foreign_cores)
+        _copied_of(side, "first", "produce", count=RECORDS // 10)  # Which starts the worker.
+        steady = [
+            _copied_of(side, f"steady-{run}", "offer", count=OFFERED_RECORDS, rate=OFFERED_MB_S)
+            for run in range(runs)
+        ]
+        greedy = [_copied_of(side, f"bulk-{run}", "produce", count=RECORDS) for run in range(runs)]
     finally:
         side.stop()
-    cores = statistics.median(foreign)
+    for name, found in ((f"{OFFERED_MB_S} MB/s offered", steady), ("no bounds", greedy)):
+        _add(
+            report, f"produce 1 KiB while tiering, {name}", [each.produced for each in found], found
+        )
+        _add(report, f"log into the lake, {name}", [each.tiered for each in found], found)
     report.add(
         Figure(
-            name="produce 1 KiB while tiering",
-            unit="MB/s",
-            ours=produced,
-            at_least=100,
-            foreign_cores=cores,
+            name="CPU of broker and worker a GB, steady",
+            unit="s/GB",
+            ours=[each.cpu_s_gb for each in steady],
         )
     )
-    report.add(
-        Figure(
-            name="log into the lake, from the first record on",
-            unit="MB/s",
-            ours=tiered,
-            at_least=100,
-            foreign_cores=cores,
-        )
+
+
+def _add(report: Report, name: str, rates: list[float], found: list[_Copied]) -> None:
+    foreign = statistics.median(each.foreign_cores for each in found)
+    report.add(Figure(name=name, unit="MB/s", ours=rates, at_least=100, foreign_cores=foreign))
+
+
+def _copied_of(side: OurSide, topic: str, what: str, **options: object) -> _Copied:
+    create_topic(side, topic, 1, segment_bytes=16 << 20)
+    with machine.watching(side.pids()) as use:
+        made = client(what, side, topic, size=SIZE, **options)
+        count = int(made.get("records", options["count"]))
+        last = _wait_for_tiered(side.bootstrap, topic, count - ACTIVE_RECORDS)
+        took_s = time.monotonic() - made["began"]
+    return _Copied(
+        produced=count * SIZE / made["wall_s"] / 1e6,
+        tiered=(last + 1) * SIZE / took_s / 1e6,
+        cpu_s_gb=use.cpu_s / (count * SIZE / 1e9),
+        foreign_cores=use.foreign_cores,
     )
 
 
