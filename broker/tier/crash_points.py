@@ -37,7 +37,10 @@ SWEEP_POINTS = (
 )
 TOPIC_POINTS = ("after_topic_delete_started", "after_topic_retired", "after_topic_deleted")
 LAYOUT_POINTS = ("after_layout_files", "before_layout_commit", "after_layout_commit")
-WORKER_POINTS = COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS + TOPIC_POINTS + LAYOUT_POINTS
+EVENTS_POINTS = ("after_events_file", "after_events_commit")
+WORKER_POINTS = (
+    COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS + TOPIC_POINTS + LAYOUT_POINTS + EVENTS_POINTS
+)
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
 EXPIRY_POINTS = ("broker_before_log_start", "broker_after_log_start", "broker_before_sweep")
 BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")

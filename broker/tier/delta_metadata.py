@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from broker.system import new_uuid
 from broker.tier.crash_points import CrashPoints
+from broker.tier.event_merging import EventMerging
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
 from broker.tier.upkeep import Upkeep
@@ -60,6 +61,7 @@ class DeltaMetadata:
             interval=settings.lake_checkpoint_interval,
             checkpointed=checkpointed,
         )
+        self._merging = EventMerging(store, settings, crash_points, self._clock)
         self._events = RemoteLogEvents(store, clock=self._clock)
         self._open: Segments | None = None
         self._deleting: set[tuple[str, int]] = set()
@@ -241,6 +243,7 @@ class DeltaMetadata:
 
     def maintain(self) -> None:
         self._upkeep.look_after(self._events.log.table)
+        self._merging.look()
 
     # -- reading ----------------------------------------------------------------------------
 

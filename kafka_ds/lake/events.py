@@ -4,7 +4,7 @@ Rules of this file:
 - Events are appended in groups: one small Parquet file, one commit. Their order is (version, sequence), which the
   rows carry: a try at another version therefore writes its file again.
 - Read-your-writes: what `append` returned for is in the table; `follow` gives every event once, in order.
-- Files that others merged (dataChange=false) hold nothing new.
+- Files that were merged (dataChange=false; `event_files`) hold nothing new.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RemoteLogEvents:
                 add = action.get("add")
                 if add and add.get("dataChange", True):
                     path = resolve_path(self.log.table, add["path"])
-                    found.extend(_events_of(_read(self._store, path)))
+                    found.extend(_events_of(read_events(self._store, path)))
             self._followed = version
         self._seen_ms = began_ms
         if not found and self.log.latest_version() > self._followed:
@@ -114,7 +114,7 @@ class RemoteLogEvents:
         self._snapshot.read()
         found: list[RemoteLogSegment] = []
         for path in self._snapshot.files:
-            found.extend(_events_of(_read(self._store, path)))
+            found.extend(_events_of(read_events(self._store, path)))
         self._followed = self._snapshot.version
         return sorted(found, key=_order)
 
@@ -215,7 +215,8 @@ def residue_of_segments(store: Store, topic: str) -> set[str]:
     return found
 
 
-def _read(store: Store, path: str) -> pa.Table:
+def read_events(store: Store, path: str) -> pa.Table:
+    """The rows of one of the table's files."""
     rows = pq.read_table(pa.BufferReader(store.read(path)), use_threads=False)
     return rows.select(REMOTE_LOG_METADATA_SCHEMA.names).cast(REMOTE_LOG_METADATA_SCHEMA)
 

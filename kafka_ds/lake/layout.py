@@ -83,10 +83,10 @@ def next_task(
             run.append(cluster[0])
             if sum(each.size for each in run) < rules.file_bytes:
                 continue
-        if (found := _merge(run, rules)) is not None:
+        if (found := _merge(run, rules.file_bytes, rules.files_min)) is not None:
             return found
         run = []
-    return _merge(run, rules)
+    return _merge(run, rules.file_bytes, rules.files_min)
 
 
 def _of_cluster(
@@ -111,14 +111,46 @@ def _of_cluster(
     return None
 
 
-def _merge(run: Sequence[FileEntry], rules: LayoutRules) -> Task | None:
+def next_merge(
+    files: Sequence[FileEntry], *, rows_max: int, files_min: int, files_max: int
+) -> Task | None:
+    """Which small files to make one of, at most so many at a time: of a table without partitions, in its own order.
+
+    Small are those of few rows here: what a handful of rows takes in a store is most of it the file's own.
+    """
+    run: list[FileEntry] = []
+    run_rows = 0
+    for each in files:
+        if 0 <= each.rows < rows_max // SMALL_PART:
+            run.append(each)
+            run_rows += each.rows
+            if run_rows < rows_max and len(run) < files_max:
+                continue
+        if (found := _merge(run, rows_max, files_min, _rows)) is not None:
+            return found
+        run, run_rows = [], 0
+    return _merge(run, rows_max, files_min, _rows)
+
+
+def _size(entry: FileEntry) -> int:
+    return entry.size
+
+
+def _rows(entry: FileEntry) -> int:
+    return entry.rows
+
+
+def _merge(
+    run: Sequence[FileEntry], whole: int, files_min: int, weigh: Callable[[FileEntry], int] = _size
+) -> Task | None:
     """Small files that follow one another, all or some of them, where merging them is worth it."""
     if len(run) < 2:
         return None
-    total = sum(each.size for each in run)
-    if len(run) < rules.files_min and total < rules.file_bytes:
+    total = sum(map(weigh, run))
+    if len(run) < files_min and total < whole:
         return None
-    at = max(range(len(run)), key=lambda place: run[place].size)
-    if run[at].size * 2 > total:
-        return _merge(run[:at], rules) or _merge(run[at + 1 :], rules)
+    at = max(range(len(run)), key=lambda place: weigh(run[place]))
+    if weigh(run[at]) * 2 > total:
+        before = _merge(run[:at], whole, files_min, weigh)
+        return before or _merge(run[at + 1 :], whole, files_min, weigh)
     return Task(Reason.SMALL, tuple(run))

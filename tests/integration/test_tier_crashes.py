@@ -5,7 +5,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, LAYOUT_POINTS, UPKEEP_POINTS
+from broker.tier.crash_points import (
+    BROKER_POINTS,
+    COPY_POINTS,
+    EVENTS_POINTS,
+    LAYOUT_POINTS,
+    UPKEEP_POINTS,
+)
 from tests.integration.tier_broker import (
     Feeder,
     assert_segments_finished,
@@ -95,7 +101,7 @@ def test_the_worker_dies_at_every_step_of_a_copy(tmp_path: Path) -> None:
 
 
 def test_the_worker_dies_at_every_step_of_upkeep(tmp_path: Path) -> None:
-    points = UPKEEP_POINTS + LAYOUT_POINTS
+    points = UPKEEP_POINTS + LAYOUT_POINTS + EVENTS_POINTS
     settings = {
         "lake.checkpoint.interval": 3,
         "lake.maintenance.interval.ms": 300,

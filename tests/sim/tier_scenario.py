@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 # What workers import when they first need it draws from the run's chance: it is here before.
 from broker.tier import delta_writer  # noqa: F401
 from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, LAYOUT_POINTS, UPKEEP_POINTS
-from kafka_ds.lake import convert, maintenance, relaying  # noqa: F401
+from kafka_ds.lake import convert, event_files, maintenance, relaying  # noqa: F401
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.states import RemoteLogSegmentState
 from kafka_ds.wire.errors import ErrorCode
@@ -53,6 +53,8 @@ TIERED = {
     "lake.local.grace.ms": "100",
     "lake.start.delay.ms": "50",
     "lake.checkpoint.interval": "6",
+    # Whoever runs is one of the simulation's fibers; other threads would be nobody's.
+    "lake.copy.threads": "1",
     "lake.maintenance.interval.ms": "1500",
     "lake.maintenance.min.files": "4",
     "lake.offsets.interval.ms": "-1",
