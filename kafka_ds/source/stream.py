@@ -47,6 +47,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._survey = Survey(options)
         self._bounds: dict[TopicPartition, Bounds] = {}
+        self._initial: dict[str, Any] | None = None
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
@@ -62,13 +63,21 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint begins."""
+        """Where a stream without a checkpoint begins.
+
+        Spark asks before it asks for the first end, and again to plan what lies between: records come meanwhile.
+        """
+        if self._initial is None:
+            self._initial = self._begin().document()
+        return self._initial
+
+    def _begin(self) -> StreamOffset:
         ends = self._look()
         starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
         positions = {
             tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
         }
-        return StreamOffset(topic_ids=ends.topic_ids, positions=positions).document()
+        return StreamOffset(topic_ids=ends.topic_ids, positions=positions)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""

@@ -99,6 +99,24 @@ def log() -> Iterator[LogBroker]:
     there.broker.close()
 
 
+def test_a_stream_begins_once(log: LogBroker) -> None:
+    """Spark asks for the beginning twice, and records come in between: none of them is left out, or taken back."""
+    import pyarrow as pa
+
+    given = log.options(startingOffsets="latest")
+    reader = KafkaStreamReader(parse_options(given, stream=True), pa.schema([]))
+    try:
+        begin = reader.initialOffset()
+        log.end = 110
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        log.end = 120
+        (task,) = reader.partitions(reader.initialOffset(), end)
+    finally:
+        reader.stop()
+    (piece,) = task.value.pieces
+    assert (piece.start, piece.end) == (100, 110)
+
+
 def test_a_micro_batch_waits_for_enough_but_not_for_ever(
     log: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
