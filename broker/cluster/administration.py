@@ -1,8 +1,8 @@
 """Pure: what the active controller decides about settings of topics, brokers and groups, and about features.
 
-Rules of this file: one refusal never stops the others of the same request (features from version 2 of their request on
-change as a whole); what a setting may be is judged by the callers' checks, against the settings that would then be in
-force together. What follows for partitions is in the same commit:
+Rules of this file: one refusal never stops the others of the same request (features change as a whole, see their
+handler); what a setting may be is judged by the callers' checks, against the settings that would then be in force
+together. What follows for partitions is in the same commit:
 - A smaller min.insync.replicas, or no ELR any more, lets the high watermark move on without those that were eligible:
   they are not any more (KIP-966).
 - unclean.leader.election.enable=true takes effect at once where nobody leads.

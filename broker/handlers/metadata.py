@@ -183,9 +183,17 @@ class Answer:
         if known is not None:
             return self._topic(known)
         if why_illegal(name) is not None:
-            return _refused(name, NO_UUID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return self._absent(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         error = errors.get(name, ErrorCode.NONE)
-        return _refused(name, NO_UUID, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self._absent(name, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _absent(self, name: str, code: ErrorCode) -> MetadataResponseTopic:
+        """What may be done with a topic is known without the topic, as in Kafka."""
+        refused = _refused(name, NO_UUID, code)
+        asked = self._request.include_topic_authorized_operations
+        if asked and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            refused.topic_authorized_operations = topic_operations(self._context, name)
+        return refused
 
     def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
         operations = self._request.include_topic_authorized_operations

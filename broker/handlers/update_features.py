@@ -3,11 +3,12 @@
 - eligible.leader.replicas.version and group.version take another level, if every broker can work by it; the level of
   transactions is accepted as it is. All else, like an unknown feature or a lower level that is not asked for as such,
   is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
-- From version 2 on one refusal refuses the whole; before, each feature has its own answer.
-- A feature twice, or an unknown kind of update: INVALID_REQUEST.
+- One refusal refuses the whole, in every version, as in Kafka since 4.0; each feature has its own answer up to version 1
+  where all are taken.
+- A feature twice: INVALID_REQUEST. An unknown kind of update: INVALID_UPDATE_VERSION.
 - validate_only (v1+) decides and answers in the same way, and nothing changes.
 
-Versions: 1 validate_only and kinds of updates (KIP-778); 2 one answer for all.
+Versions: 1 validate_only and kinds of updates (KIP-778); 2 no answers of single features.
 Left out: levels of transactions that change while brokers run.
 """
 
@@ -22,7 +23,6 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka_ds.wire.messages.quorum import FeatureUpdateKey, UpdatableFeatureResult
 
-FIRST_VERSION_AS_A_WHOLE = 2
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -42,17 +42,15 @@ async def update_features(
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is named twice.")
     updates = [_update(each) for each in request.feature_updates]
-    as_a_whole = context.header.api_version >= FIRST_VERSION_AS_A_WHOLE
-
     def decide(controller: Controller) -> Decision[list[FeatureResult]]:
         decision = controller.update_features(updates, validate_only=request.validate_only)
-        if as_a_whole and any(each.error for each in decision.result):
+        if any(each.error for each in decision.result):
             return Decision(events=(), result=decision.result)
         return decision
 
     results = await within(request.timeout_ms, context.node.controller.decide(decide))
     refused = next((each for each in results if each.error), None)
-    if refused is not None and as_a_whole:
+    if refused is not None:
         return refuse(request, refused.error, refused.message)
     return UpdateFeaturesResponse(
         results=[
@@ -67,7 +65,7 @@ async def update_features(
 def _update(wanted: FeatureUpdateKey) -> FeatureUpdate:
     if wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         message = f"Unknown type of update {wanted.upgrade_type} of {wanted.feature}"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
     return FeatureUpdate(
         name=wanted.feature,
         level=wanted.max_version_level,
