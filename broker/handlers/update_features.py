@@ -3,8 +3,8 @@
 - eligible.leader.replicas.version and group.version take another level, if every broker can work by it; the level of
   transactions is accepted as it is. All else, like an unknown feature or a lower level that is not asked for as such,
   is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
-- One refusal refuses the whole, in every version, as in Kafka since 4.0; each feature has its own answer up to version 1
-  where all are taken.
+- One refusal refuses the whole, in every version, as in Kafka since 4.0; where all are taken each feature has an answer
+  up to version 1.
 - A feature twice: INVALID_REQUEST. An unknown kind of update: INVALID_UPDATE_VERSION.
 - validate_only (v1+) decides and answers in the same way, and nothing changes.
 

@@ -1,0 +1,1 @@
+"""Mixed load for as long as one likes, with restarts: does anything grow, is anything lost? `make soak MINUTES=60`."""
