@@ -42,6 +42,7 @@ RULES = ConfigRules(
     check_topic=lambda before, after: None,
     check_broker=lambda changes, image: None,
     list_of=lambda kind, name: None,
+    check_group=lambda own: None,
 )
 
 
