@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kafka_ds.source.datasource import KafkaDataSource, register
     from kafka_ds.source.progress import offsets_behind_latest
+    from kafka_ds.source.report import scan_report
     from kafka_ds.source.scan import scan
 
-__all__ = ["KafkaDataSource", "offsets_behind_latest", "register", "scan"]
+__all__ = ["KafkaDataSource", "offsets_behind_latest", "register", "scan", "scan_report"]
 _MODULES = {
     "offsets_behind_latest": "kafka_ds.source.progress",
     "scan": "kafka_ds.source.scan",
+    "scan_report": "kafka_ds.source.report",
 }
 
 

@@ -46,7 +46,7 @@ __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_o
 # Every option as it is spelt, with what it does: errors and the documentation are made from this table.
 OPTIONS: Final = {
     "subscribe": "topics, separated by commas",
-    "subscribePattern": "a regular expression that whole topic names match",
+    "subscribePattern": "a regular expression that topic names match anywhere (bind it by ^ and $)",
     "assign": 'topic partitions as JSON: {"topicA":[0,1],"topicB":[2]}',
     "startingOffsets": 'earliest (batch), latest (stream), or JSON {"topic":{"0":23,"1":-2}}: -2 earliest, -1 latest',
     "endingOffsets": "latest, or JSON as for startingOffsets; batch only",

@@ -17,7 +17,7 @@ MARK = "## Options\n"
 # A value of each, as it is given to ``option()``.
 EXAMPLES: Final = {
     "subscribe": "orders,payments",
-    "subscribePattern": "orders-.*",
+    "subscribePattern": "^orders-.*",
     "assign": '{"orders":[0,1]}',
     "startingOffsets": '{"orders":{"0":23,"1":-2}}',
     "endingOffsets": '{"orders":{"0":50,"1":-1}}',

@@ -23,6 +23,7 @@ from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, 
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.pushdown import microseconds
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
+from kafka_ds.source.touched import Touched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from kafka_ds.lake.convert import ResidueBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
+# Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
+SCANS = logging.getLogger("kafka_ds.scan")
+SCANS.setLevel(logging.INFO)
 # Rows in one Arrow batch: small enough to be sent while the next is decoded, large enough to forget its cost.
 BATCH_ROWS = 32 * 1024
 # Row groups of which keys are looked at together: some 32 MiB of rows at most.
@@ -102,22 +106,37 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     keep = _row_filter(config.predicate)
     names = lake_columns(config.schema.names)
     wanted = frozenset((*names, *_filter_columns(config.predicate)))
+    touched = Touched()
     for piece in task.pieces:
-        for batch in _read_piece(task, piece, config, wanted):
+        for batch in _read_piece(task, piece, config, wanted, touched):
             kept = batch if keep is None else keep(batch)
+            touched.rows += kept.num_rows
             for start in range(0, kept.num_rows, BATCH_ROWS):
                 yield project(kept.slice(start, BATCH_ROWS))
+    _tell(task, touched)
+
+
+def _tell(task: Task, touched: Touched) -> None:
+    """A line of the log, whose fields `kafka_ds.scan_report` finds again."""
+    counted = touched.document()
+    text = ", ".join(f"{name}={number}" for name, number in counted.items())
+    context = {"topic": task.topic, "partition": str(task.partition), **counted}
+    SCANS.info("read %s-%d: %s", task.topic, task.partition, text, extra={"context": context})
 
 
 def _read_piece(
-    task: Task, piece: ColdPiece | HotPiece, config: ReadConfig, wanted: frozenset[str]
+    task: Task,
+    piece: ColdPiece | HotPiece,
+    config: ReadConfig,
+    wanted: frozenset[str],
+    touched: Touched,
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, ColdPiece):
         if piece.epoch_max is None:
-            return _read_cold(piece, wanted, config.predicate)
-        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate)
+            return _read_cold(piece, wanted, config.predicate, touched)
+        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate, touched)
         return _of_the_plan(task, piece.epoch_max, rows)
-    return _read_hot(task, piece, config, wanted)
+    return _read_hot(task, piece, config, wanted, touched)
 
 
 def _of_the_plan(
@@ -182,7 +201,7 @@ def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.Recor
 
 
 def _read_hot(
-    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str]
+    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str], touched: Touched
 ) -> Iterator[pa.RecordBatch]:
     """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
     start, end = piece.start, piece.end
@@ -197,7 +216,7 @@ def _read_hot(
                 leader_epoch=piece.leader_epoch,
             )
             try:
-                yield from _fetch(cluster, span, config, wanted)
+                yield from _fetch(cluster, span, config, wanted, touched)
                 return
             except OffsetsGone as gone:
                 left = Intervals.of((gone.position, end))
@@ -215,7 +234,7 @@ def _read_hot(
 
 
 def _fetch(
-    cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str]
+    cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: Touched
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.convert import decode_hot
 
@@ -225,6 +244,8 @@ def _fetch(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
     )
     for chunk in chunks:
+        touched.fetches += 1
+        touched.fetched_bytes += chunk.records.nbytes
         residue: list[ResidueBatch] = []
         yield from decode_hot(
             [chunk.records],
@@ -247,7 +268,7 @@ def _fetch(
 
 
 def _read_cold(
-    piece: ColdPiece, wanted: frozenset[str], predicate: Predicate
+    piece: ColdPiece, wanted: frozenset[str], predicate: Predicate, touched: Touched
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.parquet import open_at
 
@@ -261,16 +282,24 @@ def _read_cold(
                 "as of a later version"
             ) from None
         with file:
-            yield from _read_file(file, file_slice, wanted, predicate)
+            touched.files += 1
+            yield from _read_file(file, file_slice, wanted, predicate, touched)
 
 
 def _read_file(
-    file: pq.ParquetFile, file_slice: FileSlice, wanted: frozenset[str], predicate: Predicate
+    file: pq.ParquetFile,
+    file_slice: FileSlice,
+    wanted: frozenset[str],
+    predicate: Predicate,
+    touched: Touched,
 ) -> Iterator[pa.RecordBatch]:
     groups = row_groups(file.metadata, file_slice.offsets, predicate.timestamp)
     if predicate.keys is not None:
+        touched.read(file.metadata, groups.numbers, ("key",))
         numbers = with_keys(file, groups.numbers, predicate.keys)
         groups = replace(groups, numbers=numbers)
+    touched.row_groups += len(groups.numbers)
+    touched.row_groups_left_out += file.metadata.num_row_groups - len(groups.numbers)
     if not groups.numbers:
         return
     spared = {"timestamp_ms"} if groups.dated else set()
@@ -280,6 +309,7 @@ def _read_file(
         n for n in file.schema_arrow.names if (n in wanted or n == "offset") and n not in spared
     ]
     types = _types_of_others(file.schema_arrow, there or ["offset"])
+    touched.read(file.metadata, groups.numbers, there or ("offset",))
     for batch in file.iter_batches(
         batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
         row_groups=groups.numbers,

@@ -105,7 +105,7 @@ class Survey:
             return {
                 name: topic
                 for name, topic in sorted(found.items())
-                if pattern.fullmatch(name) and not topic.internal
+                if pattern.search(name) and not topic.internal
             }
         missing = sorted((wanted or set()) - set(found))
         if missing:

@@ -23,6 +23,7 @@ from kafka_ds.source.reading import DataLoss, PlanGone, ReadConfig, read_task, r
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from kafka_ds.source.survey import Survey
 from kafka_ds.source.tables import LakeTables
+from kafka_ds.source.touched import COUNTERS
 from kafka_ds.source.where import parse_where
 from tests.unit.source_lake import T0_MS, Lake, Row, record_batch
 
@@ -184,6 +185,36 @@ def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert sorted(offsets(rows(lake, "key = 'k700'"))) == [(0, 700), (0, 1697)]
 
 
+def test_what_a_task_touched_is_told(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Filters are pushed down as far as files, row groups and bytes: the counters say so."""
+
+    def told(where: str, names: Sequence[str] = KAFKA_COLUMNS) -> dict[str, int]:
+        caplog.clear()
+        rows(lake, where, names)
+        contexts = [r.__dict__["context"] for r in caplog.records if r.name == "kafka_ds.scan"]
+        assert {each["topic"] for each in contexts} == {"t"}
+        return {name: sum(int(each[name]) for each in contexts) for name in COUNTERS}
+
+    filled(lake)
+    everything = told("offset >= 0")
+    files = [*(Path(lake.uri) / "topics" / "t").rglob("*.parquet")]
+    assert (everything["files"], everything["rows"]) == (len(files), 4000)
+    groups = sum(pq.ParquetFile(path).metadata.num_row_groups for path in files)
+    assert (everything["row_groups"], everything["row_groups_left_out"]) == (groups, 0)
+    assert 0 < everything["parquet_bytes"] < sum(path.stat().st_size for path in files)
+    assert everything["fetches"] == everything["fetched_bytes"] == 0
+
+    few = told("offset BETWEEN 700 AND 710 AND partition = 1")
+    assert (few["files"], few["rows"]) == (1, 11)
+    assert 1 <= few["row_groups"] <= 2 < few["row_groups_left_out"]
+    assert few["parquet_bytes"] < everything["parquet_bytes"] / 20
+    assert told("", ["partition"])["parquet_bytes"] < everything["parquet_bytes"] / 5
+    # Of keys that are nowhere (here all are null) no other column is read.
+    none = told("key = 'k'")
+    assert (none["rows"], none["row_groups"], none["row_groups_left_out"]) == (0, 0, groups)
+    assert none["parquet_bytes"] < everything["parquet_bytes"] / 5
+
+
 def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
     raw = b"\x02\x04\xff\xfe\x02z"
     batch = record_batch(
@@ -309,6 +340,18 @@ def test_a_folder_that_is_no_table_of_ours_is_named(tmp_path: Path) -> None:
     survey = Survey(parse_options(options, stream=False))
     with pytest.raises(OptionError, match=f"option 'lake'.*{tmp_path}.*topics/t"):
         survey.topics()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [("rders-e", True), ("^orders", True), ("^rders", False), ("orders$", False), (".*", True)],
+)
+def test_a_pattern_matches_anywhere_in_a_name(tmp_path: Path, pattern: str, wanted: bool) -> None:
+    """As Spark's own source has it since it asks the admin client; `^` and `$` bind it."""
+    lake = Lake(tmp_path, "orders-eu")
+    given = {"kafka.bootstrap.servers": "nobody:1", "tiers": "remote", "lake": lake.uri}
+    parsed = parse_options({**given, "subscribePattern": pattern}, stream=False)
+    assert list(Survey(parsed).topics()) == ["orders-eu"] * wanted
 
 
 def test_a_table_of_a_deleted_topic_holds_nothing(lake: Lake) -> None:
