@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= 200
 SECONDS ?= 60
+MINUTES ?= 60
+SUITES ?= librdkafka franz-go
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
 # process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark come alone: one session
 # for all of them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
@@ -13,7 +15,7 @@ WORKERS ?= 3
 # Each broker and each worker is a process that imports hundreds of modules: their bytecode is kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo jars test test-slow bench sim fuzz lint format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites lint format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +25,8 @@ help:
 	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
 	@echo "make sim        clusters on virtual time under faults, the machines against their models, the bank: SEEDS=$(SEEDS) runs each"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
+	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES)"
+	@echo "make client-suites  librdkafka's and franz-go's own tests; wants git, gcc, g++, make and Go: SUITES='$(SUITES)'"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
 # Every package is pinned in requirements.txt, dependencies of dependencies included.
@@ -65,6 +69,12 @@ sim: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(SECONDS)
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(MINUTES)
+
+client-suites: jars
+	@for suite in $(SUITES); do JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $$suite || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

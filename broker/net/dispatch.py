@@ -28,6 +28,7 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
 from kafka_ds.wire.messages import RESPONSES, FetchRequest
 from kafka_ds.wire.messages.cluster import MetadataRequest
+from kafka_ds.wire.messages.security import AlterUserScramCredentialsRequest
 from kafka_ds.wire.types import MISSING, fields_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # librdkafka leaves the count of "all topics" four bytes wide where a flexible Metadata request has one byte, so that
-# three bytes are left over. Kafka's parser never looks at what is left; ours does, but for this.
-SPARE_BYTES_MAX = {api_key_of(MetadataRequest): 3}
+# three bytes are left over; and it ends AlterUserScramCredentials with its tagged fields twice, so that one is. Kafka's
+# parser never looks at what is left; ours does, but for these.
+SPARE_BYTES_MAX = {
+    api_key_of(MetadataRequest): 3,
+    api_key_of(AlterUserScramCredentialsRequest): 1,
+}
 
 _FETCH = api_key_of(FetchRequest)
 

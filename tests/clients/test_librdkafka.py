@@ -22,7 +22,15 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, wait_until
@@ -299,3 +307,13 @@ def test_settings_of_a_broker_are_told_with_their_kind(
     assert not entries["log.retention.ms"].is_read_only
     assert entries["num.partitions"].value == "2"
     assert not entries["num.partitions"].is_default
+
+
+def test_credentials_are_set_and_described(broker: BrokerProcess) -> None:
+    """librdkafka (2.15, 2.16) leaves a byte over behind this request."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    kept = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    change = UserScramCredentialUpsertion("somebody", kept, b"secret")
+    admin.alter_user_scram_credentials([change])["somebody"].result(120)
+    described = admin.describe_user_scram_credentials(["somebody"])["somebody"].result(120)
+    assert [each.iterations for each in described.scram_credential_infos] == [4096]

@@ -1,0 +1,79 @@
+"""Clients' own test suites against a broker of ours: `python -m tests.clients.suites SUITE [--source DIR] [TEST ...]`.
+
+Ends with 0 where everything that is in suites.toml passes but what is listed there as failing, and that still does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from broker.security.authorizer import STANDARD_AUTHORIZER
+from tests.clients.suites.allowances import Suite, suites
+from tests.clients.suites.building import CannotBuild, built
+from tests.clients.suites.running import RUN, Outcome
+from tests.processes import cluster
+
+# What clusters of the suites' own CI are like; with a tier, and ACLs that let everybody do all where there are none.
+SETTINGS = {
+    "num.partitions": 4,
+    "offsets.topic.num.partitions": 8,
+    "transaction.state.log.num.partitions": 8,
+    "remote.log.storage.system.enable": "true",
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "allow.everyone.if.no.acl.found": "true",
+    # Tests and three brokers share the machine: nobody is fenced for being slow.
+    "broker.session.timeout.ms": 20_000,
+    "broker.heartbeat.interval.ms": 1_000,
+}
+
+
+def main(words: list[str]) -> int:
+    """Build, run, and say what is not as suites.toml has it."""
+    known = suites()
+    parser = argparse.ArgumentParser(prog="python -m tests.clients.suites")
+    parser.add_argument("suite", choices=sorted(known))
+    parser.add_argument("--source", type=Path, help="a clone at the tag; else one is made")
+    parser.add_argument("--logs", type=Path, help="where what failing tests print is kept")
+    parser.add_argument("tests", nargs="*", help="only these")
+    asked = parser.parse_intermixed_args(words)
+    suite = known[asked.suite]
+    if asked.logs:
+        asked.logs.mkdir(parents=True, exist_ok=True)
+    try:
+        source = built(suite, asked.source and asked.source.resolve())
+    except CannotBuild as error:
+        print(error, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="client-suites-") as folder:
+        work = Path(folder)
+        with cluster(work, suite.brokers, {**SETTINGS, **suite.settings}) as brokers:
+            outcomes = RUN[suite.name](source, work, brokers.bootstrap, asked.tests or suite.tests)
+            wrong = sum(_report(suite, each, asked.logs) for each in outcomes)
+        for number, broker in brokers.brokers.items():
+            log = broker.log_file.read_text()
+            if asked.logs:
+                (asked.logs / f"{suite.name}.broker-{number}.log").write_text(log)
+            if "Traceback" in log:
+                print(f"the log of broker {number} has a traceback")
+                wrong += 1
+    print(f"{wrong} not as expected")
+    return 1 if wrong else 0
+
+
+def _report(suite: Suite, outcome: Outcome, logs: Path | None) -> bool:
+    """One line about a test; whether it is not what is expected."""
+    reason = suite.why_failing(outcome.test)
+    expected = ("failed", "skipped") if reason is not None else ("passed",)
+    wrong = outcome.state not in expected
+    said = "" if not wrong else f"  <- expected: {' or '.join(expected)}"
+    print(f"{outcome.state:8} {outcome.test}{said}", flush=True)
+    if logs is not None and outcome.state != "passed":
+        (logs / f"{suite.name}.{outcome.test.replace('/', '-')}.log").write_text(outcome.printed)
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
