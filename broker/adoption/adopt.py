@@ -2,7 +2,8 @@
 
 Rules of this file:
 - Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`: a tiered log of ours has its beginning there,
-  one of Kafka's does not as long as it begins with its first segment. Old messages are converted at the first start.
+  one of Kafka's does not as long as it begins with its first segment. Logs of before 2.8 get a `partition.metadata`:
+  one that does not say whose it is belongs to no topic. Old messages are converted at the first start.
 - The directories are locked: a Kafka that still runs on them is found out.
 - All that is decided is one commit, the first of the lake: it is there, or nothing is.
 """
@@ -19,11 +20,14 @@ from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
 from broker.config import BrokerConfig, topic_config
 from broker.lake_store import reason, store_of
 from broker.log import names
+from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directory import LogDirectory
+from broker.log.files import replace
 from broker.seams import Disk
 from broker.settings import ConfigError
 from broker.system import new_uuid
 from kafka_ds.lake.store import Store
+from kafka_ds.wire.types import NO_UUID
 
 COMMITS_MAX = 3
 
@@ -73,6 +77,8 @@ def adopt(
             if dry_run:
                 say("nothing was done: --dry-run")
                 return
+            for log in planned.logs:
+                _note_topic_id(disk, log, planned.topic_ids[log.topic])
             _note_log_starts(directories, planned.logs)
             if planned.events:
                 _commit(metadata_log, image, planned)
@@ -104,6 +110,12 @@ def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: Plan) -> N
         except (Superseded, Undecided) as error:
             raise ConfigError(f"lake.uri: {error}") from None
     raise ConfigError("lake.uri: the store does not say whether it was written: run it again")
+
+
+def _note_topic_id(disk: Disk, log: FoundLog, topic_id: bytes) -> None:
+    if log.topic_id == NO_UUID:
+        path = f"{log.folder}/{names.PARTITION_METADATA}"
+        replace(disk, path, encode_partition_metadata(topic_id), durable=True)
 
 
 def _note_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLog]) -> None:

@@ -7,8 +7,8 @@ Rules of this file:
   ever gave. Nobody leads until the brokers come: whoever was in sync is elected then.
 - Where there is a metadata log it tells all; each replica that it places on this broker must be there. Without one (a
   cluster of ZooKeeper's) the folders are all that is known: this broker has the only replica, and a topic's settings
-  are those that the operator gives. A topic that Kafka has compacted must be given its cleanup.policy: with the default
-  one retention would delete what compaction was to keep.
+  are those that the operator gives. Its cleanup.policy must be among them: with the default one retention would delete
+  what compaction was to keep. One for all others (`*`) is not believed of a topic that Kafka has compacted.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from broker.cluster.topic_names import (
 from broker.settings import ConfigError
 from kafka_ds.wire.types import NO_UUID
 
+ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"
 REMOTE_STORAGE = "remote.storage.enable"
 NAMES_SHOWN_MAX = 10
@@ -83,10 +84,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be decided, which of the logs belong to it, and what the operator is told."""
+    """What is to be decided, which of the logs belong to it, the ids of topics, and what the operator is told."""
 
     events: Sequence[Event]
     logs: Sequence[FoundLog]
+    topic_ids: Mapping[str, bytes]
     lines: Sequence[str]
 
 
@@ -94,6 +96,10 @@ class Plan:
 class _Drafted:
     topics: list[KafkaTopic] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    @property
+    def topic_ids(self) -> dict[str, bytes]:
+        return {topic.name: topic.topic_id for topic in self.topics}
 
 
 def plan(
@@ -119,14 +125,21 @@ def plan(
     drafted.topics = [topic for topic in drafted.topics if topic.name not in RESERVED_TOPICS]
     _check_names(drafted.topics)
     logs = _own_logs(found, drafted)
-    unknown = sorted(set(given_configs) - {topic.name for topic in drafted.topics})
+    unknown = sorted(set(given_configs) - {topic.name for topic in drafted.topics} - {ALL_OTHERS})
     if unknown:
         raise ConfigError(f"--topic-config: there is no topic {_few(unknown)}")
+    if found.cluster is None:
+        _check_policies(drafted.topics, found, given_configs)
     for topic in drafted.topics:
-        given = given_configs.get(topic.name, {})
-        topic.configs = _configs(topic, found, given, check_configs, drafted.lines)
+        given = _given(topic, given_configs)
+        topic.configs = _configs(topic, given, check_configs, drafted.lines)
     _tell(found, logs, drafted)
-    return Plan(events=tuple(_events(found, drafted, logs)), logs=logs, lines=drafted.lines)
+    return Plan(
+        events=tuple(_events(found, drafted, logs)),
+        logs=logs,
+        topic_ids=drafted.topic_ids,
+        lines=drafted.lines,
+    )
 
 
 def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
@@ -154,21 +167,21 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     drafted.lines.append(
         f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
     )
-    return Plan(events=(), logs=logs, lines=drafted.lines)
+    return Plan(events=(), logs=logs, topic_ids=drafted.topic_ids, lines=drafted.lines)
 
 
 def _topics_of_folders(found: Found, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
     topics: dict[str, KafkaTopic] = {}
     for (name, index), log in sorted(found.logs.items()):
-        topic = topics.get(name)
-        if topic is None:
-            # Kafka before 2.8 had no ids.
-            topic_id = new_uuid() if log.topic_id == NO_UUID else log.topic_id
-            topic = topics[name] = KafkaTopic(name=name, topic_id=topic_id)
+        topic = topics.setdefault(name, KafkaTopic(name=name, topic_id=log.topic_id))
+        if topic.topic_id == NO_UUID:
+            topic.topic_id = log.topic_id
         topic.partitions[index] = PartitionRegistration(
             replicas=(found.node_id,), isr=(found.node_id,), leader=NO_LEADER
         )
     for topic in topics.values():
+        if topic.topic_id == NO_UUID:
+            topic.topic_id = new_uuid()  # Kafka before 2.8 had none.
         missing = sorted(set(range(max(topic.partitions) + 1)) - set(topic.partitions))
         if missing:
             raise ConfigError(
@@ -215,7 +228,6 @@ def _own_logs(found: Found, drafted: _Drafted) -> list[FoundLog]:
 
 def _configs(
     topic: KafkaTopic,
-    found: Found,
     given: Mapping[str, str],
     check: Callable[[Mapping[str, str]], object],
     lines: list[str],
@@ -226,7 +238,6 @@ def _configs(
         own = {CLEANUP_POLICY: "compact", **own}
     if topic.name in INTERNAL_TOPICS:
         own[REMOTE_STORAGE] = "false"
-    _check_policy(topic, found, own | dict(given))
     if own.get(REMOTE_STORAGE) == "true" and "compact" in own.get(CLEANUP_POLICY, ""):
         del own[REMOTE_STORAGE]
     taken: dict[str, str] = {}
@@ -247,17 +258,31 @@ def _configs(
     return {**taken, **given}
 
 
-def _check_policy(topic: KafkaTopic, found: Found, configs: Mapping[str, str]) -> None:
-    if found.cluster is not None or CLEANUP_POLICY in configs:
-        return
-    compacted = [
-        key for key, log in found.logs.items() if key[0] == topic.name and log.was_compacted
-    ]
-    if compacted:
-        raise ConfigError(
-            f"topic {topic.name} was compacted by Kafka: say how it is set, with --topic-config "
-            f"{topic.name}:{CLEANUP_POLICY}=compact or =delete"
-        )
+def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What the operator says of a topic; what is for all others is not for Kafka's own."""
+    general = {} if topic.name in INTERNAL_TOPICS else given.get(ALL_OTHERS, {})
+    return {**general, **given.get(topic.name, {})}
+
+
+def _check_policies(
+    topics: Sequence[KafkaTopic], found: Found, given: Mapping[str, Mapping[str, str]]
+) -> None:
+    compacted = {key[0] for key, log in found.logs.items() if log.was_compacted}
+    for topic in topics:
+        if topic.name in INTERNAL_TOPICS:
+            continue
+        own = given.get(topic.name, {}) if topic.name in compacted else _given(topic, given)
+        if CLEANUP_POLICY not in own:
+            was = "was compacted by Kafka" if topic.name in compacted else "is set in ZooKeeper"
+            others = (
+                ""
+                if topic.name in compacted
+                else f", or of all others, {ALL_OTHERS}:{CLEANUP_POLICY}=delete"
+            )
+            raise ConfigError(
+                f"topic {topic.name} {was}: say how, with --topic-config {topic.name}:{CLEANUP_POLICY}=compact "
+                f"or =delete{others}"
+            )
 
 
 def _tell(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:

@@ -18,7 +18,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
 from broker.config import from_given
 from broker.log import names
-from broker.log.checkpoint import decode_offsets
+from broker.log.checkpoint import decode_offsets, decode_partition_metadata
 from broker.settings import ConfigError
 from broker.system import SystemDisk
 from kafka_ds.lake.store import open_store
@@ -58,8 +58,8 @@ from tests.unit.kafka_folders import (
 from tests.unit.old_sets import all_records, encode_all, some_entries
 
 
-def batch(offset: int, value: bytes = b"v", *, epoch: int = 3, **more: int) -> bytes:
-    return build_batch([Record(offset, NOW_MS, b"k", value)], leader_epoch=epoch, **more)
+def batch(offset: int, value: bytes = b"v", *, epoch: int = 3) -> bytes:
+    return build_batch([Record(offset, NOW_MS, b"k", value)], leader_epoch=epoch)
 
 
 def take_over(folder: Path, *data: Path, node_id: int = 1, **options: Any) -> list[str]:
@@ -208,13 +208,16 @@ def test_zookeepers_folders_are_all_that_is_known(tmp_path: Path) -> None:
     (kafka.folder / "strange-0.aaaa-stray").mkdir()
     kafka.checkpoint(names.CLEANER_CHECKPOINT, {("state", 0): 1, ("__consumer_offsets", 0): 0})
     with pytest.raises(
-        ConfigError, match=r"topic state was compacted .* --topic-config state:cleanup.policy"
+        ConfigError, match=r"topic orders is set in ZooKeeper: .*\*:cleanup.policy=delete"
     ):
         take_over(tmp_path)
+    given = ["*:cleanup.policy=delete", "orders:retention.ms=1000"]
+    with pytest.raises(
+        ConfigError, match=r"topic state was compacted .* --topic-config state:cleanup.policy"
+    ):
+        take_over(tmp_path, topic_configs=given)
     assert image_of(tmp_path).cluster_id is None
-    lines = take_over(
-        tmp_path, topic_configs=["state:cleanup.policy=compact", "orders:retention.ms=1000"]
-    )
+    lines = take_over(tmp_path, topic_configs=[*given, "state:cleanup.policy=compact"])
     image = image_of(tmp_path)
     assert {name: len(topic.partitions) for name, topic in image.topics.items()} == {
         "orders": 2,
@@ -224,7 +227,10 @@ def test_zookeepers_folders_are_all_that_is_known(tmp_path: Path) -> None:
     }
     assert len({topic.topic_id for topic in image.topics.values()} - {bytes(16)}) == 4
     assert image.topics["state"].configs == {"cleanup.policy": "compact"}
-    assert image.topics["orders"].configs == {"retention.ms": "1000"}
+    assert image.topics["orders"].configs == {"cleanup.policy": "delete", "retention.ms": "1000"}
+    for name in ("orders-0", "orders-1"):
+        written = (kafka.folder / name / names.PARTITION_METADATA).read_bytes()
+        assert decode_partition_metadata(written) == image.topics["orders"].topic_id
     assert image.topics["__consumer_offsets"].configs == {
         "cleanup.policy": "compact",
         "remote.storage.enable": "false",
@@ -378,6 +384,20 @@ async def committed(broker: InProcess, group_id: str) -> list[tuple[str, int]]:
                 assert group.error_code == ErrorCode.NONE
                 return [(t.name, t.partitions[0].committed_offset) for t in group.topics]
             await asyncio.sleep(0.01)
+
+
+@in_loop
+async def test_a_broker_goes_on_with_zookeepers_folders(tmp_path: Path) -> None:
+    """Logs that did not say whose they are: they are this cluster's, and no strays."""
+    kafka = KafkaFolder(tmp_path / "log", is_zookeepers=True)
+    old = some_entries()
+    kafka.log("old", 0, {0: encode_all(old)})
+    (kafka.folder / names.CLEAN_SHUTDOWN).write_bytes(b"")
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    async with in_process(tmp_path, node_id=1) as broker:
+        values = values_of((await broker.fetch("old", 0, max_bytes=1 << 20)).records)
+        assert values == [record.value for record in all_records(old)]
+    assert not [path for path in kafka.folder.iterdir() if "stray" in path.name]
 
 
 @in_loop
