@@ -62,8 +62,9 @@ class CrashPoints:
         """The process is at this point; somebody dies here if the point is armed."""
         if point not in self._left:
             return
-        self._left[point] -= 1
-        if self._left[point] == 0 and self._first_time(point):
+        # Several threads may come here: one of them at least finds nothing left.
+        left = self._left[point] = self._left[point] - 1
+        if left == 0 and self._first_time(point):
             os.kill(os.getpid() if self._victim is None else self._victim, signal.SIGKILL)
 
     def _first_time(self, point: str) -> bool:
