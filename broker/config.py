@@ -364,3 +364,25 @@ def log_config(config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     taken["cleanup_policy"] = frozenset(topic.cleanup_policy)
     taken["producer_id_expiration_ms"] = config.producer_id_expiration_ms
     return LogConfig(**taken)
+
+
+# Sets of settings that topics have of their own; beyond, all begin anew.
+LOG_CONFIGS_MAX = 1_000
+
+
+class LogConfigs:
+    """The same settings are the same value: thousands of partitions ask for those of a few topics."""
+
+    def __init__(self) -> None:
+        self._config: BrokerConfig | None = None
+        self._made: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+    def of(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
+        """As `log_config`."""
+        if config is not self._config or len(self._made) >= LOG_CONFIGS_MAX:
+            self._config, self._made = config, {}
+        key = frozenset(topic_overrides.items())
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = log_config(config, topic_overrides)
+        return made

@@ -39,7 +39,7 @@ from broker.cluster.member import ClusterMember
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
-from broker.config import BrokerConfig, log_config
+from broker.config import BrokerConfig, LogConfigs
 from broker.dynamic_config import with_changes
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
@@ -121,6 +121,7 @@ class Node:
         self.config = config
         self._open_lake = open_lake or open_exclusive
         self._lake_clock = lake_clock
+        self._log_configs = LogConfigs()
         self._ask_cleaner = ask_cleaner
         self.clock = clock
         self.disk = disk
@@ -271,7 +272,9 @@ class Node:
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)
         try:
-            return log_config(self.config, in_force(topic, known.configs if known else {}))
+            return self._log_configs.of(
+                self.config, in_force(topic, known.configs if known else {})
+            )
         except ConfigError as error:
             raise ConfigError(f"topic {topic}: {error}") from None
 
@@ -332,7 +335,7 @@ class Node:
             node_id=config.node_id,
             clock=self.clock,
             image=self.metadata,
-            log_config=lambda overrides: log_config(self.config, overrides),
+            log_config=lambda overrides: self._log_configs.of(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
             lag_ms_max=config.replica_lag_time_max_ms,
         )
@@ -404,7 +407,7 @@ class Node:
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:
-            log_config(self.config, overrides)
+            self._log_configs.of(self.config, overrides)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -70,6 +71,8 @@ def main() -> int:
         parser.error(
             f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(names)}"
         )
+    # Installed brokers have compiled modules: without them each start compiles, which is nobody's start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     out = report.Report()
     with tempfile.TemporaryDirectory(prefix="kafka-ds-bench-") as scratch:
         work = parts(options.folder or Path(scratch), out, options.runs)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import (
+    LogConfigs,
     broker_settings,
     from_given,
     known_names,
@@ -320,3 +321,14 @@ def test_values_are_known_by_kafkas_names() -> None:
     values = from_given({"node.id": ("3", "here")}).values()
     assert values["node.id"] == 3
     assert set(values) == set(broker_settings())
+
+
+def test_the_same_settings_are_the_same_value() -> None:
+    configs, config = LogConfigs(), load(None)
+    first = configs.of(config, {"retention.ms": "1000", "segment.bytes": "1048576"})
+    assert configs.of(config, {"segment.bytes": "1048576", "retention.ms": "1000"}) is first
+    assert configs.of(config, {}) == log_config(config, {}) != first
+    other = load(None, ["log.segment.bytes=2097152"])
+    assert configs.of(other, {}).segment_bytes == 2 << 20
+    with pytest.raises(ConfigError):
+        configs.of(other, {"segment.bytes": "none"})
