@@ -7,6 +7,7 @@ out is renamed to `<topic>-<partition>.<32 hex digits>-delete`, so that its name
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 LOG = ".log"
@@ -60,6 +61,8 @@ def file_name(offset: int, kind: str) -> str:
     return f"{offset:020d}{kind}"
 
 
+# Thousands of partitions have files of the same names.
+@lru_cache(maxsize=4_096)
 def parse_file_name(name: str) -> SegmentFile | None:
     """None for what is no file of a segment."""
     digits, dot, rest = name.partition(".")

@@ -13,7 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -23,6 +23,14 @@ from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
 from broker.log.index import RELATIVE_OFFSET_MAX
+from broker.log.leftovers import (
+    Listing,
+    finish_leftovers,
+    list_files,
+    offsets_in,
+    offsets_of,
+    unlink_segment,
+)
 from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.scan import headers, valid_batches
@@ -71,14 +79,18 @@ def load(
     log_start_offset: int,
 ) -> LoadedLog:
     """Open the folder of a log, creating what is not there."""
-    disk.make_directory(directory)
-    finish_leftovers(disk, directory)
+    try:
+        files = finish_leftovers(disk, directory)
+    except FileNotFoundError:
+        disk.make_directory(directory)
+        files = {}
     converted: list[Converted] = []
     while True:
         try:
             loaded = _load(
                 disk,
                 directory,
+                files,
                 config,
                 now_ms=now_ms,
                 clean_shutdown=clean_shutdown,
@@ -88,6 +100,7 @@ def load(
         except _OldSegments as found:
             vouched_to = ALL_OFFSETS if clean_shutdown else recovery_point
             converted += _convert_old(disk, directory, found.base_offsets, vouched_to)
+            files = list_files(disk, directory)
         else:
             tell(directory, converted)
             return loaded
@@ -97,7 +110,7 @@ def _convert_old(
     disk: Disk, directory: str, old: Sequence[int], vouched_to: int
 ) -> list[Converted]:
     """Convert segments, oldest first; the log ends with the first that is not whole."""
-    bases = sorted(_offsets_of(disk, directory, names.LOG))
+    bases = sorted(offsets_of(disk, directory, names.LOG))
     done: list[Converted] = []
     for base_offset in old:
         behind = [base for base in bases if base > base_offset]
@@ -114,7 +127,7 @@ def _convert_old(
         done.append(converted)
         if not converted.is_whole:
             for base in behind:
-                _unlink_segment(disk, directory, base)
+                unlink_segment(disk, directory, base)
             break
     return done
 
@@ -122,6 +135,7 @@ def _convert_old(
 def _load(
     disk: Disk,
     directory: str,
+    files: Listing,
     config: LogConfig,
     *,
     now_ms: int,
@@ -129,7 +143,7 @@ def _load(
     recovery_point: int,
     log_start_offset: int,
 ) -> LoadedLog:
-    segments = _open_segments(disk, directory, config, now_ms)
+    segments = _open_segments(disk, directory, files, config, now_ms)
     old = list(takewhile(_begins_old, segments))
     if old:
         raise _OldSegments(*(segment.base_offset for segment in old))
@@ -147,6 +161,7 @@ def _load(
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         remove_segments(disk, segments)
         segments = []
+        files = list_files(disk, directory)
         epochs.clear()
         epochs_known = True
     if not segments:
@@ -160,11 +175,15 @@ def _load(
         start_offset = max(start_offset, segments[0].base_offset)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
-    producers = load_producers(
-        disk, directory, segments, end_offset=end_offset, scanned_from=scanned_from
+    # What was scanned may have taken some with it.
+    snapshots = offsets_in(
+        files if clean_shutdown else list_files(disk, directory), names.PRODUCER_SNAPSHOT
+    )
+    producers = _producers_from(
+        disk, directory, snapshots, segments, end_offset=end_offset, scanned_from=scanned_from
     )
     useful = {segment.base_offset for segment in segments} | {end_offset}
-    remove_snapshots(disk, directory, lambda offset: offset not in useful)
+    _unlink_snapshots(disk, directory, snapshots - useful)
     for segment in segments:
         segment.close()  # Opened again when asked for: most partitions are idle, and files are few.
     return LoadedLog(
@@ -195,88 +214,21 @@ def new_segment(
     )
 
 
-# -- files that a crash may leave -----------------------------------------------------------------
-
-
-def finish_leftovers(disk: Disk, directory: str) -> None:
-    """End what was under way: deletions are completed, swaps too, all else is undone.
-
-    A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the
-    segments whose offsets it covers; a `.cleaned` one may be anything and goes. Of a segment the
-    `.log` is the last to become `.swap`, and the first to get its place: where an index is `.swap`
-    and the log is not any more, the index is this log's.
-    """
-    files = {name: names.parse_file_name(name) for name in disk.list_names(directory)}
-    cleaned = [f.offset for f in files.values() if f and f.suffix == names.CLEANED]
-    for name, file in files.items():
-        if file and file.suffix == names.SWAP and cleaned and file.offset >= min(cleaned):
-            # Not all of the segment's files, or of a split's parts, are swapped yet: the original stays.
-            unlink_if_there(disk, f"{directory}/{name}")
-    for name in files:
-        if name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY)):
-            unlink_if_there(disk, f"{directory}/{name}")
-    swaps = sorted(
-        f.offset
-        for name, f in files.items()
-        if f
-        and (f.kind, f.suffix) == (names.LOG, names.SWAP)
-        and disk.exists(f"{directory}/{name}")
-    )
-    for base_offset in swaps:
-        _finish_swap(disk, directory, base_offset)
-    logs = _offsets_of(disk, directory, names.LOG)
-    for name in disk.list_names(directory):
-        file = names.parse_file_name(name)
-        if file is None or file.kind == names.PRODUCER_SNAPSHOT:
-            continue
-        if file.suffix == names.SWAP and file.offset in logs:
-            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
-        elif file.suffix or file.offset not in logs:
-            unlink_if_there(disk, f"{directory}/{name}")
-
-
-def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
-    path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
-    end_offset = base_offset
-    file = disk.open(path + names.SWAP)
-    try:
-        for _, header in headers(file.read, 0, file.size()):
-            end_offset = header.next_offset
-    finally:
-        file.close()
-    for offset in {base_offset, *_offsets_of(disk, directory, names.LOG)}:
-        if base_offset <= offset < max(end_offset, base_offset + 1):
-            _unlink_segment(disk, directory, offset)
-    for kind in names.SEGMENT_KINDS:
-        name = f"{directory}/{names.file_name(base_offset, kind)}"
-        if disk.exists(name + names.SWAP):
-            disk.rename(name + names.SWAP, name)
-
-
-def _offsets_of(disk: Disk, directory: str, kind: str) -> set[int]:
-    files = (names.parse_file_name(name) for name in disk.list_names(directory))
-    return {file.offset for file in files if file and file.kind == kind and not file.suffix}
-
-
-def _unlink_segment(disk: Disk, directory: str, base_offset: int) -> None:
-    for kind in names.SEGMENT_KINDS:
-        unlink_if_there(disk, f"{directory}/{names.file_name(base_offset, kind)}")
+# -- segments -------------------------------------------------------------------------------------
 
 
 def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
     """Take segments from the disk at once, with the snapshots at their beginnings."""
     for segment in segments:
         segment.close()
-        _unlink_segment(disk, segment.directory, segment.base_offset)
+        unlink_segment(disk, segment.directory, segment.base_offset)
         unlink_if_there(disk, segment.file_path(names.PRODUCER_SNAPSHOT))
 
 
-# -- segments -------------------------------------------------------------------------------------
-
-
-def _open_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
-    listed = set(disk.list_names(directory))
-    bases = sorted(_offsets_of(disk, directory, names.LOG))
+def _open_segments(
+    disk: Disk, directory: str, listed: Listing, config: LogConfig, now_ms: int
+) -> list[Segment]:
+    bases = sorted(offsets_in(listed, names.LOG))
     segments = [
         Segment(
             disk,
@@ -398,9 +350,24 @@ def load_producers(
 
     The transaction indexes of the segments from `scanned_from` on are written on the way.
     """
+    snapshots = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
+    return _producers_from(
+        disk, directory, snapshots, segments, end_offset=end_offset, scanned_from=scanned_from
+    )
+
+
+def _producers_from(
+    disk: Disk,
+    directory: str,
+    snapshots: Set[int],
+    segments: Sequence[Segment],
+    *,
+    end_offset: int,
+    scanned_from: int | None,
+) -> Producers:
     producers, position = Producers(), segments[0].base_offset
     limit = end_offset if scanned_from is None else min(scanned_from, end_offset)
-    for offset in sorted(_offsets_of(disk, directory, names.PRODUCER_SNAPSHOT), reverse=True):
+    for offset in sorted(snapshots, reverse=True):
         path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
         if offset > limit:
             continue
@@ -443,6 +410,10 @@ def _replay_marker(
 
 def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:
     """Remove the snapshots of offsets that the log never had, or has cut off, or needs no more."""
-    for offset in _offsets_of(disk, directory, names.PRODUCER_SNAPSHOT):
-        if is_stray(offset):
-            unlink_if_there(disk, f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}")
+    snapshots = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
+    _unlink_snapshots(disk, directory, filter(is_stray, snapshots))
+
+
+def _unlink_snapshots(disk: Disk, directory: str, offsets: Iterable[int]) -> None:
+    for offset in offsets:
+        unlink_if_there(disk, f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}")

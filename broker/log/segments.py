@@ -100,7 +100,7 @@ class Segments:
         """Put the durable segment that lies under the names `.cleaned` in the place of closed ones.
 
         Its batches are theirs, less what compaction took. At each step a crash leaves either what was or what will be
-        (`recovery.finish_leftovers`): the `.log` comes last on its way to `.swap`, and first from there.
+        (`leftovers.finish_leftovers`): the `.log` comes last on its way to `.swap`, and first from there.
         """
         first, last = old[0], old[-1]
         place = self.all.index(first)

@@ -261,6 +261,25 @@ def test_checkpoints_are_written_when_they_are_due() -> None:
     assert log.log_start_offset == 2
 
 
+def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for partition in range(3):
+        bench.manager.create("t", partition, TOPIC_ID)
+    bench.append("t", 1)
+    bench.stop()
+    listed: list[str] = []
+    original = MemoryDisk.list_names
+
+    def list_names(disk: MemoryDisk, directory: str) -> list[str]:
+        listed.append(directory)
+        return original(disk, directory)
+
+    monkeypatch.setattr(MemoryDisk, "list_names", list_names)
+    manager = bench.start()
+    assert sorted(listed) == ["/a", "/a/t-0", "/a/t-1", "/a/t-2"]
+    assert sum(log.log_end_offset for log in manager.logs()) == 1
+
+
 def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
     bench = Bench()
     bench.manager.create("t", 0, TOPIC_ID)
