@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -17,7 +18,13 @@ from typing import Any, TypeVar
 import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from broker.__main__ import _loop_factory
 from broker.config import from_given
@@ -30,6 +37,7 @@ from kafka_ds.client.settings import parse_settings
 from kafka_ds.security.scram import salted, server_key, stored_key
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
 from tests.certificates import Authority, Identity, TokenIssuer
+from tests.processes import wait_until
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 120.0
@@ -303,6 +311,43 @@ def test_keys_are_read_anew(broker: Broker) -> None:
     assert serial() == renewed.certificate.serial_number
     broker.keys.write_text(renewed.both_file.read_text())
     broker.run(broker.node.server.doors.look())
+    # Or other files are named, as kafka-configs.sh does: those of one listener alone, and back.
+    third = broker.authority.issue("broker-3")
+    for operation, named, expected in (
+        (AlterConfigOpType.SET, str(third.both_file), third),
+        (AlterConfigOpType.DELETE, None, renewed),
+    ):
+        entry = ConfigEntry(
+            "listener.name.mutual.ssl.keystore.location", named, incremental_operation=operation
+        )
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        admin = AdminClient(librdkafka(broker, "PLAINTEXT"))
+        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+        number = expected.certificate.serial_number
+        wait_until("the other keys", lambda number=number: serial() == number)
+
+
+@pytest.mark.parametrize("listener", ["OPEN_SASL", "SAFE_SASL"])
+def test_who_never_says_who_it_is_is_sent_away(
+    broker: Broker, listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a handshake of TLS, or TLS and then not a word of SASL."""
+    monkeypatch.setattr("broker.net.entrance.HANDSHAKE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("broker.net.authentication.AUTHENTICATION_SECONDS_MAX", 0.5)
+    with socket.create_connection(broker.address(listener)) as bare:
+        bare.settimeout(TIMEOUT_S)
+        with contextlib.suppress(ConnectionError):
+            assert bare.recv(1) == b""
+    if listener != "SAFE_SASL":
+        return
+    monkeypatch.setattr("broker.net.entrance.HANDSHAKE_SECONDS_MAX", TIMEOUT_S)
+    with (
+        socket.create_connection(broker.address(listener)) as bare,
+        context_of(broker).wrap_socket(bare, server_hostname=HOST) as safe,
+    ):
+        safe.settimeout(TIMEOUT_S)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert safe.recv(1) == b""
 
 
 OURS: dict[str, tuple[str, Callable[[Broker], dict[str, str]]]] = {
