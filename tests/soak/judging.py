@@ -34,7 +34,8 @@ BOUNDS: Mapping[str, Bound] = {
     "worker descriptors": Bound(most=500, growth_an_hour=60, of_process=True),
     "segments": Bound(most=1_000, growth_an_hour=200, of_process=False),
     "log MiB": Bound(most=2_000, growth_an_hour=200, of_process=False),
-    "live table files": Bound(most=500, growth_an_hour=200, of_process=False),
+    "live files of topics": Bound(most=500, growth_an_hour=200, of_process=False),
+    "live files of system tables": Bound(most=500, growth_an_hour=200, of_process=False),
     "commits since a checkpoint": Bound(most=250, growth_an_hour=250, of_process=False),
     "table folders": Bound(most=100, growth_an_hour=20, of_process=False),
 }

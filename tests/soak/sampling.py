@@ -25,7 +25,12 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
     if others:
         values["worker memory MiB"] = resident_mib(others)
         values["worker descriptors"] = sum(_entries(Path(f"/proc/{each}/fd")) for each in others)
-    logs = list(broker.data.rglob("*.log"))
+    logs = [
+        Path(folder, name)
+        for folder, _, names in os.walk(broker.data)
+        for name in names
+        if name.endswith(".log")
+    ]
     values["segments"] = len(logs)
     values["log MiB"] = sum(map(_size, logs)) / MIB
     if tables:
@@ -34,19 +39,26 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
 
 
 def _tables(lake: Path) -> dict[str, float]:
-    folders = [log.parent for log in lake.rglob("_delta_log") if any(log.glob("*.json"))]
-    files, behind = 0, 0
+    # Folders that are deleted meanwhile are passed over by `os.walk`.
+    folders = [Path(folder) for folder, inside, _ in os.walk(lake) if "_delta_log" in inside]
+    topics, system, behind = 0, 0, 0
     for folder in folders:
-        names = sorted(path.name for path in (folder / "_delta_log").glob("*.json"))
-        checkpoints = sorted(path.name for path in (folder / "_delta_log").glob("*.checkpoint*"))
-        newest = checkpoints[-1][:20] if checkpoints else ""
-        behind = max(behind, sum(name[:20] > newest for name in names))
         try:
-            files += len(DeltaTable(folder).file_uris())
+            names = os.listdir(folder / "_delta_log")
+            newest = max((name[:20] for name in names if ".checkpoint" in name), default="")
+            behind = max(
+                behind, sum(name[:20] > newest for name in names if name.endswith(".json"))
+            )
+            files = len(DeltaTable(folder).file_uris())
         except (DeltaError, OSError):
             continue  # it is being deleted
+        if folder.parent.name == "topics":
+            topics += files
+        else:
+            system += files
     return {
-        "live table files": files,
+        "live files of topics": topics,
+        "live files of system tables": system,
         "commits since a checkpoint": behind,
         "table folders": len(folders),
     }
