@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 Header = dict[str, Any]
@@ -29,6 +30,12 @@ def frame(header: Header, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     size = len(text) + sum(len(each) for each in payload)
     assert size <= FRAME_BYTES_MAX, f"a frame of {size} bytes"
     return [_PREFIX.pack(size, len(text)) + text, *payload]
+
+
+def cut(payload: memoryview, sizes: Sequence[int]) -> list[Buffer]:
+    """The buffers that a payload was made of, by their sizes."""
+    ends = list(accumulate(sizes))
+    return [payload[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def widen(sock: socket.socket) -> None:

@@ -15,8 +15,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,15 +25,17 @@ import pyarrow.compute as pc
 from broker.tier.delta_residue import ResidueFiles, ResiduePiece
 from broker.tier.delta_tables import TopicTables, tiered_end
 from broker.tier.disk_cache import DiskCache
+from broker.tier.making import PieceMaker
 from broker.tier.piece_files import PieceKey
-from broker.tier.pieces import Piece, PieceCache
+from broker.tier.pieces import Piece, PieceCache, Run
+from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
 from kafka_ds.lake.index import FileEntry, FileIndex
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
 from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
-from kafka_ds.wire.batch import read_header
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +45,12 @@ BEGIN_BYTES = 128 * 1024
 # Of so many pieces it is known that who asks for what follows them reads on.
 ENDS_MAX = 4096
 PLACES_MAX = 256
-BATCH_BYTES_MAX = 1024 * 1024
+# Four of them are the MiB that consumers ask for by default (max.partition.fetch.bytes).
+BATCH_BYTES_MAX = 256 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
+# Decompressing and encoding need no Python: of two pieces at the same time, one consumer's included.
+PREFETCHERS = 2
 TRIES_MAX = 3
 _FOREVER = 1 << 62
 # What a record is made of: all but the framing of the batch that it came in.
@@ -96,6 +102,15 @@ class _Known:
     files: _Files
 
 
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A piece that somebody prepares."""
+
+    done: threading.Event = field(default_factory=lambda: threading.Event())
+    following: int | None = None
+    """The offset after it, as soon as that is known."""
+
+
 class ColdReader:
     """Answers cold reads of all topics."""
 
@@ -104,23 +119,26 @@ class ColdReader:
         store: Store,
         tables: TopicTables,
         reader: FileReader,
-        *,
-        cache_bytes: int,
+        settings: TierSettings,
         disk: DiskCache | None = None,
+        memory: WorkerMemory | None = None,
     ) -> None:
+        """What is kept is kept in the memory that is shared with the broker, if there is any."""
+        cache_bytes = settings.lake_reader_cache_bytes
         self._disk = disk
         self._tables = tables
         self._reader = reader
         self._residue = ResidueFiles(store)
         self._cache = PieceCache(cache_bytes)
+        self._maker = PieceMaker(memory, self._let_go)
         # Two consumers' share of what is kept: what is prepared ahead must not drive out what was before it is read.
         self._ahead_bytes = max(1, cache_bytes // 4)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Place, _Known] = OrderedDict()
-        self._preparing: OrderedDict[tuple[PieceKey, int], threading.Event] = OrderedDict()
+        self._preparing: dict[tuple[PieceKey, int], _Work] = {}
         self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
-        self._prefetcher: threading.Thread | None = None
+        self._prefetchers: list[threading.Thread] = []
 
     def read(
         self,
@@ -139,16 +157,38 @@ class ColdReader:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
         size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
         piece, index = self._piece(place, found.layout, offset, size_bytes, max_bytes)
-        batches, end = piece.take(index, max_bytes)
+        runs, following, next_offset = self._take(place.key(found.layout), piece, index, max_bytes)
         # Who is in the middle of a piece, or begins with one, has more of it to come as long as it is not its last.
-        if (reads_on or index) and piece.next_offset <= found.tiered_end:
-            self._prepare_ahead(place, piece.next_offset)
+        if (reads_on or index) and following <= found.tiered_end:
+            self._prepare_ahead(place, following)
         return ColdRead(
-            chunks=batches,
-            next_offset=piece.next_offsets[end - 1],
+            chunks=tuple(chain.from_iterable(run.batches for run in runs)),
+            shared=tuple((run.shared_at, run.size_bytes) for run in runs),
+            next_offset=next_offset,
             tiered_end=found.tiered_end,
             log_start_offset=found.log_start,
         )
+
+    def _take(
+        self, key: PieceKey, piece: Piece, index: int, max_bytes: int
+    ) -> tuple[list[Run], int, int]:
+        """Batches of a piece and of those after it that are there; what follows the last piece, and the last batch."""
+        runs, end = [], max(index + 1, piece.end_of(index, max_bytes))
+        while True:
+            runs.append(piece.take(index, end))
+            max_bytes -= runs[-1].size_bytes
+            next_offset = piece.next_offsets[end - 1]
+            if end < len(piece.batches):
+                break
+            with self._lock:
+                known = self._cache.find(key, next_offset)
+            end = index = 0
+            if known is not None:
+                index, end = known[1], known[0].end_of(known[1], max_bytes)
+            if known is None or end == index:
+                break
+            piece = known[0]
+        return runs, piece.next_offset, next_offset
 
     def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: keep nothing of it."""
@@ -160,6 +200,10 @@ class ColdReader:
             self._disk.forget(topic_id)
         self._residue.forget(topic)
 
+    def _let_go(self) -> bool:
+        with self._lock:
+            return self._cache.drop_oldest()
+
     # -- pieces -----------------------------------------------------------------------------
 
     def _piece(
@@ -167,28 +211,44 @@ class ColdReader:
     ) -> tuple[Piece, int]:
         """The piece with a batch that holds `offset`, prepared if it is not there."""
         key = place.key(layout)
-        with self._lock:
-            known = self._cache.find(key, offset)
-            under_way = self._preparing.get((key, offset))
-        if known is None and under_way is not None:
-            under_way.wait()
-            with self._lock:
-                known = self._cache.find(key, offset)
+        known, work, is_mine = self._claim(key, offset)
+        if known is None and not is_mine:
+            work.done.wait()
+            known, work, is_mine = self._claim(key, offset)
         if known is not None:
             return known
-        return self._prepare(place, layout, offset, size_bytes, max_bytes)
+        # Where it went wrong for somebody else, and a third is at it again: nobody waits twice.
+        return self._prepare(place, layout, offset, size_bytes, max_bytes, work)
+
+    def _claim(self, key: PieceKey, offset: int) -> tuple[tuple[Piece, int] | None, _Work, bool]:
+        """The piece if it is there; else who prepares it, and whether that is the caller from now on."""
+        with self._lock:
+            known, work = self._cache.find(key, offset), self._preparing.get((key, offset))
+            is_mine = known is None and work is None
+            if work is None:
+                work = _Work()
+            if is_mine:
+                self._preparing[key, offset] = work
+        return known, work, is_mine
 
     def _prepare(
-        self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
+        self,
+        place: _Place,
+        layout: str,
+        offset: int,
+        size_bytes: int,
+        max_bytes: int,
+        work: _Work,
     ) -> tuple[Piece, int]:
         """Get a piece from the disk, or make it; and the index of the batch that holds the offset."""
-        asked, done = (place.key(layout), offset), threading.Event()
-        with self._lock:
-            self._preparing[asked] = done
+        asked = (place.key(layout), offset)
         try:
             key = asked[0]
             known = self._disk.find(key, offset) if self._disk is not None else None
-            if known is None:
+            if known is not None:
+                known = (self._maker.placed(known[0]), known[1])
+            else:
+                work.following = self._following(place, offset, size_bytes)
                 piece, layout = self._build(place, offset, size_bytes, max_bytes)
                 key, known = place.key(layout), (piece, 0)
                 if self._disk is not None:
@@ -202,13 +262,13 @@ class ColdReader:
         finally:
             with self._lock:
                 self._preparing.pop(asked, None)
-            done.set()
+            work.done.set()
 
     def _prepare_ahead(self, place: _Place, offset: int) -> None:
         with self._lock:
-            if self._prefetcher is None:
-                self._prefetcher = threading.Thread(target=self._prefetch, daemon=True)
-                self._prefetcher.start()
+            while len(self._prefetchers) < PREFETCHERS:
+                self._prefetchers.append(threading.Thread(target=self._prefetch, daemon=True))
+                self._prefetchers[-1].start()
         with suppress(queue.Full):
             self._ahead.put_nowait((place, offset))
 
@@ -230,27 +290,41 @@ class ColdReader:
         room = self._ahead_bytes
         while room > 0:
             found = self._files(place, offset)
-            key = place.key(found.layout)
-            with self._lock:
-                known = self._cache.find(key, offset)
-                under_way = (key, offset) in self._preparing
-            if known is None and under_way:
+            known, work, is_mine = self._claim(place.key(found.layout), offset)
+            if is_mine:
+                known = self._prepare(
+                    place, found.layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX, work
+                )
+            if known is not None:
+                room -= known[0].size_bytes
+                offset = known[0].next_offset
+            elif work.following is not None:
+                # Somebody is at it; what comes after it can be prepared at the same time.
+                room -= AHEAD_BYTES
+                offset = work.following
+            else:
                 return  # Who prepares it has somebody who waits for it, and asks for more.
-            if known is None:
-                known = self._prepare(place, found.layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX)
-            room -= known[0].size_bytes
-            offset = known[0].next_offset
             if offset > found.tiered_end:
                 return
+
+    def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
+        """What the piece that begins at an offset will end before, if its file's footer tells."""
+        found = self._files(place, offset)
+        if len(found.files) == 1:
+            with suppress(FileNotFoundError, UnreadableFile):  # Whoever reads it is told.
+                footer = self._reader.footer(found.files[0].path)
+                _, complete_to = footer.next_groups(offset, found.cluster_end, size_bytes)
+                return (found.reach if complete_to >= found.cluster_end else complete_to) + 1
+        return None
 
     def _build(
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int
     ) -> tuple[Piece, str]:
         """Read what follows an offset, and encode it again; and the layout that it was read of."""
         table, last, found = self._read_rows(place, offset, size_bytes)
-        encoder = _Encoder(table, offset, min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes)))
+        residue: Iterable[ResiduePiece] = ()
         if not place.committed_only:
-            for each in self._residue.between(
+            residue = self._residue.between(
                 place.topic,
                 place.topic_id,
                 place.partition,
@@ -258,11 +332,9 @@ class ColdReader:
                 last,
                 tiered_end=found.tiered_end,
                 log_start_offset=found.log_start,
-            ):
-                encoder.rows_to(each.base_offset - 1)
-                encoder.put(each)
-        encoder.rows_to(last)
-        piece = Piece(offset, tuple(encoder.batches), tuple(encoder.next_offsets))
+            )
+        batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
+        piece = self._maker.make(table, offset, last, residue, batch_bytes)
         return piece, found.layout
 
     def _read_rows(
@@ -406,42 +478,6 @@ class ColdReader:
         moments = pc.cast(pc.cast(table.column("timestamp"), pa.int64()), pa.int64())
         moments = pc.coalesce(table.column("timestamp_ms"), pc.floor(pc.divide(moments, 1000)))
         return moments, table.column("offset"), table.column("leader_epoch")
-
-
-class _Encoder:
-    """Rows of a table as batches, cut where something comes between."""
-
-    def __init__(self, table: pa.Table, first_offset: int, batch_bytes: int) -> None:
-        self._table = table
-        self._offsets = table.column("offset").to_numpy()
-        self._next = first_offset
-        self._batch_bytes = batch_bytes
-        self.batches: list[bytes] = []
-        self.next_offsets: list[int] = []
-
-    def rows_to(self, last: int) -> None:
-        """All rows up to that offset, and a span over the offsets that have none."""
-        if last < self._next:
-            return
-        # With numba, 100 MiB that a worker which reads nothing does without.
-        from kafka_ds.lake.convert import encode_batches
-
-        low, high = self._offsets.searchsorted([self._next, last + 1])
-        made = encode_batches(
-            self._table.slice(low, high - low),
-            first_offset=self._next,
-            last_offset=last,
-            batch_bytes_max=self._batch_bytes,
-        )
-        self.batches += made
-        self.next_offsets += [read_header(each).next_offset for each in made]
-        self._next = last + 1
-
-    def put(self, piece: ResiduePiece) -> None:
-        """A batch as it is."""
-        self.batches.append(piece.data)
-        self._next = max(self._next, piece.last_offset + 1)
-        self.next_offsets.append(self._next)
 
 
 def _latest_ms(entry: FileEntry) -> int:

@@ -21,6 +21,7 @@ from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.disk_cache import DiskCache
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import (
     ColdRead,
     Committed,
@@ -75,6 +76,7 @@ class DeltaStorage:
         *,
         clock: LogClock | None = None,
         cache: DiskCache | None = None,
+        memory: WorkerMemory | None = None,
         checkpointed: Callable[[str], None] = lambda folder: None,
         was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
     ) -> None:
@@ -90,8 +92,7 @@ class DeltaStorage:
             log_retention_ms=settings.lake_log_retention_ms,
             was_deleted=was_deleted,
         )
-        cache_bytes = settings.lake_reader_cache_bytes
-        self._cold = ColdReader(store, self._tables, reader, cache_bytes=cache_bytes, disk=cache)
+        self._cold = ColdReader(store, self._tables, reader, settings, cache, memory)
         self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
         self._upkeep = Upkeep(
             store,
@@ -100,7 +101,7 @@ class DeltaStorage:
             interval=settings.lake_checkpoint_interval,
             checkpointed=checkpointed,
         )
-        self.layout = LayoutKeeper(
+        self.layout = LayoutKeeper(  # another thread's than that which copies
             store,
             self._tables,
             settings,
@@ -108,7 +109,6 @@ class DeltaStorage:
             clock=self._clock,
             commit=self._commit_alone,
         )
-        """The layout of the tables' files: another thread's than that which copies."""
         self._unsettled: dict[str, Attempt] = {}
         self._turns = Turns(settings.lake_copy_threads)
         self._lost: set[bytes] = set()

@@ -16,7 +16,7 @@ from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.net.metrics_names import Metric, Sample
 from broker.seams import Clock
-from broker.tier.channel import Buffer, Header
+from broker.tier.channel import Buffer, Header, cut
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
 from broker.tier.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
@@ -78,7 +78,10 @@ class TierManager:
         self._fetch_quota = self._quota("fetch", FETCH_TIMES)
         self._copy_quota = self._quota("copy", COPY_TIMES)
         self._worker = Worker(
-            settings.worker_arguments(), clock, idle_ms=settings.lake_worker_idle_ms
+            settings.worker_arguments(),
+            clock,
+            idle_ms=settings.lake_worker_idle_ms,
+            shared_bytes=settings.lake_reader_cache_bytes,
         )
         crash_points = armed_from_environment(BROKER_POINTS + EXPIRY_POINTS)
         self._copies = CopyLoop(
@@ -271,21 +274,17 @@ class TierManager:
         except TimeoutError:
             self._metrics.fetches_expired += 1
             return None
-        self._fetch_quota.record(len(payload), self._clock.monotonic_ms())
-        self._metrics.fetched(topic, len(payload))
-        if "cache" in header:
-            self._metrics.cached(header["cache"])
-        chunks: list[Buffer] = []
-        position = 0
-        for size in header["sizes"]:
-            chunks.append(payload[position : position + size])
-            position += size
-        return TierRead(
-            chunks=chunks,
+        read = TierRead(
+            chunks=header["views"] if "views" in header else cut(payload, header["sizes"]),
             next_offset=header["next_offset"],
             tiered_end_offset=header["tiered_end"],
             log_start_offset=header["log_start_offset"],
         )
+        self._fetch_quota.record(read.size_bytes, self._clock.monotonic_ms())
+        self._metrics.fetched(topic, read.size_bytes)
+        if "cache" in header:
+            self._metrics.cached(header["cache"])
+        return read
 
     def list_offsets_timeout_ms(self) -> int:
         """How long ListOffsets waits for the lake where its client does not say (KIP-1075)."""

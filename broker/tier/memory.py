@@ -11,6 +11,7 @@ import ctypes
 import logging
 import mmap
 import re
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 # Looked at again once so much more of files is resident than after the last time.
 GROWTH_BYTES = 32 * 1024 * 1024
+# To look costs about as much as an answer out of the cache.
+LOOK_SECONDS = 0.25
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(.*)")
 
 
@@ -35,9 +38,14 @@ class Trimmer:
 
     def __init__(self) -> None:
         self._kept_bytes = 0
+        self._look_at_s = 0.0
 
     def look(self) -> None:
-        """Drop them if there are many more than the last time."""
+        """Drop them if there are many more than the last time; called often, it does so now and then."""
+        now_s = time.monotonic()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_SECONDS
         with contextlib.suppress(OSError, AttributeError, ValueError):
             if resident_file_bytes() - self._kept_bytes >= GROWTH_BYTES:
                 dropped = _drop_clean_pages()

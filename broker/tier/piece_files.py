@@ -96,9 +96,10 @@ def decode_piece(name: str, data: bytes) -> Piece:
         raise BadPieceFile("its checksum is wrong")
     try:
         header = json.loads(data[start : start + header_size])
+        view = memoryview(data)
         batches, position = [], start + header_size
         for size in header["sizes"]:
-            batches.append(data[position : position + size])
+            batches.append(view[position : position + size])
             position += size
         piece = Piece(header["first_offset"], tuple(batches), tuple(header["next_offsets"]))
         is_its_own = header["name"] == name

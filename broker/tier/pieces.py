@@ -7,7 +7,23 @@ piece of its own. What was used least recently goes first. One thread at a time.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka_ds.wire.crc import Buffer
+
+
+class Run(NamedTuple):
+    """Batches that follow each other, also where they lie."""
+
+    batches: tuple[Buffer, ...]
+    shared_at: int | None
+    """Where they begin in the memory that is shared with the broker; None: they are not there."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(map(len, self.batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +31,10 @@ class Piece:
     """Batches that span [first, following) together, with the offset that each of them reaches."""
 
     first_offset: int
-    batches: tuple[bytes, ...]
+    batches: tuple[Buffer, ...]
     next_offsets: tuple[int, ...]
+    shared_at: int | None = field(default=None, compare=False)
+    """Where they begin, one after the other, in the memory that is shared with the broker; None: they are not there."""
 
     @property
     def next_offset(self) -> int:
@@ -28,13 +46,20 @@ class Piece:
         """Bytes of all batches."""
         return sum(map(len, self.batches))
 
-    def take(self, start: int, max_bytes: int) -> tuple[tuple[bytes, ...], int]:
-        """Batches from the one of that index on: one at least, then up to `max_bytes`; and where to go on."""
-        end, size = start + 1, len(self.batches[start])
+    def end_of(self, start: int, max_bytes: int) -> int:
+        """After which batch `max_bytes` are reached, from the one of that index on: it may be none."""
+        end, size = start, 0
         while end < len(self.batches) and size + len(self.batches[end]) <= max_bytes:
             size += len(self.batches[end])
             end += 1
-        return self.batches[start:end], end
+        return end
+
+    def take(self, start: int, end: int) -> Run:
+        """The batches of these indexes."""
+        at = self.shared_at
+        if at is not None:
+            at += sum(map(len, self.batches[:start]))
+        return Run(self.batches[start:end], at)
 
 
 class PieceCache:
@@ -55,7 +80,14 @@ class PieceCache:
         for index, offset in enumerate(_starts(piece)):
             self._starts[owner, offset] = (key, index)
         while self.size_bytes > self._bytes_max and len(self._pieces) > 1:
-            self._drop(next(iter(self._pieces)))
+            self.drop_oldest()
+
+    def drop_oldest(self) -> bool:
+        """Let go what was used least recently; False where nothing is left."""
+        if not self._pieces:
+            return False
+        self._drop(next(iter(self._pieces)))
+        return True
 
     def find(self, owner: Hashable, offset: int) -> tuple[Piece, int] | None:
         """The piece with a batch that begins at this offset, and the batch's index."""

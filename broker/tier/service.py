@@ -21,6 +21,7 @@ from broker.tier.messages import CopyRequest
 from broker.tier.notes import rows_of
 from broker.tier.orphans import Orphans
 from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from broker.tier.upkeep import Upkeep
@@ -40,7 +41,14 @@ Header = dict[str, Any]
 class Service:
     """The worker's operations over the lake."""
 
-    def __init__(self, settings: TierSettings, crash_points: CrashPoints) -> None:
+    def __init__(
+        self,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        memory: WorkerMemory | None = None,
+    ) -> None:
+        """`memory` is shared with the broker."""
+        self._memory = memory
         self._store = open_store(settings.lake_uri)
         self._checked = False
         self._touched: dict[str, None] = {}
@@ -54,6 +62,7 @@ class Service:
             settings,
             crash_points,
             cache=self._cache,
+            memory=memory,
             checkpointed=due,
             was_deleted=lambda topic_id: self._materialiser.was_deleted(topic_id),
         )
@@ -258,14 +267,17 @@ class Service:
             max_bytes=request["max_bytes"],
             committed_only=request["isolation_level"] == 1,
         )
-        header = {
-            "sizes": [len(each) for each in found.chunks],
+        header: Header = {
             "next_offset": found.next_offset,
             "tiered_end": found.tiered_end,
             "log_start_offset": found.log_start_offset,
         }
         if self._cache is not None:
             header["cache"] = asdict(self._cache.counts)
+        if self._memory is not None and all(at is not None for at, _ in found.shared):
+            header |= {"lease": self._memory.lease(found.chunks), "runs": found.shared}
+            return header, ()
+        header["sizes"] = [len(each) for each in found.chunks]
         return header, found.chunks
 
     def _offset_for_timestamp(self, request: Header) -> Answer:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from broker.tier.messages import CopyRange, TieredState
 from kafka_ds.lake.states import RemoteLogSegment
+from kafka_ds.wire.crc import Buffer
 
 
 class StorageError(Exception):
@@ -53,10 +54,13 @@ class Committed:
 class ColdRead:
     """Batches from an offset on."""
 
-    chunks: tuple[bytes, ...]
+    chunks: tuple[Buffer, ...]
     next_offset: int
     tiered_end: int
     log_start_offset: int
+    shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
+    """Where all of these bytes lie in the memory that is shared with the broker, in order: (position, bytes) of each
+    run of them. A position None: they are not all there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from broker.tier.crash_points import WORKER_POINTS, armed_from_environment
 from broker.tier.memory import Trimmer
 from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
 from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import FateUnknownError, OffsetOutOfRange, StorageError
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,10 @@ class Worker:
         afterwards: Callable[[], None],
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
+        freed: Callable[[Sequence[int]], None] = lambda leases: None,
     ) -> None:
+        """`freed` is told the leases of shared memory that the broker is done with."""
+        self._freed = freed
         self._channel = channel
         maintaining = maintaining or {}
         self._operations = {**writing, **reading, **maintaining}
@@ -80,6 +84,7 @@ class Worker:
             if received is None:
                 return
             header, _ = received
+            self._freed(header.pop("freed", ()))
             self._queues[header["op"]].put(header)
 
     def _thread(self, source: "queue.SimpleQueue[Header | None]", niceness: int) -> None:
@@ -141,7 +146,8 @@ def main(arguments: Sequence[str]) -> None:
     from broker.tier.service import Service  # the heavy imports: a broken channel is seen before
 
     sys.setswitchinterval(SWITCH_SECONDS)
-    service = Service(settings, armed_from_environment(WORKER_POINTS))
+    memory = WorkerMemory(int(arguments[2])) if len(arguments) > 2 else None
+    service = Service(settings, armed_from_environment(WORKER_POINTS), memory)
     gc.freeze()
     worker = Worker(
         channel,
@@ -150,6 +156,7 @@ def main(arguments: Sequence[str]) -> None:
         maintaining=service.maintaining(),
         afterwards=service.afterwards,
         reader_threads=settings.remote_log_reader_threads,
+        freed=memory.end if memory is not None else lambda leases: None,
     )
     serve(worker)
 

@@ -4,7 +4,7 @@ Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` 
 - Every offset of the range is accounted for: spans of batches follow each other without a hole, and
   the last one reaches the end, so that a consumer's position does, whatever was removed.
 - Producer fields are unset: the rows are committed, nobody checks sequences against the cold tier.
-- Batches are of about 1 MiB, however large those were that the rows came in.
+- Batches are of about 1 MiB, unless the caller says otherwise, however large those were that the rows came in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kafka_ds.wire.batch import (
     seal,
 )
 from kafka_ds.wire.compression import compress
-from kafka_ds.wire.crc import crc32c
+from kafka_ds.wire.crc import Buffer, crc32c
 
 __all__ = ["KernelBatch", "encode_batches", "sealed"]
 
@@ -60,27 +60,29 @@ def encode_batches(
     last_offset: int,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     codec: int = Codec.NONE,
-) -> list[bytes]:
+    scratch: kernel.Scratch | None = None,
+) -> list[Buffer]:
     """The rows, sorted by offset, as batches that span the range from first to last offset.
 
     A new batch begins at about `batch_bytes_max` (before compression) and where the leader epoch
-    or the timestamp type changes. Where no row is at all, an empty batch spans the range.
+    or the timestamp type changes. Where no row is at all, an empty batch spans the range. Batches that need no
+    compression are views of where the kernel wrote them, which is the scratch, if one is given.
     """
     batches: list[KernelBatch] = []
     next_offset = first_offset
     for part in _parts(table):
-        batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, codec)
+        batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, codec, scratch)
         next_offset = batches[-1].header.next_offset
     if batches and last_offset - batches[-1].header.base_offset < SPAN_MAX:
         final = batches[-1].header
         delta = last_offset - final.base_offset
         batches[-1] = batches[-1]._replace(header=final._replace(last_offset_delta=delta))
-    encoded: list[bytes] = []
+    encoded: list[Buffer] = []
     next_offset, leader_epoch = first_offset, NO_LEADER_EPOCH
     for batch in batches:
         leader_epoch = batch.header.leader_epoch
         encoded += _empty_batches(next_offset, batch.header.base_offset - 1, leader_epoch)
-        encoded.append(sealed(batch))
+        encoded.append(_sealed_in_place(batch) if codec == Codec.NONE else sealed(batch))
         next_offset = batch.header.next_offset
     encoded += _empty_batches(next_offset, last_offset, leader_epoch)
     return encoded
@@ -94,13 +96,20 @@ def _parts(table: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
 
 
 def _kernel_batches(
-    part: pa.RecordBatch, first_offset: int, last_offset: int, batch_bytes_max: int, codec: int
+    part: pa.RecordBatch,
+    first_offset: int,
+    last_offset: int,
+    batch_bytes_max: int,
+    codec: int,
+    scratch: kernel.Scratch | None,
 ) -> Iterator[KernelBatch]:
     columns = columns_of(part)
     offsets = columns.offset
     if offsets[0] < first_offset or offsets[-1] > last_offset or (np.diff(offsets) <= 0).any():
         raise ValueError(f"rows are not sorted by offset within {first_offset} to {last_offset}")
-    out, rows = kernel.encode(columns, first_offset=first_offset, bytes_max=batch_bytes_max)
+    out, rows = kernel.encode(
+        columns, first_offset=first_offset, bytes_max=batch_bytes_max, scratch=scratch
+    )
     for row in rows.tolist():
         first_row, end_row = row[encoding.FIRST_ROW], row[encoding.END_ROW]
         base_offset = row[encoding.BASE_OFFSET]
@@ -124,12 +133,18 @@ def _kernel_batches(
 
 def sealed(batch: KernelBatch, level: int | None = None) -> bytes:
     """The batch with its header and checksum, compressed (at this level) as its header says."""
+    if batch.header.codec == Codec.NONE:
+        return bytes(_sealed_in_place(batch))
     view = batch.out.data[batch.start : batch.end]
-    if batch.header.codec != Codec.NONE:
-        return seal(batch.header, compress(batch.header.codec, view[HEADER_BYTES:], level))
+    return seal(batch.header, compress(batch.header.codec, view[HEADER_BYTES:], level))
+
+
+def _sealed_in_place(batch: KernelBatch) -> memoryview:
+    """The batch where the kernel wrote it, with its header and checksum."""
+    view = batch.out.data[batch.start : batch.end]
     HEADER.pack_into(view, 0, *batch.header)
     CRC_FIELD.pack_into(view, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
-    return bytes(view)
+    return view
 
 
 def _empty_batches(first_offset: int, last_offset: int, leader_epoch: int) -> Iterator[bytes]:

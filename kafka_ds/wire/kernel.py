@@ -27,7 +27,16 @@ from kafka_ds.wire import decoding, encoding
 from kafka_ds.wire.arrays import fixed, read_only
 from kafka_ds.wire.encoding import NO_BINARY, NO_HEADERS
 
-__all__ = ["EVERYTHING", "cache_folder", "compiled", "decode", "encode", "scan", "warm_up"]
+__all__ = [
+    "EVERYTHING",
+    "Scratch",
+    "cache_folder",
+    "compiled",
+    "decode",
+    "encode",
+    "scan",
+    "warm_up",
+]
 
 EVERYTHING = decoding.WANT_KEY | decoding.WANT_VALUE | decoding.WANT_HEADERS
 
@@ -266,10 +275,53 @@ def decode(
 
 
 def encode(
-    columns: encoding.Columns, *, first_offset: int, bytes_max: int
+    columns: encoding.Columns,
+    *,
+    first_offset: int,
+    bytes_max: int,
+    scratch: Scratch | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All rows as batches with room for their headers, and a row of numbers for each batch."""
+    """All rows as batches with room for their headers, and a row of numbers for each batch.
+
+    They lie in memory of their own, or behind what the scratch holds already.
+    """
     loops = _loops()
+    row_count = len(columns.offset)
+    room = encode_room(columns)
+    out = np.empty(room, np.uint8) if scratch is None else scratch.room(room)
+    batches = np.empty((row_count, encoding.BATCH_FIELDS), np.int64)
+    count = loops.encode(columns, first_offset, bytes_max, out, batches)
+    if scratch is not None and count:
+        scratch.used += int(batches[count - 1, encoding.END])
+    return out, batches[:count]
+
+
+class Scratch:
+    """Memory that one call of the encoding loop after the other writes to: fresh memory costs more than the loop does.
+
+    Who takes it up again (`clear`) is done with all that was written to it.
+    """
+
+    def __init__(self) -> None:
+        self._data = np.empty(0, np.uint8)
+        self.used = 0
+
+    def room(self, size_bytes: int) -> NDArray[np.uint8]:
+        """So many bytes that nobody uses."""
+        if len(self._data) - self.used < size_bytes:
+            # What was written before stays where it is: who has a view of it keeps it.
+            self._data, self.used = np.empty(size_bytes, np.uint8), 0
+        return self._data[self.used : self.used + size_bytes]
+
+    def clear(self, kept_bytes: int) -> None:
+        """Begin anew; more than so many bytes are not kept."""
+        self.used = 0
+        if len(self._data) > kept_bytes:
+            self._data = np.empty(0, np.uint8)
+
+
+def encode_room(columns: encoding.Columns) -> int:
+    """Bytes that these rows take at most."""
     row_count = len(columns.offset)
     headers = columns.headers
     header_count = len(headers.keys.offsets)
@@ -277,10 +329,7 @@ def encode(
     room += header_count * encoding.HEADER_OVERHEAD_BYTES_MAX
     for column in (columns.key, columns.value, headers.keys, headers.values, headers.raw):
         room += _data_bytes(column)
-    out = np.empty(room, np.uint8)
-    batches = np.empty((row_count, encoding.BATCH_FIELDS), np.int64)
-    count = loops.encode(columns, first_offset, bytes_max, out, batches)
-    return out, batches[:count]
+    return room
 
 
 def _data_bytes(column: encoding.BinaryColumn) -> int:

@@ -1,5 +1,7 @@
 """Batches kept ready for consumers that read on."""
 
+from dataclasses import replace
+
 from broker.tier.pieces import Piece, PieceCache
 
 
@@ -11,12 +13,14 @@ def piece(first: int, sizes: list[int], span: int = 10) -> Piece:
     )
 
 
-def test_at_least_one_batch_is_taken_and_then_what_fits() -> None:
+def test_what_fits_is_taken_and_where_it_lies() -> None:
     made = piece(0, [5, 5, 5])
-    assert made.take(0, 1) == ((bytes(5),), 1)
-    assert made.take(0, 10) == ((bytes(5), bytes(5)), 2)
-    assert made.take(2, 1000) == ((bytes(5),), 3)
+    assert [made.end_of(0, size) for size in (1, 10, 14, 1000)] == [0, 2, 2, 3]
+    assert made.end_of(2, 1000) == 3
+    assert made.take(0, 2) == ((bytes(5), bytes(5)), None)
     assert (made.next_offset, made.size_bytes) == (30, 15)
+    shared = replace(made, shared_at=64)
+    assert (shared.take(1, 3).shared_at, shared.take(1, 3).size_bytes) == (69, 10)
 
 
 def test_a_piece_is_found_where_a_consumer_goes_on() -> None:
@@ -68,3 +72,13 @@ def test_an_owner_is_forgotten() -> None:
     assert cache.find("a", 0) is None
     assert cache.find("b", 0) is not None
     assert cache.size_bytes == 5
+
+
+def test_the_oldest_is_let_go_until_nothing_is_left() -> None:
+    cache = PieceCache(100)
+    for first in (0, 100):
+        cache.put("a", piece(first, [5]))
+    assert cache.drop_oldest()
+    assert (cache.find("a", 0), cache.size_bytes) == (None, 5)
+    assert cache.drop_oldest()
+    assert not cache.drop_oldest()

@@ -181,7 +181,7 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
         starts = 0
 
         async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
-            header = {"sizes": [], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
+            header = {"sizes": [4_000], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
             return header, memoryview(bytes(4_000))
 
     manager._worker = Quick()  # type: ignore[assignment]

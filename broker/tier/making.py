@@ -1,0 +1,115 @@
+"""Shell: rows of a table and residue as a piece of batches, in the memory from which it is sent.
+
+Rules of this file: rows are encoded into memory that was used before and is in the processor's cache, and copied once,
+to where they stay: the memory that is shared with the broker, or, where there is none or no room in it, one of their
+own. Batches are cut where something comes between. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from broker.tier.delta_residue import ResiduePiece
+from broker.tier.pieces import Piece
+from broker.tier.shared_memory import WorkerMemory
+from kafka_ds.wire.batch import read_header
+from kafka_ds.wire.crc import Buffer
+
+if TYPE_CHECKING:
+    from kafka_ds.wire.kernel import Scratch
+
+# More than a group of rows of ours takes; what was needed once for another's large one is given back.
+SCRATCH_BYTES = 8 * 1024 * 1024
+
+
+class PieceMaker:
+    """Makes pieces, and knows where they are put."""
+
+    def __init__(self, memory: WorkerMemory | None, make_room: Callable[[], bool]) -> None:
+        """`make_room` lets go something that is in the shared memory; False where there is nothing left."""
+        self._memory = memory
+        self._make_room = make_room
+        self._idle: list[Scratch] = []
+
+    def make(
+        self,
+        table: pa.Table,
+        first_offset: int,
+        last_offset: int,
+        residue: Iterable[ResiduePiece],
+        batch_bytes: int,
+    ) -> Piece:
+        """The rows of these offsets, sorted, with the residue in between."""
+        # With numba, 100 MiB that a worker which reads nothing does without.
+        from kafka_ds.wire.kernel import Scratch
+
+        scratch = self._idle.pop() if self._idle else Scratch()
+        encoder = _Encoder(table, first_offset, batch_bytes, scratch)
+        for each in residue:
+            encoder.rows_to(each.base_offset - 1)
+            encoder.put(each)
+        encoder.rows_to(last_offset)
+        batches, shared_at = self._place(encoder.batches)
+        scratch.clear(SCRATCH_BYTES)
+        self._idle.append(scratch)
+        return Piece(first_offset, batches, tuple(encoder.next_offsets), shared_at)
+
+    def placed(self, piece: Piece) -> Piece:
+        """A piece from elsewhere, where it is sent from."""
+        if self._memory is None:
+            return piece
+        batches, shared_at = self._place(piece.batches)
+        return replace(piece, batches=batches, shared_at=shared_at)
+
+    def _place(self, batches: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int | None]:
+        """Copies that stay, and where they are shared."""
+        while self._memory is not None:
+            found = self._memory.put(batches)
+            if found is not None:
+                return found
+            if not self._make_room():
+                break
+        return tuple(bytes(each) for each in batches), None
+
+
+class _Encoder:
+    """Rows of a table as batches, cut where something comes between."""
+
+    def __init__(
+        self, table: pa.Table, first_offset: int, batch_bytes: int, scratch: Scratch
+    ) -> None:
+        self._table = table
+        self._offsets = table.column("offset").to_numpy()
+        self._next = first_offset
+        self._batch_bytes = batch_bytes
+        self._scratch = scratch
+        self.batches: list[Buffer] = []
+        self.next_offsets: list[int] = []
+
+    def rows_to(self, last: int) -> None:
+        """All rows up to that offset, and a span over the offsets that have none."""
+        if last < self._next:
+            return
+        from kafka_ds.lake.rebuild import encode_batches
+
+        low, high = self._offsets.searchsorted([self._next, last + 1])
+        made = encode_batches(
+            self._table.slice(low, high - low),
+            first_offset=self._next,
+            last_offset=last,
+            batch_bytes_max=self._batch_bytes,
+            scratch=self._scratch,
+        )
+        self.batches += made
+        self.next_offsets += [read_header(each).next_offset for each in made]
+        self._next = last + 1
+
+    def put(self, piece: ResiduePiece) -> None:
+        """A batch as it is."""
+        self.batches.append(piece.data)
+        self._next = max(self._next, piece.last_offset + 1)
+        self.next_offsets.append(self._next)
