@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store, UnsupportedStore, open_store, probe
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
-from tests.processes import BrokerDied, BrokerProcess, cluster, wait_until
+from tests.integration.test_restore import restore
+from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
 from tests.s3_server import BUCKET, S3Server, address_for
 
@@ -239,7 +241,10 @@ HARSH = bad_weather(8, delay_ms=100, throttled=0.1, lost=0.04)
 def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
     way: FaultyWay, tmp_path: Path, weather: Judge
 ) -> None:
-    """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it."""
+    """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it.
+
+    Then every disk is lost, and one broker goes on with what is on S3.
+    """
     uri = address_for(tmp_path)
     settings = {
         "lake.uri": uri,
@@ -276,10 +281,34 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
         assert consumed(brokers.bootstrap, len(values)) == values
     assert min(way.counts.values()) > 0, way.counts
     way.judge = first(0, Fault())
+    values += goes_on_after_a_restore(brokers, store, values)
     table = deltalake.DeltaTable(f"{uri}/topics/orders", storage_options=store.delta_options)
     found = table.to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset")
     assert found.column("offset").to_pylist() == list(range(len(values)))
     assert found.column("value").to_pylist() == values
+
+
+def goes_on_after_a_restore(
+    brokers: BrokerCluster, store: Store, values: list[bytes]
+) -> list[bytes]:
+    """What is produced then, behind all that was there, when it is in the lake."""
+    for each in brokers.brokers.values():
+        shutil.rmtree(each.data)
+    one = brokers[1]
+    done = restore(one)
+    assert done.returncode == 0, done.stderr
+    known = f"orders-0: offsets 0 to {len(values) - 1}; nothing is known to be lost"
+    assert known in done.stdout
+    one.start()
+    try:
+        more = [b"again-%d" % number for number in range(MORE)]
+        produce(Producer({"bootstrap.servers": one.bootstrap, "enable.idempotence": True}), more)
+        end = len(values) + MORE - 1
+        wait_until("the lake has what came then", lambda: _tiered_end(store) == end)
+        assert consumed(one.bootstrap, end + 1) == [*values, *more]
+    finally:
+        one.stop()
+    return more
 
 
 def produce(producer: Producer, values: list[bytes]) -> None:
