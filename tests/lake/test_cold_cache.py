@@ -10,14 +10,18 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.system import SystemDisk, new_uuid
-from broker.tier import delta_reader, delta_tables
+from broker.tier import delta_reader, delta_tables, shared_memory
 from broker.tier.copier import Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.disk_cache import DiskCache
+from broker.tier.piece_files import PieceKey
+from broker.tier.pieces import Piece
 from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import BrokerMemory, WorkerMemory
+from broker.tier.spi import ColdRead
 from kafka_ds.lake.store import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (
@@ -53,14 +57,16 @@ class Lake:
             source = copy_range(path, start, start + FILE_ROWS - 1)
             assert copier.copy(copy_request([source])).partitions[0].outcome == "finished"
 
-    def start(self, *, memory_bytes: int = 0) -> None:
+    def start(self, *, memory_bytes: int = 0, shared: WorkerMemory | None = None) -> None:
         """A worker as new; without memory each read asks the disk."""
         self.cache = DiskCache(
             SystemDisk(), self.clock, str(self.folder / "cache"), bytes_max=1 << 20, ttl_ms=-1
         )
         self.cache._do(self.cache._find_all)
         settings = TierSettings(lake_reader_cache_bytes=memory_bytes)
-        self.storage = DeltaStorage(self.store, settings, CrashPoints(), cache=self.cache)
+        self.storage = DeltaStorage(
+            self.store, settings, CrashPoints(), cache=self.cache, memory=shared
+        )
 
     @property
     def table(self) -> DeltaTable:
@@ -121,6 +127,73 @@ def test_the_third_reader_reads_nothing_of_the_table_nor_does_one_after_a_restar
     lake.storage.delete_topic(TOPIC, TOPIC_ID)
     lake.cache.work()
     assert list((lake.folder / "cache").iterdir()) == []
+
+
+def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "SLACK_BYTES", 0)
+    memory = BrokerMemory(32 * 1024)
+    lake.start(memory_bytes=1 << 20, shared=WorkerMemory(memory.fd))
+
+    def read(start: int, max_bytes: int = 1 << 20) -> ColdRead:
+        return lake.storage.read(
+            TOPIC, TOPIC_ID, 0, start, max_bytes=max_bytes, committed_only=True
+        )
+
+    def seen(found: ColdRead) -> list[memoryview]:
+        return memory.view(1, [(at, size) for at, size in found.shared if at is not None])
+
+    found = read(0)
+    assert b"".join(seen(found)) == b"".join(found.chunks)
+    assert [each.offset for each in all_records(found.chunks)] == list(range(FILE_ROWS))
+    # More than fits is read: what was kept makes room, but for what somebody still has a view of.
+    before = [bytes(each) for each in found.chunks]
+    assert lake.offsets() == list(range(COUNT))
+    assert [bytes(each) for each in found.chunks] == before
+    held = [found]
+    while all(at is not None for at, _ in held[-1].shared):
+        lake.start(memory_bytes=0, shared=lake.storage._cold._maker._memory)
+        held.append(read(0, max_bytes=1))
+    assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
+
+
+def test_an_answer_goes_on_in_the_next_piece_if_it_is_there(lake: Lake) -> None:
+    lake.start(memory_bytes=1 << 20)
+    cold = lake.storage._cold
+    key = PieceKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
+    first = Piece(0, (b"aa", b"bb"), (5, 10), 0)
+    assert cold._take(key, first, 0, 100) == ([first.take(0, 2)], 10, 10)
+    second = Piece(10, (b"cc", b"dd"), (15, 20), 64)
+    cold._cache.put(key, second)
+    assert cold._take(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
+    assert cold._take(key, first, 0, 100)[1:] == (20, 20)
+    # The first batch at least, and no part of any.
+    assert cold._take(key, first, 1, 1) == ([((b"bb",), 2)], 10, 10)
+    assert cold._take(key, first, 0, 3) == ([((b"aa",), 0)], 10, 5)
+
+
+def test_what_comes_after_a_piece_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:
+    lake.start(memory_bytes=16 << 20)
+    cold, place = lake.storage._cold, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
+
+    def there(offset: int) -> bool:
+        return cold._cache.find(place.key(cold._files(place, offset).layout), offset) is not None
+
+    key = place.key(cold._files(place, 0).layout)
+    _, work, is_mine = cold._claim(key, 0)
+    assert is_mine
+    assert cold._claim(key, 0) == (None, work, False)
+    cold._read_ahead(place, 0)
+    assert not there(FILE_ROWS), "nobody knows yet where that begins"
+    work.following = cold._following(place, 0, 1)
+    cold._read_ahead(place, 0)
+    assert [there(offset) for offset in (0, FILE_ROWS)] == [False, True]
+    piece, _ = cold._prepare(place, key.layout, 0, 1, 1, work)
+    assert piece.next_offset == work.following == FILE_ROWS
+    assert work.done.is_set()
+    assert cold._claim(key, 0)[0] == (piece, 0)
+    assert not cold._preparing
 
 
 def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> None:
