@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_ds.source import optimizer
+from kafka_ds.source import optimizer, unprojected
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import Options, parse_options
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
@@ -232,8 +232,10 @@ def register(spark: SparkSession) -> None:
     spark
         The session. Its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
         refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.optimizer`. Where it
-        does not take the rule (Spark Connect), filters are applied by Spark alone.
+        does not take the rule (Spark Connect), filters are applied by Spark alone. Its planner gets the strategy of
+        `kafka_ds.source.unprojected`, which spares a copy of each row.
     """
+    unprojected.install(spark)
     if optimizer.install(spark):
         spark.conf.set(PUSHDOWN_SETTING, "true")
         spark.dataSource.register(PushingKafkaDataSource)

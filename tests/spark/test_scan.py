@@ -148,6 +148,17 @@ def condition(chance: random.Random, count: int) -> tuple[str, Callable[[dict[st
     return f"{one} OR {other}", lambda r: first(r) or second(r)
 
 
+def test_the_source_s_rows_are_copied_once_and_can_be_kept(spark: SparkSession, odd: Lake) -> None:
+    """No projection lies between the source and what asks for its rows, whoever holds on to them meanwhile."""
+    frame = source(spark, subscribe="t", **NOBODY, lake=odd.uri)
+    for each in (frame, frame.select("offset"), frame.select("partition", "offset")):
+        plan = each._jdf.queryExecution().executedPlan().toString()
+        assert "BatchScan kafka_ds" in plan and "Project" not in plan
+    expected = rows(frame)
+    assert rows(frame.orderBy("partition", "offset")) == rows(frame.repartition(3)) == expected
+    assert sum(expected.values()) > 100
+
+
 def test_a_scan_says_what_is_wrong(spark: SparkSession, odd: Lake) -> None:
     given = {**NOBODY, "lake": odd.uri}
     with pytest.raises(ValueError, match="given are subscribe and assign"):
