@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from kafka_ds.source.options import Options
 from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import plan_scan
+from kafka_ds.source.planning import Plan, plan_scan
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.pushdown import pushed
 from kafka_ds.source.reading import ReadConfig, read_task, report_loss
@@ -34,6 +34,21 @@ def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> Re
         poll_timeout_ms=options.poll_timeout_ms,
         fail_on_data_loss=options.fail_on_data_loss,
     )
+
+
+class DescribedPartition(InputPartition):
+    """A partition that says what its plan reads, for `explain`: the optimizer's rule finds the text in its pickle."""
+
+    def __init__(self, value: Any, plan: str) -> None:
+        super().__init__(value)
+        self.plan = f"<kafka_ds: {plan}>"
+
+
+def _partitions(plan: Plan) -> list[InputPartition]:
+    found = [InputPartition(task) for task in plan.tasks]
+    if found:
+        found[0] = DescribedPartition(plan.tasks[0], plan.describe())
+    return found
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -57,7 +72,7 @@ class KafkaBatchReader(DataSourceReader):
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
-        return [InputPartition(task) for task in plan.tasks]
+        return _partitions(plan)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task, as Arrow batches."""

@@ -6,6 +6,7 @@ Rules of this file:
   would read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of
   its own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
 - A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
+- A query with filters is planned by now: `explain` then says what it will read (`batch.DescribedPartition`).
 - It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public
   interface (`ExperimentalMethods.extraOptimizations`): nothing to download, nothing on the class path. What it needs of
   Spark's internals is looked up once, when it is installed: a Spark in which something is missing runs without it.
@@ -38,6 +39,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
@@ -53,6 +55,7 @@ import scala.collection.immutable.Seq;
 public class OwnPlan extends Rule {
   private static final String FORMAT = "kafka_ds";
   private static final String CHEAPEST = "partition";
+  private static final String PLAN = "<kafka_ds: ";
   private final Map done = Collections.synchronizedMap(new WeakHashMap());
   private final Field ds, shortName, options, schema, filters, instance;
   private final Constructor relation = DataSourceV2ScanRelation.class.getConstructors()[0];
@@ -123,6 +126,7 @@ public class OwnPlan extends Rule {
     PythonDataSourceV2 own = new PythonDataSourceV2();
     own.setShortName(name);
     instance.set(own, created);
+    String plan = "";
     if (pushed.length > 0) {
       Option found = own.source().pushdownFiltersInPython(created, wanted, pushed);
       PythonFilterPushdownResult result = (PythonFilterPushdownResult) found.get();
@@ -132,8 +136,9 @@ public class OwnPlan extends Rule {
         }
       }
       own.setReadInfo(result.readInfo());
+      plan = planned(result.readInfo());
     }
-    PythonScan fresh = new PythonScan(own, name, wanted, given, pushed);
+    PythonScan fresh = new Described(own, name, wanted, given, pushed, plan);
     done.put(fresh, Boolean.TRUE);
     Object[] arguments = new Object[node.productArity()];
     for (int i = 0; i < arguments.length; i++) {
@@ -144,6 +149,29 @@ public class OwnPlan extends Rule {
     LogicalPlan made = (LogicalPlan) relation.newInstance(arguments);
     made.copyTagsFrom(node);
     return made;
+  }
+
+  /* What the first partition says of the plan. */
+  private static String planned(PythonDataSourceReadInfo info) {
+    byte[] first = (byte[]) info.partitions().apply(0);
+    String text = new String(first, java.nio.charset.StandardCharsets.ISO_8859_1);
+    int start = text.indexOf(PLAN);
+    int end = start < 0 ? -1 : text.indexOf('>', start);
+    return end < 0 ? "" : " [" + text.substring(start + PLAN.length(), end) + "]";
+  }
+
+  public static class Described extends PythonScan {
+    private final String plan;
+
+    public Described(PythonDataSourceV2 own, String name, StructType wanted,
+        CaseInsensitiveStringMap given, Filter[] pushed, String plan) {
+      super(own, name, wanted, given, pushed);
+      this.plan = plan;
+    }
+
+    public String description() {
+      return super.description() + plan;
+    }
   }
 
   /* The columns in use or filtered by, the cheapest where none is; `output` takes their attributes. */

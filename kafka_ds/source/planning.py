@@ -138,6 +138,18 @@ class Plan:
 
     tasks: tuple[Task, ...]
     lost: tuple[LostRange, ...]
+    file_count: int = 0
+    file_bytes: int = 0
+    """What the wanted offsets take of the files, about."""
+    cold_offsets: int = 0
+    hot_offsets: int = 0
+
+    def describe(self) -> str:
+        """For ``explain``: ``2 tasks, 3 files of 4096 bytes, 100 cold and 20 hot offsets``."""
+        return (
+            f"{len(self.tasks)} tasks, {self.file_count} files of {self.file_bytes} bytes, "
+            f"{self.cold_offsets} cold and {self.hot_offsets} hot offsets"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +164,10 @@ class _Share:
     @property
     def offsets(self) -> Intervals:
         return self.cold.union(self.hot)
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(_bytes_within(file, self.cold) for file in self.files)
 
 
 def plan_scan(
@@ -189,7 +205,14 @@ def plan_scan(
             for smaller in piece.split(count)
         ]
     tasks = [_task(share, piece) for share, piece in pieces]
-    return Plan(tasks=tuple(tasks), lost=tuple(lost))
+    return Plan(
+        tasks=tuple(tasks),
+        lost=tuple(lost),
+        file_count=sum(len(share.files) for share in shares),
+        file_bytes=sum(share.file_bytes for share in shares),
+        cold_offsets=sum(share.cold.count for share in shares),
+        hot_offsets=sum(share.hot.count for share in shares),
+    )
 
 
 def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[LostRange]]:
@@ -216,8 +239,7 @@ def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[Lost
 
 
 def _parts(share: _Share, max_records: int | None, task_bytes: int) -> int:
-    size_bytes = sum(_bytes_within(file, share.cold) for file in share.files)
-    parts = max(1, -(-size_bytes // task_bytes))
+    parts = max(1, -(-share.file_bytes // task_bytes))
     if max_records is not None:
         parts = max(parts, -(-share.offsets.count // max_records))
     return parts

@@ -1,4 +1,4 @@
-"""One session for all tests of this folder, and one broker of ours with a lake; each test has topics of its own."""
+"""One session for all tests of this folder, a broker of ours with a lake, an Apache Kafka; topics are a test's own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_conf import jars
 from spark_conf.session import session
+from tests.bench.sides import ApacheKafka, ready
 from tests.processes import BrokerProcess, running_broker
 from tests.spark.topics import Topic
 
@@ -46,6 +47,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running_broker(tmp_path_factory.mktemp("broker"), QUICKLY) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def launched(tmp_path_factory: pytest.TempPathFactory, kafka_jars: Path) -> Iterator[ApacheKafka]:
+    """Apache Kafka, which may not answer yet: it starts while the session does, where this comes first."""
+    side = ApacheKafka(tmp_path_factory.mktemp("apache"))
+    side.launch(clean=True)
+    yield side
+    side.stop()
+
+
+@pytest.fixture(scope="package")
+def apache(launched: ApacheKafka) -> ApacheKafka:
+    ready(launched)
+    return launched
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.bench.sides import ApacheKafka, create_topic, ready
+from tests.bench.sides import ApacheKafka, create_topic
 from tests.integration.sink_life import (
     PARTITIONS,
     Killed,
@@ -29,19 +28,12 @@ T0_MS = 1_700_000_000_000
 COUNT = 3000
 
 
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory, kafka_jars: Path) -> Iterator[ApacheKafka]:
-    side = ApacheKafka(tmp_path_factory.mktemp("apache"))
-    side.launch(clean=True)
-    try:
-        ready(side)
-        create_topic(side, TOPIC, 3, retention_ms=-1)
-        create_topic(side, TRANSACTIONS, 1)
-        _produce(side.bootstrap)
-        _transact(side.bootstrap)
-        yield side
-    finally:
-        side.stop()
+@pytest.fixture(scope="module", autouse=True)
+def produced(launched: ApacheKafka, spark: SparkSession, apache: ApacheKafka) -> None:
+    create_topic(apache, TOPIC, 3, retention_ms=-1)
+    create_topic(apache, TRANSACTIONS, 1)
+    _produce(apache.bootstrap)
+    _transact(apache.bootstrap)
 
 
 def _produce(bootstrap: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+import kafka_ds
+from kafka_ds.source.report import LOGGING_SETTING
 from tests.processes import BrokerProcess
 from tests.spark.topics import T0_MS, Topic, found, moment
 
@@ -96,6 +100,53 @@ def test_taken_filters_are_not_applied_again(spark: SparkSession, both: tuple[To
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "offset" not in plan.split("Filter")[1].split("\n")[0]
     assert "isnotnull(key" in plan.split("Filter")[1].split("\n")[0]
+
+
+@pytest.mark.slow
+def test_a_plan_says_what_it_reads(spark: SparkSession, both: tuple[Topic, int]) -> None:
+    """In `explain`, where filters were pushed down; by counters for each task, where Spark logs its workers."""
+    topic, end = both
+
+    def explained(sql: str) -> list[int]:
+        plan = topic.read(spark).where(sql)._jdf.queryExecution().executedPlan().toString()
+        told = re.search(
+            r"\[(\d+) tasks, (\d+) files of (\d+) bytes, (\d+) cold and (\d+) hot offsets\]", plan
+        )
+        assert told is not None, plan
+        return [int(number) for number in told.groups()]
+
+    tasks, files, size, cold, hot = explained("partition = 0")
+    assert (tasks, cold, hot) == (1, end, COUNT // 2 + 50 - end)
+    few = explained("partition = 0 AND offset < 20")
+    assert (few[0], few[1], few[3], few[4]) == (1, 1, 20, 0)
+    assert 0 < few[2] < size
+    assert explained(f"offset >= {COUNT // 2} AND partition = 0")[1:] == [0, 0, 0, 50]
+    assert files >= 1
+
+    with logged(spark):
+        seen = kafka_ds.scan_report(spark).count()
+        topic.read(spark, where="partition = 0").where("offset < 20").count()
+        topic.read(spark).where("partition = 1 AND key = CAST('key-1' AS BINARY)").count()
+        told = kafka_ds.scan_report(spark).orderBy("ended").collect()[seen:]
+    offsets, keys = told
+    assert (offsets["topic"], offsets["partition"], offsets["rows"]) == ("both", 0, 20)
+    assert (offsets["files"], offsets["row_groups"], offsets["fetches"]) == (1, 1, 0)
+    assert offsets["row_groups_left_out"] > 0
+    # What is cold by row groups, what is hot from the leader, of which all rows have to be looked at.
+    assert (keys["partition"], keys["rows"], keys["row_groups"]) == (1, 1, 1)
+    assert keys["fetches"] > 0 < keys["fetched_bytes"]
+    assert keys["row_groups_left_out"] > 0
+
+
+@contextlib.contextmanager
+def logged(spark: SparkSession) -> Iterator[None]:
+    with pytest.raises(ValueError, match=LOGGING_SETTING):
+        kafka_ds.scan_report(spark)
+    spark.conf.set(LOGGING_SETTING, "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset(LOGGING_SETTING)
 
 
 def test_columns_and_schemas_choose_and_prune(spark: SparkSession, both: tuple[Topic, int]) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import kafka_ds
 from kafka_ds.source.datasource import KafkaDataSource
+from kafka_ds.source.report import LOGGING_SETTING
 from spark_conf.session import defaults
 from spark_conf.system_views import system_views
 from tests.processes import BrokerProcess, wait_until
@@ -26,10 +27,13 @@ def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
 
 def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProcess) -> None:
     Topic(broker, "flights").create().produce(10)
-    for documented in (KafkaDataSource, kafka_ds.scan):
+    for documented in (KafkaDataSource, kafka_ds.scan, kafka_ds.scan_report):
         text = (inspect.getdoc(documented) or "").replace("127.0.0.1:9092", broker.bootstrap)
         example = doctest.DocTestParser().get_doctest(text, {"spark": spark}, "example", None, None)
-        assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+        try:
+            assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+        finally:
+            spark.conf.unset(LOGGING_SETTING)
         assert example.examples
 
 

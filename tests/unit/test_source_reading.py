@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.intervals import HIGHEST, LOWEST, Intervals
 from kafka_ds.source.masks import repeated, within
 from kafka_ds.source.options import OptionError, parse_options
@@ -213,6 +216,27 @@ def test_what_a_task_touched_is_told(lake: Lake, caplog: pytest.LogCaptureFixtur
     none = told("key = 'k'")
     assert (none["rows"], none["row_groups"], none["row_groups_left_out"]) == (0, 0, groups)
     assert none["parquet_bytes"] < everything["parquet_bytes"] / 5
+
+
+def test_a_plan_says_what_it_will_read(lake: Lake) -> None:
+    """The optimizer's rule looks for the text in the pickle of the first partition."""
+    filled(lake)
+    given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "tiers": "remote"}
+
+    def first(**more: str) -> Any:
+        options = parse_options({**given, "lake": lake.uri, **more}, stream=False)
+        return KafkaBatchReader(options, schema(["offset"])).partitions()[0]
+
+    part = first(where="partition = 1 AND offset < 600")
+    told = re.fullmatch(
+        r"<kafka_ds: 1 tasks, 2 files of (\d+) bytes, 600 cold and 0 hot offsets>", part.plan
+    )
+    assert told is not None
+    assert 0 < int(told[1]) < sum(f.stat().st_size for f in Path(lake.uri).rglob("*.parquet")) / 4
+    assert pickle.dumps(part).count(part.plan.encode()) == 1
+    assert pickle.loads(pickle.dumps(part)).value == part.value
+    with pytest.raises(IndexError):
+        first(where="offset < 0")
 
 
 def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
