@@ -30,6 +30,10 @@ class Checkpoints:
 
     def high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""
+        if len(self._directories.all) == 1:
+            for directory in self._directories.online:
+                self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, high_watermarks)
+            return
         for directory in self._directories.online:
             own = {
                 key: high_watermarks[key]

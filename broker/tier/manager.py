@@ -188,7 +188,9 @@ class TierManager:
         """This broker leads the partition no more: copies of it are not finished here."""
         self._copies.forget((topic_id, partition))
         self._layout.forget((topic_id, partition))
-        self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
+        # A broker that stops closes thousands of them, mostly of topics that have others left.
+        if not any(each == topic_id for each, _ in self._copies.led):
+            self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:
         """A segment of this log was closed: there may be a range to copy."""
