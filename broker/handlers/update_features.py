@@ -42,6 +42,7 @@ async def update_features(
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is named twice.")
     updates = [_update(each) for each in request.feature_updates]
+
     def decide(controller: Controller) -> Decision[list[FeatureResult]]:
         decision = controller.update_features(updates, validate_only=request.validate_only)
         if any(each.error for each in decision.result):
