@@ -1,10 +1,15 @@
 """Spark with delta-spark at a topic's table: it reads our rows, and we read what it leaves."""
 
 import datetime as dt
+from pathlib import Path
 
 import pytest
 
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.settings import TierSettings
 from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.lake.topics import TopicTable
@@ -119,6 +124,51 @@ def test_sparks_own_checkpoints_are_read(spark, table):
     fresh = TopicSnapshot.load(table.log.store, "orders")
     assert fresh.topic_id == TOPIC_ID and fresh.tiered_end(1) == 799
     assert offsets(table, snapshot=fresh) == list(range(10, 800))
+
+
+def lay_anew(table, *, data_change=False):
+    """All of partition 0 in one file, as the broker merges small ones."""
+    with_settings = TierSettings(lake_uri=table.log.store.root, lake_maintenance_min_files=2)
+    storage = DeltaStorage.open(with_settings, CrashPoints())
+    done = storage.layout.lay_out("orders", TOPIC_ID, 0, leader_epoch=0)
+    assert (done.reasons, done.files_after) == ({"small": 1}, 1)
+    if data_change:
+        # What would be seen if it were said to be a change.
+        path = Path(table.log.store.root, table.folder, commit_file(table.log.latest_version()))
+        path.write_text(path.read_text().replace('"dataChange":false', '"dataChange":true'))
+    table.read()
+
+
+@pytest.mark.parametrize("data_change", [False, True])
+def test_a_stream_of_sparks_does_not_see_rows_again_that_were_laid_anew(
+    spark, table, tmp_path, data_change
+):
+    """Neither one that goes on over the merge nor, with every commit read, one that is told to skip none."""
+    fill(table, 3)
+    assert streamed(spark, table, tmp_path).count() == 1200
+    lay_anew(table, data_change=data_change)
+    commit(table, copy_of(table, 0, 600, 609, attempt="later"))
+    if data_change:
+        with pytest.raises(Exception, match="DELTA_SOURCE_TABLE_IGNORE_CHANGES"):
+            streamed(spark, table, tmp_path)
+        return
+    rows = streamed(spark, table, tmp_path)
+    assert rows.count() == rows.distinct().count() == 1210
+
+
+def streamed(spark, table, tmp_path):
+    """All that a stream without options has written up to now."""
+    query = (
+        spark.readStream.format("delta")
+        .load(uri(table))
+        .select("partition", "offset")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    assert query.awaitTermination(300)
+    return spark.read.parquet(str(tmp_path / "out"))
 
 
 def test_a_stream_of_sparks_follows_the_table(spark, table, tmp_path):
