@@ -4,7 +4,7 @@ Rules of this file:
 - Who asks: compression.type (what is packed anew must be whole), compacted topics (each record has a key) and
   message.timestamp.before.max.ms. All other batches are taken by their headers, and never come here.
 - It is the one place of the broker that walks records, so it builds none: a record costs a microsecond. Large batches
-  are looked into in a thread (`broker.handlers.preparing`).
+  are looked into in a thread (`broker.replica.preparing`).
 - Packing anew changes the codec and nothing else: offsets, times, sequences and the records' bytes stay. The greatest
   timestamp is taken from the records, as Kafka does when it writes a batch again.
 """
