@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker import log_lines
-from broker.config import BrokerConfig, load
-from broker.settings import ConfigError
+from broker.config.loading import BrokerConfig, load
+from broker.config.settings import ConfigError
 from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.lake.store import Store, StoreNotExclusive, UnsupportedStore, open_store, probe
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 import broker.node  # noqa: F401 - imports everything that declares
-from broker.net.metrics_names import Kind, Metric, declared
+from broker.metrics.names import Kind, Metric, declared
 
 _HEAD = """# Metrics
 

@@ -39,8 +39,9 @@ from broker.cluster.member import ClusterMember
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
-from broker.config import BrokerConfig, LogConfigs
-from broker.dynamic_config import with_changes
+from broker.config.dynamic import with_changes
+from broker.config.loading import BrokerConfig, LogConfigs
+from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
@@ -51,10 +52,10 @@ from broker.net.answering import answer_here
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics
 from broker.net.metrics_server import MetricsServer
-from broker.net.registry import REGISTRY, RequestContext
 from broker.net.secure_network import between_brokers
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
+from broker.registry import REGISTRY, RequestContext
 from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
@@ -63,7 +64,6 @@ from broker.replica.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
-from broker.settings import ConfigError
 from broker.system import ThreadBackground, halt, new_uuid
 from broker.tier.manager import TierManager
 from broker.tier.settings import TierSettings

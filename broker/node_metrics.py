@@ -1,7 +1,7 @@
 """Pure: what a broker shows of its partitions, logs, cluster and tier, under Kafka's names.
 
 Rules of this file: it reads state and changes none; each walk is over a copy, as a reading is done in parts. Names are
-declared by `broker.net.metrics_names`; coordinators and the tier declare theirs beside what they count.
+declared by `broker.metrics.names`; coordinators and the tier declare theirs beside what they count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.cluster.metrics import cluster_samples
 from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
-from broker.net.metrics_names import Metric, Sample, gauge
+from broker.metrics.names import Metric, Sample, gauge
 from broker.replica.fetcher_metrics import fetcher_samples, move_samples
 from broker.security.quota_metrics import quota_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS

@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 
 import broker.handlers
-from broker.net.registry import REGISTRY, Registry, Served
+from broker.registry import REGISTRY, Registry, Served
 
 HEAD = """# Protocol coverage
 

@@ -22,7 +22,8 @@ from typing import Any
 from broker.cluster.elections import ElectionType
 from broker.cluster.events import NO_LEADER
 from broker.cluster.metadata_log import MetadataLog
-from broker.config import BrokerConfig
+from broker.config.loading import BrokerConfig
+from broker.config.settings import ConfigError
 from broker.coordinating.placement import TOPIC
 from broker.groups.records import encode_record
 from broker.groups.restored import RestoredGroups, restored_groups
@@ -32,7 +33,6 @@ from broker.log.values import AppendOrigin
 from broker.node import Node
 from broker.replica.hosted import HostedPartition
 from broker.seams import Disk
-from broker.settings import ConfigError
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store import Store

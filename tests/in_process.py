@@ -9,10 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from broker.config import from_given
+from broker.config.loading import from_given
 from broker.net.dispatch import Waiting
 from broker.node import Node
-from broker.security.principal import ANONYMOUS, Principal
+from broker.principal import ANONYMOUS, Principal
 from broker.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.wire.batch import Codec, Record, build_batch, iterate_headers, read_records
 from kafka_ds.wire.errors import ErrorCode

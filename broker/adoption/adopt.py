@@ -17,14 +17,14 @@ from broker.adoption.looking import look
 from broker.adoption.plan import FoundLog, Plan, join, plan
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
-from broker.config import BrokerConfig, topic_config
+from broker.config.loading import BrokerConfig, topic_config
+from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directory import LogDirectory
 from broker.log.files import replace
 from broker.seams import Disk
-from broker.settings import ConfigError
 from broker.system import new_uuid
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.types import NO_UUID

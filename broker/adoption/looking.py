@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import Found, FoundLog, Key
 from broker.cluster.events import NO_BROKER_EPOCH
+from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_clean_shutdown, decode_epochs
 from broker.log.directory import LogDirectory
@@ -19,7 +20,6 @@ from broker.log.files import read_or_none
 from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.scan import valid_batches
 from broker.seams import Disk
-from broker.settings import ConfigError
 from kafka_ds.wire.batch import CorruptRecord, Record, read_records
 from kafka_ds.wire.errors import MalformedFrame
 from kafka_ds.wire.messages.persisted_metadata import decode_record

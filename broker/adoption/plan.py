@@ -39,7 +39,7 @@ from broker.cluster.topic_names import (
     collision_key,
     why_illegal,
 )
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.wire.types import NO_UUID
 
 ALL_OTHERS = "*"

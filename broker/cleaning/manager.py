@@ -26,7 +26,7 @@ from broker.cleaning.policy import Candidate, Cleanable, LogState, cleanable
 from broker.cleaning.run import Ask, CleaningAborted, Outcome, Run
 from broker.cleaning.settings import CleanerSettings
 from broker.log.log import Log
-from broker.net.metrics_names import Sample
+from broker.metrics.names import Sample
 from broker.seams import Clock, Disk
 from broker.tier.child import Worker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.wire.batch import CorruptRecord

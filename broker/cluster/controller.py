@@ -25,6 +25,7 @@ from broker.cluster import (
     security,
     topics,
 )
+from broker.cluster.acls import Acl, AclFilter
 from broker.cluster.administration import (
     ConfigRules,
     FeatureResult,
@@ -58,7 +59,6 @@ from broker.cluster.topics import (
     TopicCreation,
     TopicResult,
 )
-from broker.security.acls import Acl, AclFilter
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 # What users of a controller import from here, with the controller.

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.cluster.events import NO_BROKER_EPOCH, Endpoint, SupportedFeature
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from kafka_ds.wire.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.cluster.channel import ControllerChannel
     from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import BrokerRegistration
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
     from kafka_ds.wire.messages import BrokerHeartbeatResponse
 
 _LOGGER = logging.getLogger(__name__)

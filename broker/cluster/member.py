@@ -27,12 +27,12 @@ from broker.cluster.following import Following
 from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.others import OtherBrokers
 from broker.cluster.requests import ControllerRequests
+from broker.config.settings import ConfigError
 from broker.net.peers import Peers
-from broker.settings import ConfigError
 
 if TYPE_CHECKING:
     from broker.cluster.driver import Claiming, ClusterDriver
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
     from kafka_ds.lake.store import Store
 

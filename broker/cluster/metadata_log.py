@@ -31,7 +31,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.tail import encode_listed
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.lake.attempt import (
     Attempt,

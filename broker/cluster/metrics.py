@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.net.metrics_names import Sample, attribute, gauge
+from broker.metrics.names import Sample, attribute, gauge
 
 if TYPE_CHECKING:
     from broker.cluster.driver import ClusterDriver

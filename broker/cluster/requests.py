@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.controller import NewTopic, TopicResult
 from broker.cluster.events import RECOVERED, RECOVERING
-from broker.security.principal import encode_principal
+from broker.principal import encode_principal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import (
@@ -38,7 +38,7 @@ from kafka_ds.wire.types import message_info
 if TYPE_CHECKING:
     from broker.cluster.channel import ControllerChannel
     from broker.cluster.driver import ClusterDriver
-    from broker.net.registry import RequestContext
+    from broker.registry import RequestContext
 
 _LENGTH_BYTES = 4
 # How long a topic that was created elsewhere is waited for in the metadata here.

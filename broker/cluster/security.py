@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from broker.cluster.acls import Acl, AclFilter
 from broker.cluster.draft import Decision
 from broker.cluster.events import (
     AclDeleted,
@@ -24,9 +25,8 @@ from broker.cluster.events import (
     ScramCredentialChanged,
     ScramCredentialDeleted,
 )
+from broker.cluster.quota_names import CLIENT_ID, CLIENT_QUOTAS, IP, IP_QUOTAS, USER
 from broker.cluster.security_image import QuotaEntity, SecurityImage, acl_created
-from broker.security.acls import Acl, AclFilter
-from broker.security.quota_names import CLIENT_ID, CLIENT_QUOTAS, IP, IP_QUOTAS, USER
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 # What one request may change at most, as in Kafka.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
+from broker.cluster.acls import Acl
 from broker.cluster.events import (
     AclCreated,
     AclDeleted,
@@ -17,7 +18,6 @@ from broker.cluster.events import (
     ScramCredentialChanged,
     ScramCredentialDeleted,
 )
-from broker.security.acls import Acl
 
 # Whom a quota is for: its parts in the order of their types, each type once.
 QuotaEntity: TypeAlias = tuple[QuotaComponent, ...]

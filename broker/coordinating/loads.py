@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from broker.net.metrics_names import Metric, Sample, attribute
+from broker.metrics.names import Metric, Sample, attribute
 
 WINDOW_MS = 30_000
 LOADS_MAX = 10_000

@@ -13,7 +13,7 @@ from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.shard import GroupShard
 from broker.groups.state import Count
 from broker.groups.states import GroupState
-from broker.net.metrics_names import Sample, attribute, gauge
+from broker.metrics.names import Sample, attribute, gauge
 
 _OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
 _COUNTERS = "kafka.server:type=group-coordinator-metrics"

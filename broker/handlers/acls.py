@@ -14,8 +14,8 @@ Left out: delegation tokens, which nobody can have here, though there may be ACL
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
-from broker.security.acls import Acl, AclFilter
+from broker.cluster.acls import Acl, AclFilter
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     CreateAclsRequest,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 
 from broker.coordinating.placement import TOPIC
 from broker.handlers.transactional import answered, told
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.values import ProducerIdAndEpoch, TopicPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

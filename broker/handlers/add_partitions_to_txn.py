@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.cluster.image import MetadataImage
 from broker.handlers.transactional import answered, partitions_of, told
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,

@@ -9,7 +9,7 @@ Versions: 0.
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 

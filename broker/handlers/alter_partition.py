@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from broker.cluster.events import NO_BROKER_EPOCH
 from broker.cluster.isr import AlterPartition, AlterPartitionResult
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 from kafka_ds.wire.messages.brokers import (
     AlterPartitionRequestPartition,

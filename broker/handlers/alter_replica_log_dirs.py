@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from kafka_ds.wire.messages.replicas import (

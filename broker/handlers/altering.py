@@ -17,11 +17,11 @@ from broker.cluster.administration import (
 )
 from broker.cluster.events import GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.image import MetadataImage
-from broker.config import BrokerConfig, topic_config, topic_settings
-from broker.dynamic_config import changeable, with_changes
-from broker.group_config import check_group_config
-from broker.net.registry import RequestContext
-from broker.settings import ConfigError, Kind, attribute_of
+from broker.config.dynamic import changeable, with_changes
+from broker.config.group import check_group_config
+from broker.config.loading import BrokerConfig, topic_config, topic_settings
+from broker.config.settings import ConfigError, Kind, attribute_of
+from broker.registry import RequestContext
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
 

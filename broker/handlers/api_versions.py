@@ -20,7 +20,7 @@ import re
 
 from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
-from broker.net.registry import REGISTRY, RequestContext, serves
+from broker.registry import REGISTRY, RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 from kafka_ds.wire.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey

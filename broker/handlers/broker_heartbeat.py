@@ -10,7 +10,7 @@ not acted on.
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 

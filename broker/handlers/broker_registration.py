@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from broker.cluster.events import Endpoint, SupportedFeature
 from broker.cluster.lifecycle import SECURITY_PROTOCOLS
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerRegistrationRequest, BrokerRegistrationResponse
 

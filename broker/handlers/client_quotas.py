@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from broker.cluster.events import QuotaComponent
 from broker.cluster.security import QuotaAlteration
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.security.quota_filter import QuotaComponentFilter, check_filter, is_meant
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from broker.cluster.acls import CLUSTER_NAME, ResourceType
 from broker.cluster.image import BrokerRegistration, MetadataImage
-from broker.security.acls import CLUSTER_NAME, ResourceType
 from broker.security.asking import operations_for
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
 if TYPE_CHECKING:
-    from broker.net.registry import RequestContext
+    from broker.registry import RequestContext
 
 NOT_ASKED = -2147483648
 

@@ -16,7 +16,7 @@ from broker.handlers.common import NOT_ASKED
 from broker.handlers.consumer_group_heartbeat import check_served
 from broker.handlers.describe_groups import group_operations
 from broker.handlers.grouped import client_of, settled
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from kafka_ds.wire.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup

@@ -20,7 +20,7 @@ from collections.abc import Awaitable
 from broker.cluster.features import GROUP_FEATURE, level_of
 from broker.cluster.image import MetadataImage
 from broker.handlers.grouped import client_of
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     ConsumerGroupHeartbeatRequest,

@@ -8,7 +8,7 @@ Versions: 0. Key 20000, which no release of Apache Kafka has, and which clients 
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 

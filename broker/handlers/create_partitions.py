@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from broker.cluster.topics import MorePartitions
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 from kafka_ds.wire.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult

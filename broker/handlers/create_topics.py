@@ -21,10 +21,10 @@ Left out: quotas on creation (KIP-599), policies.
 from __future__ import annotations
 
 from broker.cluster.controller import NewTopic, TopicResult
-from broker.config import BrokerConfig
-from broker.describe import describe_topic
+from broker.config.describe import describe_topic
+from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.wire.messages.topics import (

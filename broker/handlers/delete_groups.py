@@ -9,7 +9,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.handlers.grouped import client_of, settled
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from kafka_ds.wire.messages.group_admin import DeletableGroupResult

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from broker.cluster.controller import TopicResult
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 from kafka_ds.wire.messages.topics import DeletableTopicResult

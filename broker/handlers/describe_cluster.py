@@ -12,7 +12,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.handlers.common import NOT_ASKED, brokers_of, cluster_operations, controller_of
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 from kafka_ds.wire.messages.cluster import DescribeClusterBroker

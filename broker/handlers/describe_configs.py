@@ -21,14 +21,14 @@ from dataclasses import replace
 
 from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.topic_names import in_force, why_illegal
-from broker.describe import (
+from broker.config.describe import (
     Described,
     describe_all_brokers,
     describe_broker,
     describe_group,
     describe_topic,
 )
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka_ds.wire.messages.configs import (

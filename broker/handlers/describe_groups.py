@@ -11,10 +11,10 @@ Left out: nothing. Groups of the consumer protocol (KIP-848) have an API of thei
 
 from __future__ import annotations
 
+from broker.cluster.acls import ResourceType
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.grouped import client_of, settled
-from broker.net.registry import RequestContext, serves
-from broker.security.acls import ResourceType
+from broker.registry import RequestContext, serves
 from broker.security.asking import operations_for
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse

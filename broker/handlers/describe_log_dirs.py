@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from broker.log.log import Log
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka_ds.wire.messages.replicas import (

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DescribeTopicPartitionsRequest,

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.records import by_topic
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from broker.cluster.elections import ElectionResult, ElectionType
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 from kafka_ds.wire.messages.replicas import PartitionResult, ReplicaElectionResult

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.transactional import answered, told
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,

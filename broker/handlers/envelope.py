@@ -17,8 +17,8 @@ import ipaddress
 from time import perf_counter
 
 from broker.net.dispatch import Unanswerable, Waiting
-from broker.net.registry import REGISTRY, RequestContext, serves
-from broker.security.principal import Principal, decode_principal
+from broker.principal import Principal, decode_principal
+from broker.registry import REGISTRY, RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.messages import EnvelopeRequest, EnvelopeResponse

@@ -38,7 +38,7 @@ from collections.abc import Awaitable
 from broker.handlers.found import replica_of
 from broker.handlers.parking import ParkedFetch
 from broker.handlers.reading import CONSUMER, FIRST_VERSION_WITH_TOPIC_IDS, Reading
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.replica.fetch_sessions import FINAL_EPOCH, FetchContext
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse

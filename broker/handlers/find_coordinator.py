@@ -17,7 +17,7 @@ from typing import Any
 
 from broker.coordinating.topic import CoordinatedTopic
 from broker.handlers.common import brokers_of
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka_ds.wire.messages.cluster import Coordinator

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from broker.groups.values import Client, sees_all
-from broker.net.registry import RequestContext
-from broker.security.acls import Operation, ResourceType
+from broker.registry import RequestContext
 from broker.security.asking import authorizer_of, may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 

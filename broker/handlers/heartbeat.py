@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.grouped import client_of
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import HeartbeatRequest, HeartbeatResponse
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from broker.cluster.administration import Alteration, ResourceAlteration
 from broker.handlers.altering import alter, refused
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from kafka_ds.wire.messages.configs import IncrementalAlterConfigsResource

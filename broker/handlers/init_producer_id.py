@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 
 from broker.cluster.producer_ids import ProducerIds
 from broker.handlers.transactional import answered, told
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import InitProducerIdRequest, InitProducerIdResponse

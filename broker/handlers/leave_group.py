@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.grouped import client_of, then
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 from kafka_ds.wire.messages.groups import MemberIdentity
 

@@ -20,7 +20,7 @@ from broker.cluster.events import (
     TOPIC_RESOURCE,
 )
 from broker.handlers.common import brokers_of
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
 from kafka_ds.wire.messages.configs import ConfigResource

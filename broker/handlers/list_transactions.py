@@ -10,8 +10,8 @@ Versions: 1 the duration (KIP-994); 2 the expression (KIP-1152), in RE2's syntax
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
 from broker.patterns import matcher
+from broker.registry import RequestContext, serves
 from broker.transactions.states import BY_NAME
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListTransactionsRequest, ListTransactionsResponse

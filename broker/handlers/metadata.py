@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.controller import NewTopic
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import TopicImage
@@ -33,8 +34,7 @@ from broker.handlers.common import (
     controller_of,
     topic_operations,
 )
-from broker.net.registry import RequestContext, serves
-from broker.security.acls import Operation, ResourceType
+from broker.registry import RequestContext, serves
 from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse

@@ -20,7 +20,7 @@ from collections.abc import Awaitable
 from broker.handlers.committing import Answers, merge
 from broker.handlers.grouped import client_of
 from broker.handlers.transactional import answered
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 from kafka_ds.wire.messages.group_offsets import (

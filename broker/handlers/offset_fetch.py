@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from broker.groups.offsets import NO_OFFSET
 from broker.groups.shard import FetchOffsets
 from broker.handlers.grouped import client_of, settled, topic_of
-from broker.net.registry import RequestContext, serves
-from broker.security.acls import Operation, ResourceType
+from broker.registry import RequestContext, serves
 from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse

@@ -12,7 +12,7 @@ Versions: 3 the asking replica, which makes no difference; 4 flexible.
 
 from __future__ import annotations
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.replica.manager import ReplicaManager
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse

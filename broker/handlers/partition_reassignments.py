@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from broker.cluster.reassignment import Reassignment, ReassignmentResult
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AlterPartitionReassignmentsRequest,

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import AppendInfo
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.replica.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.preparing import BatchPreparer

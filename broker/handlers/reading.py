@@ -20,16 +20,16 @@ from collections.abc import Awaitable, Container, Iterator
 from functools import partial
 from typing import Any
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.handlers.found import Found, Replica, divergence, nothing, replica_of
 from broker.log.values import LogRead
-from broker.net.registry import RequestContext
+from broker.registry import RequestContext
 from broker.replica.fetch_sessions import FetchContext
 from broker.replica.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.hosted import READ_COMMITTED, HostedPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.throttle import is_listed
-from broker.security.acls import Operation, ResourceType
 from broker.security.asking import authorizer_of, may
 from broker.security.throttling import fetch_bytes_max
 from kafka_ds.wire.errors import ErrorCode, KafkaError

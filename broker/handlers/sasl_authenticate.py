@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from broker.cluster.controller import Controller
 from broker.cluster.draft import Decision
 from broker.cluster.security import ScramDeletion, ScramUpsertion
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.security.scram_users import MECHANISMS, credential_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (

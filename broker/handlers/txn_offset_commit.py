@@ -16,7 +16,7 @@ from broker.coordinating.placement import TOPIC
 from broker.handlers.committing import Answers, merge
 from broker.handlers.grouped import client_of
 from broker.handlers.transactional import answered
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -18,7 +18,7 @@ from broker.cluster.administration import FeatureResult, FeatureUpdate
 from broker.cluster.controller import Controller
 from broker.cluster.draft import Decision
 from broker.handlers.waiting import within
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka_ds.wire.messages.quorum import FeatureUpdateKey, UpdatableFeatureResult

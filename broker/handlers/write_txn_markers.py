@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.net.registry import RequestContext, serves
+from broker.registry import RequestContext, serves
 from broker.transactions.markers import Marker
 from broker.transactions.values import TopicPartition
 from kafka_ds.wire.errors import ErrorCode

@@ -1,7 +1,7 @@
 """Pure: the settings of one log, as values, with Kafka's defaults.
 
 Rules of this file: names are Kafka's topic-level names with the dots turned into underscores;
-what text a user may write for them is checked where it is read (`broker.settings`), not here.
+what text a user may write for them is checked where it is read (`broker.config.settings`), not here.
 """
 
 from __future__ import annotations

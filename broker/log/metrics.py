@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.net.metrics_names import Sample, gauge
+from broker.metrics.names import Sample, gauge
 
 if TYPE_CHECKING:
     from broker.log.manager import LogManager

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import failure_of
-from broker.net.registry import REGISTRY, RequestContext, api_key_of
+from broker.registry import REGISTRY, RequestContext, api_key_of
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.frame import RequestHeader
 

@@ -17,8 +17,8 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
-from broker.net.registry import api_key_of
-from broker.security.principal import USER, Principal
+from broker.principal import USER, Principal
+from broker.registry import api_key_of
 from broker.security.sasl import Phase, SaslServer
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.net.frames import FrameAssembler
-from broker.security.principal import ANONYMOUS
+from broker.principal import ANONYMOUS
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
     from broker.net.authentication import Authentication
     from broker.net.memory import RequestMemory
     from broker.net.server import Server
+    from broker.principal import Principal
     from broker.security.listener_security import ListenerSecurity
-    from broker.security.principal import Principal
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_orig
 
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
-from broker.net.registry import Registry, RequestContext, Served, api_key_of
+from broker.principal import ANONYMOUS, Principal
+from broker.registry import Registry, RequestContext, Served, api_key_of
 from broker.security.guard import guarded
-from broker.security.principal import ANONYMOUS, Principal
 from broker.security.throttling import Unanswered
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame

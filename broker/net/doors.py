@@ -15,17 +15,17 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.listeners import OVERRIDES, overrides_of
+from broker.config.endpoints import OVERRIDES, overrides_of
+from broker.config.settings import ConfigError
 from broker.net.authentication import Authentication
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
 from broker.net.limits import LimitSettings
 from broker.security.listener_security import Credentials, ListenerSecurity
 from broker.security.sasl import Offered, SaslServer
-from broker.settings import ConfigError
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
     from broker.net.server import Server
     from broker.seams import Listener
 

@@ -2,7 +2,7 @@
 
 Rules of this file: counters are plain numbers that only grow; who reads them makes rates of them. Counting is part of
 every request, so it is a few additions; everything else happens when the metrics are read. Other parts show their own
-through `add_source`; how a metric is declared says `broker.net.metrics_names`.
+through `add_source`; how a metric is declared says `broker.metrics.names`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from broker.net.metrics_names import Sample, Source, Summary, attribute, histogram, meter
-from broker.net.metrics_times import RecentTimes
+from broker.metrics.names import Sample, Source, Summary, attribute, histogram, meter
+from broker.metrics.times import RecentTimes
 
 _REQUESTS = "kafka.network:type=RequestMetrics,name="
 _SOCKETS = "kafka.server:type=socket-server-metrics"

@@ -13,7 +13,7 @@ import logging
 from functools import partial
 from typing import cast
 
-from broker.listeners import Endpoint
+from broker.config.endpoints import Endpoint
 from broker.net.metrics import Metrics
 from broker.net.server import bind
 from broker.seams import Listener, Network

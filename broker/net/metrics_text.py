@@ -18,8 +18,8 @@ from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
+from broker.metrics.names import Kind, Metric, Summary
 from broker.net.metrics import Metrics
-from broker.net.metrics_names import Kind, Metric, Summary
 
 SAMPLES_AT_ONCE = 500
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.net.registry import Served
+from broker.registry import Served
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, encode_response

@@ -19,9 +19,9 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from broker.listener_config import JAAS, names_of
+from broker.config.listeners import JAAS, names_of
+from broker.config.settings import ConfigError
 from broker.net.frames import SCRATCH_BYTES
-from broker.settings import ConfigError
 from kafka_ds.security.jaas import JaasEntry, JaasError
 from kafka_ds.security.mechanisms import ClientMechanism, Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError
@@ -38,7 +38,7 @@ from kafka_ds.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
     from broker.seams import Listener, Network
 
 Response = TypeVar("Response")

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.config import BrokerConfig
-from broker.listeners import Endpoint
+from broker.config.endpoints import Endpoint
+from broker.config.loading import BrokerConfig
+from broker.config.settings import ConfigError
 from broker.net.buffers import BufferPool
 from broker.net.connection import Connection
 from broker.net.dispatch import Dispatcher
@@ -27,7 +28,6 @@ from broker.net.limits import ConnectionLimits
 from broker.net.memory import RequestMemory
 from broker.net.metrics import NetMetrics
 from broker.seams import Listener, Network
-from broker.settings import ConfigError
 
 if TYPE_CHECKING:
     from broker.security.listener_security import Credentials

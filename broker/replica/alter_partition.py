@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.net.metrics_names import meter
+from broker.metrics.names import meter
 from broker.replica.isr import Answer, Proposal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AlterPartitionRequest
@@ -27,7 +27,7 @@ from kafka_ds.wire.messages.brokers import (
 )
 
 if TYPE_CHECKING:
-    from broker.net.metrics_names import Sample
+    from broker.metrics.names import Sample
     from broker.replica.effects import NoteIsr, ProposeIsr
     from broker.replica.hosted import HostedPartition
 

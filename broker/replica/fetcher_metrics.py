@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.net.metrics_names import Sample, gauge, meter
+from broker.metrics.names import Sample, gauge, meter
 
 if TYPE_CHECKING:
     from broker.replica.fetchers import Fetchers

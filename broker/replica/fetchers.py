@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.coordinating.placement import java_hash
+from broker.java_hash import java_hash
 from broker.replica.fetcher import Fetcher
 from broker.replica.followed import FollowedPartition
 from broker.replica.surroundings import Surroundings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.net.metrics_names import gauge, meter
+from broker.metrics.names import gauge, meter
 from broker.replica.fetch_sessions import Draw, FetchSessionCache
 from broker.replica.selector import SELECTORS
 from broker.replica.throttle import ReplicationThrottle
@@ -16,8 +16,8 @@ from broker.replica.throttle import ReplicationThrottle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.broker_config import BrokerConfig
-    from broker.net.metrics_names import Sample
+    from broker.config.broker import BrokerConfig
+    from broker.metrics.names import Sample
 
 LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.broker_config import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.cluster.image import BrokerRegistration
+from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.replica.partition import LeaderPartition
 
 # (the leader's view, the brokers by number, the consumer's rack, its offset, its listener) -> a follower, or None.

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.cluster.image import MetadataImage
+from broker.config.settings import MAX_LONG
 from broker.log.ending import Ending
 from broker.replica.settings import ReplicationSettings
 from broker.replica.throttle import ReplicationThrottle, is_listed
 from broker.seams import Clock, Network
-from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from broker.net.metrics_names import meter
-from broker.net.metrics_topics import PerTopic
+from broker.metrics.names import meter
+from broker.metrics.topics import PerTopic
 
 _BEAN = "kafka.server:type=BrokerTopicMetrics,name="
 

@@ -37,7 +37,7 @@ from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.net.metrics_topics import PerTopic
+    from broker.metrics.topics import PerTopic
     from broker.tier.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import MetadataImage
-from broker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.cluster import Coordinator
 from kafka_ds.wire.messages.group_admin import DescribedGroup

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.security.authorizer import OPERATIONS, operations_bits
 
 if TYPE_CHECKING:
-    from broker.net.registry import RequestContext
+    from broker.registry import RequestContext
     from broker.security.authorizer import Authorizer
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker.security.acls import (
+from broker.cluster.acls import (
     WILDCARD,
     Acl,
     AclIndex,
@@ -23,9 +23,8 @@ from broker.security.acls import (
     Permission,
     ResourceType,
 )
-from broker.security.principal import USER, Principal
+from broker.principal import USER, Principal
 
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 DECISIONS_MAX = 100_000
 NAME_LENGTH_MAX = 249
 # What an ACL that allows one of these allows as well.

@@ -16,8 +16,8 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.security.access import ACCESS, CLUSTER, CODES, Every, Parts, Resource, Shown, Whole
-from broker.security.acls import Operation, ResourceType
 from broker.security.throttling import Throttling, is_exempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import RESPONSES
@@ -25,7 +25,7 @@ from kafka_ds.wire.messages import RESPONSES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.net.registry import RequestContext, Served
+    from broker.registry import RequestContext, Served
     from broker.security.authorizer import Authorizer
 
     # The response to a request that failed as a whole: (served, request, version, code, message).

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.listener_config import JAAS, names_of
-from broker.security.mapping_rules import Rule, distinguished_name, parse_rules, user_of
+from broker.config.listeners import JAAS, names_of
+from broker.config.mapping_rules import Rule, distinguished_name, parse_rules, user_of
+from broker.config.settings import ConfigError
+from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMechanism
-from broker.security.principal import ANONYMOUS, USER, Principal
 from broker.security.sasl import Offered
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential
-from broker.settings import ConfigError
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
 from kafka_ds.security.secret import Secret
@@ -31,7 +31,7 @@ from kafka_ds.security.tls import TlsError, server_context
 from kafka_ds.security.tls_settings import NONE, TlsSettings
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
 
 # The credential of a user for a mechanism.
 Credentials = Callable[[str, str], ScramCredential | None]

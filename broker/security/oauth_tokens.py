@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlparse
 
 import jwt
 
+from broker.config.settings import ConfigError
 from broker.security.failures import InvalidCredentials
 from broker.security.mechanisms import Token
-from broker.settings import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.security.quota_names import CLIENT_ID, IP, USER
+from broker.cluster.quota_names import CLIENT_ID, IP, USER
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.net.metrics_names import Sample, attribute
-from broker.security.quota_names import (
+from broker.cluster.quota_names import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from broker.metrics.names import Sample, attribute
 
 if TYPE_CHECKING:
     from broker.security.quotas import ClientQuotas

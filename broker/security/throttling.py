@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.security.quota_names import (
+from broker.cluster.quota_names import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
@@ -28,8 +28,8 @@ from kafka_ds.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from broker.config import BrokerConfig
-    from broker.net.registry import RequestContext, Served
+    from broker.config.loading import BrokerConfig
+    from broker.registry import RequestContext, Served
     from broker.replica.fetch_sessions import FetchSessionCache
     from broker.security.quotas import ClientQuotas
 

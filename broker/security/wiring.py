@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
-from broker.security.acls import Operation, ResourceType
 from broker.security.authorizer import NAME_LENGTH_MAX, Authorizer
 from broker.security.credentials import Credentials
 from broker.security.quotas import ClientQuotas
 from broker.security.scram_users import ScramUsers
 
 if TYPE_CHECKING:
-    from broker.access_config import AccessConfig
     from broker.cluster.image import MetadataImage
-    from broker.security.principal import Principal
+    from broker.config.access import AccessConfig
+    from broker.principal import Principal
     from kafka_ds.lake.store import Store
 
 # Kafka's name of the log of decisions.

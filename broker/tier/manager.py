@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.log.ending import Ending
 from broker.log.log import Log
-from broker.net.metrics_names import Metric, Sample
+from broker.metrics.names import Metric, Sample
 from broker.seams import Clock
 from broker.tier.channel import Buffer, Header, cut
 from broker.tier.child import Worker, WorkerFailed, WorkerLost

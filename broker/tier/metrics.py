@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from broker.net.metrics_names import Sample, Summary, gauge, histogram, meter
-from broker.net.metrics_times import RecentTimes
-from broker.net.metrics_topics import PerTopic
+from broker.metrics.names import Sample, Summary, gauge, histogram, meter
+from broker.metrics.times import RecentTimes
+from broker.metrics.topics import PerTopic
 
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="

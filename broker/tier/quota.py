@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker.net.metrics_names import Metric, Sample, attribute
+from broker.metrics.names import Metric, Sample, attribute
 from broker.replica.throttle import ReplicationThrottle
 from broker.tier.settings import UNBOUNDED
 

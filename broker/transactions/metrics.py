@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.coordinating.loads import LoadMetrics
-from broker.net.metrics_names import Sample, gauge
+from broker.metrics.names import Sample, gauge
 from broker.transactions.states import TransactionState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.net.registry import REGISTRY
+from broker.registry import REGISTRY
 from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import persisted

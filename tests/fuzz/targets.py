@@ -16,7 +16,7 @@ from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings, Instant
 from broker.log.config import LogConfig
 from broker.log.validation import check_client_batch, prepare_client_batch
-from broker.net.registry import REGISTRY
+from broker.registry import REGISTRY
 from broker.transactions.records import decode_record
 from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.lake.log import DeltaLog, ForeignTable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.cluster.lease import LEASE_PATH
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (

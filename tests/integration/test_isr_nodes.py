@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.broker_config import RACK_AWARE_SELECTOR
+from broker.config.broker import RACK_AWARE_SELECTOR
 from broker.net.dispatch import Waiting
 from broker.replica.followed import FollowedPartition
 from kafka_ds.wire.errors import ErrorCode

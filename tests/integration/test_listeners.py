@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from broker.__main__ import _loop_factory
-from broker.config import from_given
+from broker.config.loading import from_given
 from broker.node import Node
 from broker.security.scram_users import ScramCredential
 from broker.system import SystemClock, SystemDisk, SystemNetwork

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import CreateTopicsRequest
 from kafka_ds.wire.messages.topics import CreatableTopic

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from broker.net.registry import Served
+from broker.registry import Served
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
 from kafka_ds.wire.types import Primitive, fields_of, is_struct, message_info

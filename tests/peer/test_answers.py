@@ -17,7 +17,7 @@ from broker.groups.loading import replay_batch
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings, Instant
-from broker.net.registry import REGISTRY
+from broker.registry import REGISTRY
 from kafka_ds.wire.batch import iterate_headers
 from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup

@@ -13,7 +13,7 @@ import pytest
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
-from broker.security.authorizer import STANDARD_AUTHORIZER
+from broker.config.access import STANDARD_AUTHORIZER
 from kafka_ds.lake.store import LocalStore
 from kafka_ds.wire.errors import ErrorCode
 from tests.in_process import batch_of, produce_request

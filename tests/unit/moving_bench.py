@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.config.settings import MAX_LONG
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.moves import LogMoves, MovesAround
 from broker.replica.throttle import ReplicationThrottle
-from broker.settings import MAX_LONG
 from broker.system import InlineBackground
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch

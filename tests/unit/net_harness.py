@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from broker.config import load
+from broker.config.loading import load
 from broker.net.connection import Connection
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import NetMetrics
-from broker.net.registry import Registry, RequestContext, serves
 from broker.net.server import Server
+from broker.registry import Registry, RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import (

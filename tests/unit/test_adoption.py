@@ -16,10 +16,10 @@ from broker.__main__ import main
 from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
-from broker.config import from_given
+from broker.config.loading import from_given
+from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
-from broker.settings import ConfigError
 from broker.system import SystemDisk
 from kafka_ds.lake.store import open_store
 from kafka_ds.wire.batch import Record, build_batch

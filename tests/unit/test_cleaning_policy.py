@@ -10,7 +10,7 @@ import pytest
 from broker.cleaning.policy import Candidate, LogState, Measured, cleanable, group
 from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.throttle import Throttle
-from broker.config import load
+from broker.config.loading import load
 from broker.log.config import LogConfig
 from kafka_ds.wire import hashing
 from kafka_ds.wire.crc import crc32c

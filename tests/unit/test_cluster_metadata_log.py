@@ -17,7 +17,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
-from broker.settings import ConfigError
+from broker.config.settings import ConfigError
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store import LocalStore, NotWritten

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import (
+from broker.config.describe import Source, describe_broker, describe_topic
+from broker.config.doc import render
+from broker.config.loading import (
     LogConfigs,
     broker_settings,
     from_given,
@@ -15,13 +17,11 @@ from broker.config import (
     topic_config,
     topic_settings,
 )
-from broker.describe import Source, describe_broker, describe_topic
+from broker.config.settings import ConfigError, Kind, Setting, attribute_of
+from broker.config.topic import TopicConfig
+from broker.config.unserved import unserved_names, unserved_setting
 from broker.log.config import LogConfig
-from broker.settings import ConfigError, Kind, Setting, attribute_of
-from broker.settings_doc import render
-from broker.settings_unserved import unserved_names, unserved_setting
 from broker.tier.settings import TierSettings
-from broker.topic_config import TopicConfig
 from kafka_ds.security.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -313,7 +313,7 @@ def test_a_secret_is_not_shown() -> None:
 
 def test_the_page_of_settings_is_true() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == render(), (
-        "run: python -m broker.settings_doc > docs/settings.md"
+        "run: python -m broker.config.doc > docs/settings.md"
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.properties import PropertiesError, parse_properties
+from broker.config.properties import PropertiesError, parse_properties
 
 TEXT = r"""# comment
 ! another

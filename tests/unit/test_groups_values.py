@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 
+from broker.coordinating.placement import partition_for
 from broker.groups.group import Group
-from broker.coordinating.placement import java_hash, partition_for
 from broker.groups.states import PREDECESSORS, GroupState
 from broker.groups.subscription import subscribed_topics
 from broker.groups.timers import TimerKey, TimerKind, Timers
+from broker.java_hash import java_hash
 from tests.unit.group_desk import subscription
 
 # What Java's String.hashCode says.

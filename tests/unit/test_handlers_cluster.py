@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
+from broker.config.settings import ConfigError
 from broker.log.ending import Ending
 from broker.log.producers import Producers
-from broker.net.registry import REGISTRY
+from broker.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
-from broker.settings import ConfigError
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     ApiVersionsRequest,

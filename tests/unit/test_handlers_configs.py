@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.settings import MAX_LONG
+from broker.config.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AlterConfigsRequest,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.broker_config import LEADER_SELECTOR, RACK_AWARE_SELECTOR
+from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.net.dispatch import Waiting
 from broker.replica.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
 from kafka_ds.wire.errors import ErrorCode

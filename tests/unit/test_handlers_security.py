@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.cluster.metadata_log import SNAPSHOT_INTERVAL
-from broker.security.authorizer import STANDARD_AUTHORIZER
+from broker.config.access import STANDARD_AUTHORIZER
 from broker.security.scram_users import ScramCredential, credential_of, decode_credential
 from kafka_ds.lake.names import CREDENTIALS
 from kafka_ds.wire.errors import ErrorCode

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.net.metrics import Metrics
-from broker.net.metrics_names import (
+from broker.metrics.names import (
     Kind,
     Metric,
     Sample,
@@ -20,8 +19,9 @@ from broker.net.metrics_names import (
     histogram,
     meter,
 )
+from broker.metrics.times import WINDOW_SECONDS, RecentTimes
+from broker.net.metrics import Metrics
 from broker.net.metrics_text import SAMPLES_AT_ONCE, text_of
-from broker.net.metrics_times import WINDOW_SECONDS, RecentTimes
 from broker.replica.topic_metrics import topic_metrics
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
+from broker.config.settings import MAX_LONG
 from broker.log.epochs import LeaderEpochs
 from broker.log.exchange import skip_to
 from broker.log.futures import FutureLog
 from broker.log.moving import Step, is_newer, next_step
 from broker.replica.fetcher_metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
-from broker.settings import MAX_LONG
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop

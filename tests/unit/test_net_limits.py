@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.listener_config import listener_key
-from broker.listeners import overrides_of
+from broker.config.endpoints import overrides_of
+from broker.config.listeners import listener_key
+from broker.config.settings import ConfigError
 from broker.net.entrance import Entrance
 from broker.net.frames import SCRATCH_BYTES
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.net.secure_network import _read_token
-from broker.settings import ConfigError
 from tests.loops import in_loop
 from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import broker.node  # noqa: F401 - imports everything that declares
-from broker.config import broker_settings, topic_settings
-from broker.net.metrics_names import declared
+from broker.config.loading import broker_settings, topic_settings
+from broker.metrics.names import declared
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "operations"
 PAGES = (FOLDER / "README.md", FOLDER.parent / "from-kafka.md")

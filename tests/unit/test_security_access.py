@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 import broker.handlers
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
+from broker.config.access import STANDARD_AUTHORIZER
 from broker.net.dispatch import Unanswerable, failure_of
-from broker.net.registry import REGISTRY, RequestContext, Served
-from broker.security.access import ACCESS, CODES, Parts, Shown, Whole
-from broker.security.acls import Operation, ResourceType
-from broker.security.authorizer import STANDARD_AUTHORIZER, Authorizer
-from broker.security.guard import guarded
-from broker.security.principal import (
+from broker.principal import (
     ANONYMOUS,
     Principal,
     decode_principal,
     encode_principal,
     principal_of,
 )
+from broker.registry import REGISTRY, RequestContext, Served
+from broker.security.access import ACCESS, CODES, Parts, Shown, Whole
+from broker.security.authorizer import Authorizer
+from broker.security.guard import guarded
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, encode_response
 from kafka_ds.wire.messages import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.security.acls import (
+from broker.cluster.acls import (
     CLUSTER_NAME,
     Acl,
     AclFilter,
@@ -16,8 +16,8 @@ from broker.security.acls import (
     Permission,
     ResourceType,
 )
+from broker.principal import ANONYMOUS, Principal, principal_of
 from broker.security.authorizer import OPERATIONS, Authorizer
-from broker.security.principal import ANONYMOUS, Principal, principal_of
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

@@ -10,12 +10,12 @@ from pathlib import Path
 import jwt
 import pytest
 
-from broker.config import from_given
-from broker.dynamic_config import with_changes
+from broker.config.dynamic import with_changes
+from broker.config.loading import from_given
+from broker.config.settings import ConfigError
 from broker.security.failures import InvalidCredentials
 from broker.security.listener_security import ListenerSecurity
 from broker.security.oauth_tokens import OauthSettings, TokenVerifier
-from broker.settings import ConfigError
 from kafka_ds.client.settings import ClientOptionError, parse_settings
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context, server_context

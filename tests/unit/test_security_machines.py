@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.net.authentication import Authentication
 from broker.net.metrics import NetMetrics
+from broker.principal import ANONYMOUS
 from broker.security.failures import AuthenticationFailed, InvalidCredentials
-from broker.security.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.security.mechanisms import OauthBearerServer, PlainServer, Token
-from broker.security.principal import ANONYMOUS
 from broker.security.sasl import Offered, Phase, SaslServer
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from broker.cluster.events import QuotaComponent
 from broker.net.dispatch import Throttled
-from broker.net.registry import REGISTRY
 from broker.node_metrics import node_samples
+from broker.principal import Principal
+from broker.registry import REGISTRY
 from broker.security.guard import guarded
-from broker.security.principal import Principal
 from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
 from broker.system import SystemClock
 from kafka_ds.wire.errors import ErrorCode

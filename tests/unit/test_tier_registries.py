@@ -4,12 +4,12 @@ import pytest
 
 import broker.node_metrics
 import broker.tier.manager  # noqa: F401 - declares what it shows
-from broker.broker_config import CHANGEABLE
-from broker.config import known_names, topic_settings
-from broker.net.metrics_names import declared
-from broker.settings import Kind, Setting, broker_synonyms
-from broker.settings_unserved import reasons, unserved_setting
-from broker.topic_config import TopicConfig
+from broker.config.broker import CHANGEABLE
+from broker.config.loading import known_names, topic_settings
+from broker.config.settings import Kind, Setting, broker_synonyms
+from broker.config.topic import TopicConfig
+from broker.config.unserved import reasons, unserved_setting
+from broker.metrics.names import declared
 
 LONG_MAX = 2**63 - 1
 # Name, type and default of Apache Kafka.
@@ -129,7 +129,7 @@ def setting_of(name: str) -> Setting | None:
     synonym = broker_synonyms(TopicConfig).get(name)
     if synonym is not None:
         return synonym[0]
-    from broker.config import broker_settings
+    from broker.config.loading import broker_settings
 
     return broker_settings().get(name) or unserved_setting(name)
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from broker.security.authorizer import STANDARD_AUTHORIZER
+from broker.config.access import STANDARD_AUTHORIZER
 from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.building import CannotBuild, built
 from tests.clients.suites.running import RUN, Outcome

@@ -1,8 +1,8 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only, with those of `broker.lake_config`, `broker.access_config` and
-`broker.listener_config`; `broker.config` reads them from a file and a command line. Where Apache Kafka has the setting,
-the name, type and bounds are its own; defaults that differ are marked `ours`.
+Rules of this file: declarations only, with those of `broker.config.lake`, `broker.config.access` and
+`broker.config.listeners`; `broker.config.loading` reads them from a file and a command line. Where Apache Kafka has
+the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.listener_config import (
+from broker.config.endpoints import Endpoint, parse_endpoints, protocols_of
+from broker.config.listeners import (
     CHANGEABLE_KEYS,
     CHANGEABLE_LIMITS,
     ListenerConfig,
     listener_key,
     names_of,
 )
-from broker.listeners import Endpoint, parse_endpoints, protocols_of
-from broker.settings import (
+from broker.config.settings import (
     MAX_LONG,
     Value,
     attribute_of,
@@ -31,7 +31,7 @@ from broker.settings import (
     string,
     strings,
 )
-from broker.topic_config import DAY_MS, TopicConfig
+from broker.config.topic import DAY_MS, TopicConfig
 
 _MIB = 1 << 20
 # The name of the resource that stands for all brokers.
@@ -58,8 +58,8 @@ class BrokerConfig(ListenerConfig):
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
-    `listener_values` are the settings of single listeners, by their full names (`broker.listener_config`).
-    `changes` are those made while it runs, by resource name (`broker.dynamic_config`), `started_topic` is what
+    `listener_values` are the settings of single listeners, by their full names (`broker.config.listeners`).
+    `changes` are those made while it runs, by resource name (`broker.config.dynamic`), `started_topic` is what
     `topic` was before them.
     """
 

@@ -1,16 +1,17 @@
 """Pure: the settings of a broker that say who may do what, and over which time it is measured how much.
 
-Rules of this file: declarations only, a part of `broker.broker_config` that has a file of its own for its length.
+Rules of this file: declarations only, a part of `broker.config.broker` that has a file of its own for its length.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.lake_config import LakeConfig
-from broker.security.authorizer import STANDARD_AUTHORIZER
-from broker.security.principal import Principal, principal_of
-from broker.settings import ConfigError, boolean, i32, string
+from broker.config.lake import LakeConfig
+from broker.config.settings import ConfigError, boolean, i32, string
+from broker.principal import Principal, principal_of
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Pure: the settings of a broker that concern the lake: where it is, what is copied, read and kept when.
 
-Rules of this file: declarations only, a part of `broker.broker_config` that has a file of its own for its length. What
+Rules of this file: declarations only, a part of `broker.config.broker` that has a file of its own for its length. What
 begins with `lake.` is ours, what begins with `remote.` is Apache Kafka's (KIP-405, KIP-956).
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.settings import MAX_LONG, boolean, double, i32, i64, string
-from broker.topic_config import DAY_MS
+from broker.config.settings import MAX_LONG, boolean, double, i32, i64, string
+from broker.config.topic import DAY_MS
 
 _MIB = 1 << 20
 

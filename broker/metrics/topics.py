@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from broker.net.metrics_names import Metric, Sample
+from broker.metrics.names import Metric, Sample
 
 # A class of whole numbers that is made without arguments.
 Counters = TypeVar("Counters")

@@ -2,7 +2,7 @@
 
 Rules of this file: a key that is unknown, ill-typed, out of bounds or not honoured raises ConfigError, whose one
 line names the key and the place. Overrides win over the file, the file over the defaults. What may be set is declared
-in `broker.broker_config` and `broker.topic_config`.
+in `broker.config.broker` and `broker.config.topic`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.broker_config import BrokerConfig as BrokerConfig
-from broker.listener_config import (
+from broker.config.broker import BrokerConfig as BrokerConfig
+from broker.config.listeners import (
     JAAS,
     LISTENER_PREFIX,
     check_listener_value,
     listener_key,
     names_of,
 )
-from broker.properties import PropertiesError, parse_properties
-from broker.settings import (
+from broker.config.properties import PropertiesError, parse_properties
+from broker.config.settings import (
     ConfigError,
     Setting,
     Value,
@@ -31,7 +31,7 @@ from broker.settings import (
     broker_synonyms,
     settings_of,
 )
-from broker.topic_config import TopicConfig
+from broker.config.topic import TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
@@ -119,7 +119,7 @@ def _parse(name: str, text: str) -> Value:
 
 def _parse_unserved(name: str, text: str) -> Value:
     """Takes a setting of Kafka's that is not honoured, if it stands at its default."""
-    from broker.settings_unserved import unserved_setting
+    from broker.config.unserved import unserved_setting
 
     setting = unserved_setting(name)
     if setting is None:

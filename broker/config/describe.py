@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.broker_config import ALL_BROKERS, CHANGEABLE
-from broker.group_config import group_settings, inherited
-from broker.listener_config import listener_key
-from broker.settings import Kind, Setting, attribute_of, settings_of
+from broker.config.broker import ALL_BROKERS, CHANGEABLE
+from broker.config.group import group_settings, inherited
+from broker.config.listeners import listener_key
+from broker.config.settings import Kind, Setting, attribute_of, settings_of
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
 
 
 class Source(IntEnum):

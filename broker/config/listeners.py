@@ -1,7 +1,7 @@
 """Pure: the settings of a broker that say how its listeners are secured: TLS, SASL, limits of connections.
 
 Rules of this file:
-- Declarations, a part of `broker.broker_config` that has a file of its own for its length, and how one listener's own
+- Declarations, a part of `broker.config.broker` that has a file of its own for its length, and how one listener's own
   are called: `listener.name.<listener>.<setting>`, with the listener's name in lower case, and for what is a SASL
   mechanism's matter `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226). The nearest name wins.
 - A JAAS entry is always one mechanism's of one listener, as in Kafka.
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from broker.access_config import AccessConfig
-from broker.listeners import OVERRIDES, PROTOCOLS, overrides_of
-from broker.security.mapping_rules import parse_rules
-from broker.settings import (
+from broker.config.access import AccessConfig
+from broker.config.endpoints import OVERRIDES, PROTOCOLS, overrides_of
+from broker.config.mapping_rules import parse_rules
+from broker.config.settings import (
     MAX_INT,
     ConfigError,
     Kind,

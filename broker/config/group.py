@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
+from broker.config.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from broker.security.principal import ANONYMOUS, Principal
+from broker.principal import ANONYMOUS, Principal
 from kafka_ds.wire.types import message_info
 
 if TYPE_CHECKING:

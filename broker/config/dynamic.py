@@ -3,7 +3,7 @@
 Rules of this file:
 - Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
   them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold
-  (`BrokerConfig.in_force`), and what a listener has of its own of them (`broker.listener_config`). All others are read
+  (`BrokerConfig.in_force`), and what a listener has of its own of them (`broker.config.listeners`). All others are read
   once, at the start, and are refused by name: an answer that says "changed" while nothing changes would be a lie.
 - A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
@@ -16,14 +16,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from broker.broker_config import ALL_BROKERS, CHANGEABLE
-from broker.config import broker_settings, known_names, topic_config, topic_settings
-from broker.listener_config import check_listener_value, listener_key
-from broker.settings import ConfigError, Setting, attribute_of, broker_synonyms
-from broker.topic_config import TopicConfig
+from broker.config.broker import ALL_BROKERS, CHANGEABLE
+from broker.config.listeners import check_listener_value, listener_key
+from broker.config.loading import broker_settings, known_names, topic_config, topic_settings
+from broker.config.settings import ConfigError, Setting, attribute_of, broker_synonyms
+from broker.config.topic import TopicConfig
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config.loading import BrokerConfig
 
 
 @cache

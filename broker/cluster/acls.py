@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.security.principal import principal_of
+from broker.principal import principal_of
 
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"
