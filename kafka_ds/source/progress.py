@@ -2,8 +2,10 @@
 
 Rules of this file: an offset names topic id and leader epoch beside each position, so that a topic which was deleted
 and created again, or a log that was cut, is seen and not read on; it is written into checkpoints, so a version leads
-it and fields are only ever added; a position is an offset, never a count of rows. What Spark's own Kafka source wrote
-into a checkpoint is understood, too: offsets alone, of topics and epochs that are not known.
+it and fields are only ever added; a position is an offset, never a count of rows. Spark writes down where a source in
+Python ends a micro-batch and not where a stream began: the first end bears its beginning, so that a first micro-batch
+which is played again is the one that was planned, wherever `startingOffsets` would begin by then. What Spark's own
+Kafka source wrote into a checkpoint is understood, too: offsets alone, of topics and epochs that are not known.
 """
 
 from __future__ import annotations
@@ -35,10 +37,24 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """A position in every partition, and the id of every topic."""
+    """A position in every partition, and the id of every topic.
+
+    `is_initial`: where a stream begins, as the options say it now. `began`: where it did begin; of the end of the
+    micro-batch alone that began there.
+    """
 
     topic_ids: Mapping[str, bytes] = field(hash=False)
     positions: Mapping[TopicPartition, Position] = field(hash=False)
+    is_initial: bool = False
+    began: StreamOffset | None = field(default=None, hash=False)
+
+    def after(self, begin: StreamOffset) -> StreamOffset:
+        """This offset as the end of what begins there."""
+        return replace(self, began=replace(begin, is_initial=False) if begin.is_initial else None)
+
+    def beginning(self, start: StreamOffset) -> StreamOffset:
+        """Where a micro-batch begins that ends here: at `start`, unless that is what the options say by now."""
+        return self.began if start.is_initial and self.began is not None else start
 
     def document(self) -> dict[str, Any]:
         """The offset as Spark stores it: text and whole numbers in dictionaries."""
@@ -51,7 +67,12 @@ class StreamOffset:
                 "offset": position.offset,
                 "epoch": position.epoch,
             }
-        return {"version": FORMAT, "topics": topics}
+        document: dict[str, Any] = {"version": FORMAT, "topics": topics}
+        if self.is_initial:
+            document["initial"] = True
+        if self.began is not None:
+            document["began"] = self.began.document()
+        return document
 
     @staticmethod
     def parse(document: Mapping[str, Any]) -> StreamOffset:
@@ -78,7 +99,13 @@ class StreamOffset:
                     )
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise BadOffset(f"the checkpoint's offset cannot be read: {problem!r}") from None
-        return StreamOffset(topic_ids=ids, positions=positions)
+        began = document.get("began")
+        return StreamOffset(
+            topic_ids=ids,
+            positions=positions,
+            is_initial=document.get("initial") is True,
+            began=None if began is None else StreamOffset.parse(began),
+        )
 
 
 def _is_sparks(document: Mapping[str, Any]) -> bool:

@@ -77,7 +77,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = {
             tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
         }
-        return StreamOffset(topic_ids=ends.topic_ids, positions=positions)
+        return StreamOffset(topic_ids=ends.topic_ids, positions=positions, is_initial=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""
@@ -115,7 +115,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ) or {tp: p.offset for tp, p in begin.positions.items()} != {
             tp: p.offset for tp, p in latest.positions.items()
         }
-        return (latest if moved else begin).document()
+        return (latest.after(begin) if moved else begin).document()
 
     def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
         """Whether there is too little for a micro-batch, and ``maxTriggerDelay`` has not passed."""
@@ -175,7 +175,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one micro-batch."""
-        begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
+        until = StreamOffset.parse(end)
+        begin = until.beginning(StreamOffset.parse(start))
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
             return []
         self._look(tables=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -115,6 +116,36 @@ def test_a_stream_begins_once(log: LogBroker) -> None:
         reader.stop()
     (piece,) = task.value.pieces
     assert (piece.start, piece.end) == (100, 110)
+
+
+def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
+    """The driver dies in it: what it begins at is in its end, wherever `latest` is by then."""
+    import pyarrow as pa
+
+    options = parse_options(log.options(startingOffsets="latest"), stream=True)
+    first = KafkaStreamReader(options, pa.schema([]))
+    log.end = 105
+    begin = first.initialOffset()
+    log.end = 110
+    end = json.loads(json.dumps(first.latestOffset(begin, ReadAllAvailable())))
+    first.stop()
+    log.end = 120
+    second = KafkaStreamReader(options, pa.schema([]))
+    try:
+        (task,) = second.partitions(second.initialOffset(), end)
+        (piece,) = task.value.pieces
+        assert (piece.start, piece.end) == (105, 110)
+        # What follows begins at that end, and nothing new is no reason for a micro-batch.
+        log.end = 110
+        assert second.latestOffset(end, ReadAllAvailable()) == end
+        log.end = 130
+        later = second.latestOffset(end, ReadAllAvailable())
+        (task,) = second.partitions(end, later)
+    finally:
+        second.stop()
+    (piece,) = task.value.pieces
+    assert (piece.start, piece.end) == (110, 130)
+    assert "began" not in later
 
 
 def test_a_micro_batch_waits_for_enough_but_not_for_ever(
