@@ -107,10 +107,8 @@ class Intervals:
         """Cut into at most ``parts`` sets of nearly equal count, in ascending order, none of them empty."""
         pieces: list[Intervals] = []
         remaining, total = self, self.count
-        for part in range(parts, 0, -1):
+        for part in range(min(parts, total), 0, -1):
             size = total // part
-            if not size:
-                continue
             piece, remaining = remaining._take(size)
             pieces.append(piece)
             total -= size

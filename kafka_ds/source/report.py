@@ -1,6 +1,6 @@
 """Shell: `kafka_ds.scan_report()`: what the session's tasks touched, as a DataFrame.
 
-Rules of this file: Spark's Python API (4.2) gives a source no metrics and no words in `explain`; what it has is the log
+Rules of this file: Spark's Python API (4.2) gives a source no metrics; what it has is the log
 of its Python workers, which it keeps a session's for SQL. Nothing is kept by us.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -72,7 +73,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def _begin(self) -> StreamOffset:
-        ends = self._look()
+        # With AvailableNow the end is pinned first: what comes after it is not between this stream's two ends.
+        ends = self._target if self._target is not None else self._look()
         starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
         positions = {
             tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
@@ -108,14 +110,19 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._next(begin, latest)
 
     def _next(self, begin: StreamOffset, latest: StreamOffset) -> dict[str, Any]:
-        """``latest``, unless it differs from ``begin`` by epochs alone: that is no reason for a micro-batch."""
+        """``latest``, unless it differs from ``begin`` by epochs alone: that is no reason for a micro-batch.
+
+        Spark writes a first micro-batch down in any case, so the first end bears its beginning, also of an empty one.
+        """
         moved = (
             begin.topic_ids.keys() != latest.topic_ids.keys()
             or any(not same_topic(n, latest.topic_ids[t]) for t, n in begin.topic_ids.items())
         ) or {tp: p.offset for tp, p in begin.positions.items()} != {
             tp: p.offset for tp, p in latest.positions.items()
         }
-        return (latest.after(begin) if moved else begin).document()
+        if not moved and not begin.is_initial:
+            return begin.document()  # Spark compares the text: whatever it bears it goes on to bear
+        return (latest if moved else replace(begin, is_initial=False)).after(begin).document()
 
     def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
         """Whether there is too little for a micro-batch, and ``maxTriggerDelay`` has not passed."""

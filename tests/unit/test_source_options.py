@@ -180,3 +180,8 @@ def test_a_source_needs_brokers_and_topics() -> None:
 
 def test_the_table_of_options_spells_each_once() -> None:
     assert len({name.lower() for name in OPTIONS}) == len(OPTIONS)
+
+
+def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
+    with pytest.raises(OptionError, match="subscribePattern.*no && within"):
+        parse_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "[a-z&&[^b]]+"})

@@ -148,6 +148,40 @@ def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
     assert "began" not in later
 
 
+def test_a_first_micro_batch_without_rows_bears_its_beginning_too(log: LogBroker) -> None:
+    """Spark writes it down in any case; where it fails, more has come by the time it is played again."""
+    import pyarrow as pa
+
+    options = parse_options(log.options(startingOffsets="latest"), stream=True)
+    first = KafkaStreamReader(options, pa.schema([]))
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    first.stop()
+    log.end = 120
+    second = KafkaStreamReader(options, pa.schema([]))
+    try:
+        assert second.partitions(second.initialOffset(), end) == []
+        log.end = 100
+        assert second.latestOffset(end, ReadAllAvailable()) == end
+    finally:
+        second.stop()
+
+
+def test_available_now_begins_no_later_than_it_ends(log: LogBroker) -> None:
+    """Spark has the end pinned before it asks for the beginning, and records come in between."""
+    import pyarrow as pa
+
+    options = parse_options(log.options(startingOffsets="latest"), stream=True)
+    reader = KafkaStreamReader(options, pa.schema([]))
+    try:
+        reader.prepareForTriggerAvailableNow()
+        log.end += 5
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        assert reader.partitions(begin, end) == []
+    finally:
+        reader.stop()
+
+
 def test_a_micro_batch_waits_for_enough_but_not_for_ever(
     log: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
