@@ -92,13 +92,16 @@ class RemoteLogEvents:
         if self.log.is_long_past(self._seen_ms):
             return self._read_since()
         found: list[RemoteLogSegment] = []
+        reached = self._followed
         for version, actions in self.log.versions_after(self._followed):
             for action in actions:
                 add = action.get("add")
                 if add and add.get("dataChange", True):
                     path = resolve_path(self.log.table, add["path"])
                     found.extend(_events_of(read_events(self._store, path)))
-            self._followed = version
+            reached = version
+        # Not before all is read: where a read fails, what was found so far is given to nobody.
+        self._followed = reached
         self._seen_ms = began_ms
         if not found and self.log.latest_version() > self._followed:
             return self._read_since()
