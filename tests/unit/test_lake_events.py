@@ -86,6 +86,26 @@ def test_an_unknown_fate_is_taken_up_again(store):
     assert events_of(store).follow() == done
 
 
+def test_a_read_that_fails_halfway_loses_nothing_of_what_was_read_before(store, monkeypatch):
+    writer, reader = events_of(store), events_of(store)
+    assert reader.follow() == []
+    found = [*writer.append([event(1)]), *writer.append([event(2)])]
+    read, paths = store.read, []
+
+    def fail_once(path):
+        if path.endswith(".parquet") and path not in paths:
+            paths.append(path)
+            if len(paths) == 2:
+                raise OSError("the store is away")
+        return read(path)
+
+    monkeypatch.setattr(store, "read", fail_once)
+    with pytest.raises(OSError, match="away"):
+        reader.follow()
+    assert reader.follow() == found
+    assert reader.follow() == []
+
+
 def test_who_was_left_behind_by_a_clean_up_misses_nothing(tmp_path):
     store, clock = LocalStore(str(tmp_path)), FakeLogClock()
     writer, reader = (RemoteLogEvents(store, clock=clock) for _ in range(2))
