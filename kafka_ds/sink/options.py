@@ -26,7 +26,9 @@ DECISIONS_TOPIC: Final = "__kafka_ds_decisions"
 # Every option as it is spelt, with what it does: errors and the documentation are made from this table.
 SINK_OPTIONS: Final = {
     "topic": "the topic of all rows, whatever the column `topic` says",
-    "deliveryGuarantee": "exactly_once (streams alone, their default) or at_least_once (batches always, streams if asked)",
+    "deliveryGuarantee": (
+        "exactly_once (streams alone, their default) or at_least_once (batches always, streams if asked)"
+    ),
     "transactionalIdPrefix": "names the stream's transactions, for good; made from `checkpointLocation` when not given",
     "decisionsTopic": "where streams note what they have decided (__kafka_ds_decisions); created when it is not there",
 }
