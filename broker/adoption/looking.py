@@ -27,6 +27,8 @@ from kafka_ds.wire.messages.persisted_transactions import decode_value
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 TRANSACTIONS = "__transaction_state"
+# The suffixes of files whose segment is there, or is when the log is opened.
+STANDING = ("", names.SWAP)
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
 
 
@@ -80,8 +82,11 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
             continue  # On its way out, or a copy on its way in; those are dealt with at the start.
         path = directory.file(name)
         files = (names.parse_file_name(each) for each in disk.list_names(path))
+        # A segment that was about to take its place when Kafka was killed is one: `finish_leftovers` puts it there.
         bases = [
-            each.offset for each in files if each and (each.kind, each.suffix) == (names.LOG, "")
+            each.offset
+            for each in files
+            if each and each.kind == names.LOG and each.suffix in STANDING
         ]
         key = folder.topic, folder.partition
         base = min(bases, default=0)
@@ -111,7 +116,7 @@ def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
     for log in logs:
         for name in disk.list_names(log.folder):
             file = names.parse_file_name(name)
-            if file is None or file.suffix:
+            if file is None or file.suffix not in STANDING:
                 continue
             path = f"{log.folder}/{name}"
             if file.kind == names.PRODUCER_SNAPSHOT:
