@@ -5,7 +5,8 @@ Rules of this file:
   is a line that says so.
 - Topics keep their ids, partitions their replicas and in-sync replicas, and each leader's epoch is above all that Kafka
   ever gave. Nobody leads until the brokers come: whoever was in sync is elected then.
-- Where there is a metadata log it tells all; each replica that it places on this broker must be there. Without one (a
+- Where there is a metadata log it tells all; each replica that it places on this broker must be there. The first one
+  must reach as far as those of the brokers that are taken over later. Without one (a
   cluster of ZooKeeper's) the folders are all that is known: this broker has the only replica, and a topic's settings
   are those that the operator gives. Its cleanup.policy must be among them: with the default one retention would delete
   what compaction was to keep. One for all others (`*`) is not believed of a topic that Kafka has compacted.
@@ -145,7 +146,8 @@ def plan(
 def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     """A further broker of a cluster that was taken over already: only where its logs begin has to be noted.
 
-    Raises ConfigError where the lake is another cluster's, or this broker has begun to work there.
+    Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
+    begun to work there.
     """
     if image.cluster_id != found.cluster_id:
         raise ConfigError(
@@ -158,6 +160,7 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
             f"lake.uri={lake_uri}: cluster {image.cluster_id} is there already, and node.id={found.node_id} "
             f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing is taken over"
         )
+    _check_not_behind(found, image, lake_uri)
     drafted = _Drafted()
     drafted.topics = [
         KafkaTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions)
@@ -168,6 +171,44 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
         f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
     )
     return Plan(events=(), logs=logs, topic_ids=drafted.topic_ids, lines=drafted.lines)
+
+
+def _check_not_behind(found: Found, image: MetadataImage, lake_uri: str) -> None:
+    """What was taken over first must have been the metadata log that reaches furthest.
+
+    A broker that was stopped before the others does not know who fell out of sync since: it would name as in sync, and
+    let lead, replicas that lack what was acknowledged. Epochs only grow, in Kafka and here, so a higher one is later.
+    """
+    later = sorted(_later_than(found, image))
+    if later:
+        raise ConfigError(
+            f"lake.uri={lake_uri} is behind what broker {found.node_id} knows of {_few(later)}: what was taken over "
+            "first was not the metadata log that reaches furthest. Begin anew with an empty lake, and with that one, a "
+            "controller's as a rule, stopped last: --metadata-log-dir, for each broker"
+        )
+
+
+def _later_than(found: Found, image: MetadataImage) -> Iterator[str]:
+    """Topics and partitions of which the lake lacks something."""
+    known = {topic.topic_id: topic.partitions for topic in image.topics.values()}
+    for topic in found.cluster.topics.values() if found.cluster else ():
+        if topic.name in RESERVED_TOPICS:
+            continue
+        if topic.topic_id not in known:
+            yield f"topic {topic.name}"
+            continue
+        for index, theirs in topic.partitions.items():
+            ours = known[topic.topic_id].get(index)
+            if (
+                ours is None
+                or theirs.partition_epoch > ours.partition_epoch
+                or theirs.leader_epoch > ours.leader_epoch
+            ):
+                yield f"{topic.name}-{index}"
+    for log in found.logs.values():
+        registered = known.get(log.topic_id, {}).get(log.partition)
+        if registered is not None and log.latest_epoch > registered.leader_epoch:
+            yield f"{log.topic}-{log.partition} (its log)"
 
 
 def _topics_of_folders(found: Found, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:

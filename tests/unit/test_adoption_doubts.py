@@ -1,22 +1,23 @@
-"""A data directory of Apache Kafka that is not as it should be: killed in the middle, damaged, or behind another one."""
+"""A data directory of Apache Kafka that is not as it should be: killed in the middle, damaged, or behind."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from broker.config.settings import ConfigError
 from broker.log import names
-from broker.log.checkpoint import decode_offsets
-from tests.unit.kafka_folders import KafkaFolder, broker_record, topic_records
-from tests.unit.test_adoption import batch, take_over
-
-
-def orders_folder(folder: Path, *more: object, node_id: int = 1) -> KafkaFolder:
-    """One topic of this broker's, with one segment of one record."""
-    kafka = KafkaFolder(folder / "log", node_id=node_id)
-    kafka.metadata([broker_record(1, 11), *topic_records("orders", 1), *more])
-    kafka.log("orders", 0, {0: batch(0)}, number=1, epochs=[(3, 0)])
-    return kafka
-
+from broker.log.checkpoint import decode_offsets, encode_epochs
+from kafka_ds.wire.messages.persisted_metadata import PartitionChangeRecord
+from tests.unit.kafka_folders import (
+    KafkaFolder,
+    broker_record,
+    metadata_batch,
+    topic_id,
+    topic_records,
+)
+from tests.unit.test_adoption import batch, image_of, take_over
 
 # -- killed in the middle --------------------------------------------------------------------------
 
@@ -32,3 +33,44 @@ def test_a_first_segment_that_was_being_swapped_is_the_first(tmp_path: Path) -> 
     take_over(tmp_path)
     starts = decode_offsets((kafka.folder / names.LOG_START_OFFSET_CHECKPOINT).read_bytes())
     assert starts == {("state", 0): 0}
+
+
+# -- behind another broker -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("since", "latest_epoch", "why"),
+    [
+        ([PartitionChangeRecord(partition_id=0, topic_id=topic_id(1), isr=[2])], 3, "orders-0"),
+        (topic_records("late", 2, replicas=(2,), isr=(2,)), 3, "topic late"),
+        (topic_records("orders", 1, 2, replicas=(2,), isr=(2,), leader_epoch=3), 3, "orders-1"),
+        ([], 4, "orders-0"),
+    ],
+    ids=["changed", "made", "partitions", "log"],
+)
+def test_a_further_broker_that_knows_more_than_the_lake_is_refused(
+    tmp_path: Path, since: list[object], latest_epoch: int, why: str
+) -> None:
+    """The first broker's metadata were stale: who is in sync there may lack what was acknowledged since."""
+    known = [
+        broker_record(1, 11),
+        broker_record(2, 12),
+        *topic_records("orders", 1, replicas=(1, 2), isr=(1, 2)),
+    ]
+    first = KafkaFolder(tmp_path / "log")
+    first.metadata(known)
+    first.log("orders", 0, {0: batch(0)}, number=1, epochs=[(3, 0)])
+    take_over(tmp_path)
+    version = image_of(tmp_path).version
+    second = KafkaFolder(tmp_path / "log-2", node_id=2)
+    folder = second.metadata([*known, *since])
+    log = second.log("orders", 0, {0: batch(0)}, number=1, epochs=[(latest_epoch, 0)])
+    before = second.contents()
+    with pytest.raises(ConfigError, match=rf"{why}\b.*--metadata-log-dir"):
+        take_over(tmp_path, second.folder, node_id=2)
+    assert second.contents() == before
+    # What is as far, or less far, does no harm.
+    (log / names.LEADER_EPOCH_CHECKPOINT).write_bytes(encode_epochs([(3, 0)]))
+    (folder / names.file_name(0, names.LOG)).write_bytes(metadata_batch(known))
+    take_over(tmp_path, second.folder, node_id=2)
+    assert image_of(tmp_path).version == version
