@@ -108,14 +108,26 @@ def _spread(
         for giver in sorted(range(len(order)), key=lambda place: (-levels.counts[place], place)):
             if not levels.may_give(giver):
                 continue
-            for topic in sorted({topic for topic, _ in levels.has[giver]}):
-                taker = levels.least(topic)
-                if levels.counts[taker] + 1 < levels.counts[giver]:
-                    partition = max(p for p in levels.has[giver] if p[0] == topic)
-                    levels.take(giver, partition)
-                    levels.give(taker, partition)
-                    moved = True
+            moved |= _give_away(levels, giver)
     return has
+
+
+def _give_away(levels: _Levels, giver: int) -> bool:
+    """Moves of one member to those that have two fewer: a partition of each topic in turn, as long as there are any."""
+    of_topic: dict[bytes, list[Partition]] = {}
+    for partition in sorted(levels.has[giver]):
+        of_topic.setdefault(partition[0], []).append(partition)
+    gave, again = False, True
+    while again:
+        again = False
+        for topic, partitions in of_topic.items():
+            taker = levels.least(topic)
+            if partitions and levels.counts[taker] + 1 < levels.counts[giver]:
+                partition = partitions.pop()
+                levels.take(giver, partition)
+                levels.give(taker, partition)
+                gave = again = True
+    return gave
 
 
 class _Levels:
