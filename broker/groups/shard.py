@@ -218,8 +218,15 @@ class GroupShard:
 
     def handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
         """Decide what a request comes to."""
+        # Who takes members out may be an operator, without the right to what the others' expressions stand for.
+        self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
+        try:
+            return self._handle(request, client, ticket, now)
+        finally:
+            self.state.sees = None
+
+    def _handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
         step = Step()
-        self.state.sees = client.sees
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._let_in(request, client, ticket, now, step)
         else:
@@ -337,7 +344,6 @@ class GroupShard:
         if key is None:
             return None
         step = Step()
-        self.state.sees = None
         if key.kind is TimerKind.EXPIRE:
             more = self._committing.expire(now, step)
             self._expect_expiry(now, at_once=more)

@@ -22,7 +22,7 @@ from broker.groups.group import Group
 from broker.groups.offsets import Offsets
 from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind, Timers
-from broker.groups.values import GroupSettings, sees_all
+from broker.groups.values import GroupSettings
 from kafka_ds.wire.messages.persisted import GroupMetadataValue
 
 
@@ -57,7 +57,7 @@ class ShardState:
         self.timers = Timers()
         self.counts: Counter[Count] = Counter()
         # Which topics whoever asks may describe; None while nobody asks, and time alone goes on.
-        self.sees: Callable[[str], bool] | None = sees_all
+        self.sees: Callable[[str], bool] | None = None
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """How often members of this group of the consumer protocol are to be heard of."""

@@ -11,6 +11,7 @@ from broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.member import NOTHING, MemberState
 from broker.groups.shard import FetchOffsets
+from broker.groups.values import sees_all
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     ConsumerGroupDescribeRequest,
@@ -252,6 +253,22 @@ def test_an_expression_leaves_out_what_may_not_be_described(desk: Desk, topics: 
     topics.version += 1  # as an ACL does that was made or deleted
     settle(a)
     assert a.owned == topics.all_of("tea", "top")
+    desk.check_replay()
+
+
+def test_whoever_removes_a_member_does_not_say_what_an_expression_stands_for(
+    desk: Desk, topics: Topics
+) -> None:
+    """An operator has the right to the group, and perhaps none to its topics."""
+    a, b = NewConsumer(desk, "a", regex="t.*"), NewConsumer(desk, "b", regex="t.*")
+    settle(a, b)
+    desk.sees = lambda topic: False
+    desk.leave("b")
+    assert group_of(desk).members.keys() == {"a"} and group_of(desk).is_subscribed_to("t")
+    assert desk.shard.state.sees is None  # and no request's rights are kept
+    desk.sees = sees_all
+    settle(a)
+    assert a.owned == topics.all_of("t")
     desk.check_replay()
 
 
