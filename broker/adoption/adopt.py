@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
+from broker.adoption.broker_settings import taken_over
 from broker.adoption.looking import look
-from broker.adoption.plan import FoundLog, Plan, join, plan
+from broker.adoption.plan import Found, FoundLog, Plan, join, plan
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
+from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directory import LogDirectory
-from broker.log.files import replace
+from broker.log.files import replace as replace_file
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.lake.store import Store
@@ -64,12 +67,7 @@ def adopt(
             metadata_log = MetadataLog(store_of(config.lake_uri, open_lake))
             image = MetadataImage() if dry_run else metadata_log.load()
             if image.cluster_id is None:
-                planned = plan(
-                    found,
-                    topic_configs,
-                    check_configs=lambda configs: topic_config(config, configs),
-                    new_uuid=new_uuid,
-                )
+                planned = _planned(config, found, topic_configs)
             else:
                 planned = join(found, image, config.lake_uri)
             for line in planned.lines:
@@ -85,6 +83,24 @@ def adopt(
         except OSError as error:
             raise ConfigError(f"log.dirs={','.join(config.log_dirs)}: {reason(error)}") from error
     say(f"cluster {found.cluster_id}: broker {found.node_id} is taken over; start it")
+
+
+def _planned(
+    config: BrokerConfig, found: Found, topic_configs: Mapping[str, Mapping[str, str]]
+) -> Plan:
+    cluster = found.cluster
+    kafkas = cluster.broker_configs if cluster else {}
+    broker_configs, lines = taken_over(config, kafkas, cluster.brokers if cluster else ())
+    # A topic's settings go with the defaults that it will have.
+    changed = with_changes(config, broker_configs)
+    planned = plan(
+        found,
+        topic_configs,
+        broker_configs=broker_configs,
+        check_configs=lambda configs: topic_config(changed, configs),
+        new_uuid=new_uuid,
+    )
+    return replace(planned, lines=(*lines, *planned.lines))
 
 
 def _locked(disk: Disk, path: str, stack: ExitStack) -> LogDirectory:
@@ -115,7 +131,7 @@ def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: Plan) -> N
 def _note_topic_id(disk: Disk, log: FoundLog, topic_id: bytes) -> None:
     if log.topic_id == NO_UUID:
         path = f"{log.folder}/{names.PARTITION_METADATA}"
-        replace(disk, path, encode_partition_metadata(topic_id), durable=True)
+        replace_file(disk, path, encode_partition_metadata(topic_id), durable=True)
 
 
 def _note_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLog]) -> None:

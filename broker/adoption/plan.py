@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from broker.adoption.metadata import KafkaCluster, KafkaTopic
 from broker.cluster.events import (
+    BROKER_RESOURCE,
     NO_BROKER_EPOCH,
     NO_LEADER,
     TOPIC_RESOURCE,
@@ -107,13 +108,14 @@ def plan(
     found: Found,
     given_configs: Mapping[str, Mapping[str, str]],
     *,
+    broker_configs: Mapping[str, Mapping[str, str]],
     check_configs: Callable[[Mapping[str, str]], object],
     new_uuid: Callable[[], bytes],
 ) -> Plan:
     """Raises ConfigError for what keeps it from being taken over.
 
-    `given_configs`: settings of topics by the operator; they win. `check_configs` raises ConfigError for one that is
-    not served.
+    `given_configs`: settings of topics by the operator; they win. `broker_configs`: those of brokers that are taken
+    over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.
     """
     drafted = _Drafted()
     if found.cluster is None:
@@ -136,7 +138,7 @@ def plan(
         topic.configs = _configs(topic, given, check_configs, drafted.lines)
     _tell(found, logs, drafted)
     return Plan(
-        events=tuple(_events(found, drafted, logs)),
+        events=(*_events(found, drafted, logs), *_config_events(BROKER_RESOURCE, broker_configs)),
         logs=logs,
         topic_ids=drafted.topic_ids,
         lines=drafted.lines,
@@ -336,13 +338,6 @@ def _tell(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
             )
     cluster = found.cluster
     if cluster is not None:
-        for broker, configs in cluster.broker_configs.items():
-            whose = f"broker {broker}" if broker else "all brokers"
-            for name in configs:
-                # Not its value, which may be a secret.
-                lines.append(
-                    f"{name} of {whose} was set in Kafka's metadata: set it again where you want it"
-                )
         for what, count in cluster.left_behind.items():
             lines.append(f"{what}: not taken over ({count} records)")
         lines.append(f"{len(cluster.acls)} ACLs and {len(cluster.quotas)} quotas are taken over")
@@ -394,14 +389,17 @@ def _events(found: Found, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterat
                     partition_epoch=max(registration.partition_epoch, 0),
                 ),
             )
-        for name, value in topic.configs.items():
-            yield ConfigChanged(
-                resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value
-            )
+    yield from _config_events(TOPIC_RESOURCE, {t.name: t.configs for t in drafted.topics})
     if cluster is not None:
         yield from cluster.acls.values()
         for (entity, name), quota in cluster.quotas.items():
             yield ClientQuotaChanged(entity=entity, name=name, value=quota)
+
+
+def _config_events(kind: int, configs: Mapping[str, Mapping[str, str]]) -> Iterator[ConfigChanged]:
+    for resource, own in configs.items():
+        for name, value in own.items():
+            yield ConfigChanged(resource_type=kind, resource_name=resource, name=name, value=value)
 
 
 def _few(names: Sequence[object]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,19 @@ def batch(offset: int, value: bytes = b"v", *, epoch: int = 3) -> bytes:
     return build_batch([Record(offset, NOW_MS, b"k", value)], leader_epoch=epoch)
 
 
-def take_over(folder: Path, *data: Path, node_id: int = 1, **options: Any) -> list[str]:
+def take_over(
+    folder: Path,
+    *data: Path,
+    node_id: int = 1,
+    settings: Mapping[str, str] | None = None,
+    **options: Any,
+) -> list[str]:
     """The lines that are said."""
     given = {
         "node.id": str(node_id),
         "log.dirs": ",".join(map(str, data or [folder / "log"])),
         "lake.uri": str(folder / "lake"),
+        **(settings or {}),
     }
     lines: list[str] = []
     adopt(
@@ -116,7 +124,7 @@ def kraft_folder(folder: Path) -> KafkaFolder:
             ),
             *topic_records("state", 2, replicas=(2, 3), isr=(2,)),
             ProducerIdsRecord(broker_id=1, next_producer_id=4000),
-            ConfigRecord(resource_type=4, resource_name="", name="log.retention.hours", value="1"),
+            ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="9"),
             ConfigRecord(resource_type=2, resource_name="orders", name="no.such.thing", value="x"),
             AccessControlEntryRecord(
                 id=topic_id(50),
@@ -175,7 +183,8 @@ def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
     assert (
         "orders: no.such.thing=x is not taken over: no.such.thing is no setting of a topic" in said
     )
-    assert "log.retention.hours of all brokers was set" in said
+    assert "log.retention.ms of all brokers is taken over" in said
+    assert image.broker_configs == {"": {"log.retention.ms": "9"}}
     assert "SCRAM credentials: not taken over (1 records)" in said
     assert "replicas are on brokers 2, 3, too" in said
     assert "3 topics, 3 logs of this broker" in said
