@@ -1,20 +1,26 @@
 """Shell: what lies in the data directories of an Apache Kafka: whose they are, logs, and its metadata log.
 
-Rules of this file: read only. Of the metadata log the last snapshot counts, and what was written since, up to the first
-batch that is torn.
+Rules of this file: read only. Of the metadata log the last snapshot counts, and what was written since, up to a batch
+that is torn at its very end. One that is damaged elsewhere is refused: what it says no more may be what counts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import Found, FoundLog, Key
 from broker.cluster.events import NO_BROKER_EPOCH
 from broker.config.settings import ConfigError
 from broker.log import names
-from broker.log.checkpoint import CorruptCheckpoint, decode_clean_shutdown, decode_epochs
+from broker.log.checkpoint import (
+    CorruptCheckpoint,
+    decode_clean_shutdown,
+    decode_epochs,
+    decode_meta_properties,
+)
 from broker.log.directory import LogDirectory
 from broker.log.files import read_or_none
 from broker.log.producers import CorruptSnapshot, Producers
@@ -29,6 +35,11 @@ METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 TRANSACTIONS = "__transaction_state"
 # The suffixes of files whose segment is there, or is when the log is opened.
 STANDING = ("", names.SWAP)
+# ZooKeeper alone knew which ids had been given away, in blocks of a thousand to each broker. Logs tell of those that
+# wrote and are in a snapshot: not of one that has not written yet, nor of one that is forgotten or came after the last
+# snapshot. An id that is given to two producers has one's records taken for the other's repetitions.
+UNSEEN_PRODUCER_IDS = 1_000_000
+CHECKPOINT = ".checkpoint"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
 
 
@@ -49,7 +60,8 @@ def look(
         if directory.cluster_id != first.cluster_id:
             raise ConfigError(f"{properties} is of another cluster than {first.path}")
     assert first.cluster_id is not None
-    cluster = _read_metadata(disk, metadata_log_dir, directories)
+    folder = _metadata_folder(disk, metadata_log_dir, directories)
+    cluster = None if folder is None else _read_metadata(disk, folder)
     logs: dict[Key, FoundLog] = {}
     for directory in directories:
         for log in _logs(disk, directory):
@@ -111,7 +123,7 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
 
 
 def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
-    """Above all ids in the producers' snapshots and in the transactional ids' log."""
+    """Well above all ids in the producers' snapshots and in the transactional ids' log."""
     highest = -1
     for log in logs:
         for name in disk.list_names(log.folder):
@@ -123,7 +135,7 @@ def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
                 highest = max([highest, *_ids_of_snapshot(disk, path)])
             elif file.kind == names.LOG and log.topic == TRANSACTIONS:
                 highest = max([highest, *_ids_of_transactions(disk, path)])
-    return highest + 1
+    return highest + 1 + UNSEEN_PRODUCER_IDS
 
 
 def _ids_of_snapshot(disk: Disk, path: str) -> list[int]:
@@ -143,33 +155,69 @@ def _ids_of_transactions(disk: Disk, path: str) -> Iterator[int]:
                 raise ConfigError(f"{path}: offset {record.offset}: {error}") from None
 
 
-def _records_of(disk: Disk, path: str, *, from_offset: int) -> Iterator[Record]:
-    """The data records of a file of batches from an offset on."""
+def _records_of(
+    disk: Disk, path: str, *, from_offset: int, may_be_torn: bool = True
+) -> Iterator[Record]:
+    """The data records of a file of batches from an offset on; ConfigError where it is not whole, and has to be."""
     file = disk.open(path)
     try:
-        for _, header, data in valid_batches(file.read, 0, file.size()):
+        size, end = file.size(), 0
+        for position, header, data in valid_batches(file.read, 0, size):
+            end = position + len(data)
             if header.is_control or header.last_offset < from_offset:
                 continue
             for record in read_records(data, 0, header):
                 if record.offset >= from_offset:
                     yield record
+        if not may_be_torn and (end < size or not size):
+            raise ConfigError(f"{path}: cut short or damaged at byte {end} of {size}")
     except CorruptRecord as error:
         raise ConfigError(f"{path}: {error}") from None
     finally:
         file.close()
 
 
-def _read_metadata(
+def _metadata_folder(
     disk: Disk, metadata_log_dir: str | None, directories: Sequence[LogDirectory]
-) -> KafkaCluster | None:
-    """What Kafka's metadata log says; None where there is none."""
-    places = [each.path for each in directories] if metadata_log_dir is None else [metadata_log_dir]
-    folders = [f"{place}/{METADATA_FOLDER}" for place in places]
-    folder = next((each for each in folders if disk.exists(each)), None)
-    if folder is None:
-        if metadata_log_dir is not None:
-            raise ConfigError(f"--metadata-log-dir: {folders[0]} is not there")
-        return None
+) -> str | None:
+    """Where Kafka's metadata log lies; None where there is none."""
+    if metadata_log_dir is not None:
+        folder = f"{metadata_log_dir}/{METADATA_FOLDER}"
+        if not disk.exists(folder):
+            raise ConfigError(f"--metadata-log-dir: {folder} is not there")
+        path = f"{metadata_log_dir}/{names.META_PROPERTIES}"
+        cluster_id = decode_meta_properties(read_or_none(disk, path) or b"").get("cluster.id")
+        if cluster_id not in (None, directories[0].cluster_id):
+            raise ConfigError(
+                f"--metadata-log-dir: {path} is of cluster {cluster_id}, and log.dirs are of "
+                f"{directories[0].cluster_id}"
+            )
+        return folder
+    folders = [each.file(METADATA_FOLDER) for each in directories]
+    there = [each for each in folders if disk.exists(each)]
+    for other in there[1:]:
+        # One of them was left behind when metadata.log.dir was changed.
+        if not _are_same(disk, there[0], other):
+            raise ConfigError(
+                f"log.dirs: {there[0]} and {other} differ: say which is the metadata log that was written last, "
+                "with --metadata-log-dir"
+            )
+    return there[0] if there else None
+
+
+def _are_same(disk: Disk, one: str, other: str) -> bool:
+    """Whether two folders hold the same records and snapshots."""
+    listed = [
+        sorted(name for name in disk.list_names(each) if name.endswith((names.LOG, CHECKPOINT)))
+        for each in (one, other)
+    ]
+    return listed[0] == listed[1] and all(
+        disk.read_file(f"{one}/{name}") == disk.read_file(f"{other}/{name}") for name in listed[0]
+    )
+
+
+def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
+    """What Kafka's metadata log says."""
     listed = disk.list_names(folder)
     snapshots = [match for name in listed if (match := _SNAPSHOT.match(name))]
     bases = sorted(
@@ -182,18 +230,22 @@ def _read_metadata(
     if snapshots:
         newest = max(snapshots, key=lambda match: match[0])
         start = int(newest[1])
-        _take_all(cluster, disk, f"{folder}/{newest[0]}", 0)
+        _take_all(cluster, disk, f"{folder}/{newest[0]}", 0, may_be_torn=False)
     if bases and bases[0] > start:
         raise ConfigError(
             f"{folder} begins at offset {bases[0]}, and has no snapshot of what was before"
         )
-    for base in bases:
-        _take_all(cluster, disk, f"{folder}/{names.file_name(base, names.LOG)}", start)
+    for base, following in zip_longest(bases, bases[1:]):
+        if following is None or following > start:
+            path = f"{folder}/{names.file_name(base, names.LOG)}"
+            _take_all(cluster, disk, path, start, may_be_torn=following is None)
     return cluster
 
 
-def _take_all(cluster: KafkaCluster, disk: Disk, path: str, from_offset: int) -> None:
-    for record in _records_of(disk, path, from_offset=from_offset):
+def _take_all(
+    cluster: KafkaCluster, disk: Disk, path: str, from_offset: int, *, may_be_torn: bool
+) -> None:
+    for record in _records_of(disk, path, from_offset=from_offset, may_be_torn=may_be_torn):
         try:
             cluster.take(decode_record(record.value or b""))
         except MalformedFrame as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ import pytest
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, encode_epochs
+from broker.log.producers import Producers
+from kafka_ds.wire.batch import Record, build_batch, read_header
 from kafka_ds.wire.messages.persisted_metadata import ConfigRecord, PartitionChangeRecord
 from tests.unit.kafka_folders import (
+    CLUSTER_ID,
+    NOW_MS,
     KafkaFolder,
     broker_record,
     metadata_batch,
@@ -18,6 +23,15 @@ from tests.unit.kafka_folders import (
     topic_records,
 )
 from tests.unit.test_adoption import batch, image_of, take_over
+
+
+def orders_folder(folder: Path) -> KafkaFolder:
+    """One topic of this broker's, with one record."""
+    kafka = KafkaFolder(folder / "log")
+    kafka.metadata([broker_record(1, 11), *topic_records("orders", 1)])
+    kafka.log("orders", 0, {0: batch(0)}, number=1, epochs=[(3, 0)])
+    return kafka
+
 
 # -- killed in the middle --------------------------------------------------------------------------
 
@@ -129,3 +143,76 @@ def test_what_decides_on_deletion_is_not_lost(tmp_path: Path) -> None:
         take_over(tmp_path)
     lines = take_over(tmp_path, settings={"log.retention.ms": str(900 * 3_600_000)})
     assert [line for line in lines if line.startswith("log.retention.hours of all brokers was set")]
+
+
+# -- ids, and metadata logs that are not whole -----------------------------------------------------
+
+
+def test_zookeeper_has_given_away_more_producer_ids_than_logs_tell(tmp_path: Path) -> None:
+    kafka = KafkaFolder(tmp_path / "log", is_zookeepers=True)
+    folder = kafka.log("t", 0, {0: batch(0)})
+    producers = Producers()
+    record = Record(0, NOW_MS, None, b"v")
+    written = build_batch(
+        [record], leader_epoch=0, producer_id=4_321, producer_epoch=0, base_sequence=0
+    )
+    producers.update(read_header(written))
+    (folder / names.file_name(1, names.PRODUCER_SNAPSHOT)).write_bytes(producers.encode_snapshot())
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    assert image_of(tmp_path).next_producer_id == 1_004_322
+
+
+def test_a_metadata_log_ends_in_its_last_segment(tmp_path: Path) -> None:
+    """A torn last batch was never decided; before that, and in a snapshot, it is damage."""
+    kafka = KafkaFolder(tmp_path / "log")
+    snapshot = [broker_record(1, 11), *topic_records("orders", 1)]
+    folder = kafka.metadata(
+        [of_brokers("log.retention.ms", "5")] * 2, snapshot=[*snapshot, *topic_records("late", 2)]
+    )
+    for topic, number in (("orders", 1), ("late", 2)):
+        kafka.log(topic, 0, {0: batch(0)}, number=number)
+    (first,) = folder.glob("*.log")
+    (checkpoint,) = folder.glob("*.checkpoint")
+    base = int(first.stem)
+    last = folder / names.file_name(base + 2, names.LOG)
+    torn = metadata_batch([of_brokers("log.retention.ms", "6")], base + 2)[:-1]
+    last.write_bytes(torn)
+    take_over(tmp_path, dry_run=True)
+    for damaged in (first, checkpoint):
+        data = damaged.read_bytes()
+        for rest in (data[:-1], data + b"more"):
+            damaged.write_bytes(rest)
+            with pytest.raises(ConfigError, match=rf"{damaged.name}: .* damaged"):
+                take_over(tmp_path)
+        damaged.write_bytes(data)
+    # What a snapshot has replaced is not read.
+    (folder / names.file_name(0, names.LOG)).write_bytes(b"whatever")
+    take_over(tmp_path)
+    assert image_of(tmp_path).broker_configs == {"": {"log.retention.ms": "5"}}
+
+
+def test_a_metadata_log_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    orders_folder(tmp_path)
+    other = KafkaFolder(tmp_path / "other", node_id=7)
+    other.metadata([broker_record(1, 11), *topic_records("orders", 1)])
+    properties = other.folder / names.META_PROPERTIES
+    text = properties.read_text()
+    properties.write_text(text.replace(CLUSTER_ID, "x" * len(CLUSTER_ID)))
+    with pytest.raises(ConfigError, match="--metadata-log-dir: .* is of cluster x+, and log.dirs"):
+        take_over(tmp_path, metadata_log_dir=str(other.folder))
+    properties.write_text(text)
+    take_over(tmp_path, metadata_log_dir=str(other.folder))
+
+
+def test_two_metadata_logs_must_be_one(tmp_path: Path) -> None:
+    kafka = orders_folder(tmp_path)
+    other = KafkaFolder(tmp_path / "other")
+    folder = other.metadata([broker_record(1, 11)])
+    with pytest.raises(ConfigError, match="differ: say which .*--metadata-log-dir"):
+        take_over(tmp_path, kafka.folder, other.folder)
+    take_over(
+        tmp_path, kafka.folder, other.folder, metadata_log_dir=str(kafka.folder), dry_run=True
+    )
+    shutil.rmtree(folder)
+    shutil.copytree(kafka.folder / folder.name, folder)
+    take_over(tmp_path, kafka.folder, other.folder)
