@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from broker.adoption.plan import takeable
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import changeable, with_changes
 from broker.config.listeners import listener_key
@@ -47,39 +48,44 @@ def taken_over(
     lines: list[str] = []
     for resource in sorted(kafkas):  # That of all brokers first.
         whose = f"broker {resource}" if resource else "all brokers"
-        own = changes[resource] = dict[str, str]()
-        is_there = resource in (ALL_BROKERS, *map(str, broker_ids))
-        for name, text in kafkas[resource].items():
-            why = _why_not(config, changes, resource, name, text)
-            if is_there and why is None:
-                own[name] = text
-                lines.append(f"{name} of {whose} is taken over")
-            elif is_there and _deletes(name) and not _says_file(config, name, text):
+        if resource not in (ALL_BROKERS, *map(str, broker_ids)):
+            lines += [
+                f"{name} of {whose} is not taken over: there is none" for name in kafkas[resource]
+            ]
+            continue
+        own, refused = _taken_of(config, changes, resource, kafkas[resource])
+        lines += [f"{name} of {whose} is taken over" for name in own]
+        for name, why in refused.items():
+            text = kafkas[resource][name]
+            if _deletes(name) and not _says_file(config, name, text):
                 raise ConfigError(
                     f"{name}={text} of {whose} was set in Kafka's metadata and decides when records are deleted, "
                     f"but {why}: set it in the file"
                 )
-            else:
-                lines.append(
-                    f"{name} of {whose} was set in Kafka's metadata: set it again where you want it"
-                )
-    return {resource: own for resource, own in changes.items() if own}, lines
+            lines.append(
+                f"{name} of {whose} was set in Kafka's metadata: set it again where you want it"
+            )
+        if own:
+            changes[resource] = own
+    return changes, lines
 
 
-def _why_not(
-    config: BrokerConfig, changes: Changes, resource: str, name: str, text: str
-) -> str | None:
-    """Why a broker does not take this change besides those that it took; None if it does."""
+def _taken_of(
+    config: BrokerConfig, changes: Changes, resource: str, kafkas: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, object]]:
+    """What a resource takes besides the changes of all brokers, and why not the rest."""
+    whose = replace(config, node_id=int(resource)) if resource else config
+    known = {name: text for name, text in kafkas.items() if _is_changeable(name)}
+    own, refused = takeable(known, lambda tried: with_changes(whose, {**changes, resource: tried}))
+    others = {
+        name: "it cannot be changed while a broker runs" for name in kafkas if name not in known
+    }
+    return own, {**refused, **others}
+
+
+def _is_changeable(name: str) -> bool:
     key = listener_key(name)
-    if name not in changeable() and (key is None or not key.is_changeable):
-        return "cannot be changed while a broker runs"
-    node_id = int(resource) if resource else config.node_id
-    tried = {**changes, resource: {**changes[resource], name: text}}
-    try:
-        with_changes(replace(config, node_id=node_id), tried)
-    except ConfigError as error:
-        return str(error)
-    return None
+    return name in changeable() or (key is not None and key.is_changeable)
 
 
 def _deletes(name: str) -> bool:

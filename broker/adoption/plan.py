@@ -283,22 +283,46 @@ def _configs(
         own[REMOTE_STORAGE] = "false"
     if own.get(REMOTE_STORAGE) == "true" and "compact" in own.get(CLEANUP_POLICY, ""):
         del own[REMOTE_STORAGE]
-    taken: dict[str, str] = {}
-    for name, value in own.items():
-        if name in given:
-            continue
-        try:
-            check({**taken, name: value})
-            taken[name] = value
-        except ConfigError as error:
-            if name == CLEANUP_POLICY:
-                raise ConfigError(f"topic {topic.name}: {error}") from None
-            lines.append(f"{topic.name}: {name}={value} is not taken over: {error}")
+    taken, refused = takeable(
+        {name: value for name, value in own.items() if name not in given},
+        lambda tried: check({**tried, **given}),
+    )
     try:
         check({**taken, **given})
     except ConfigError as error:
         raise ConfigError(f"--topic-config {topic.name}: {error}") from None
+    for name, why in refused.items():
+        if name == CLEANUP_POLICY:
+            raise ConfigError(f"topic {topic.name}: {why}")
+        lines.append(f"{topic.name}: {name}={own[name]} is not taken over: {why}")
     return {**taken, **given}
+
+
+def takeable(
+    own: Mapping[str, str], check: Callable[[Mapping[str, str]], object]
+) -> tuple[dict[str, str], dict[str, ConfigError]]:
+    """The settings that can be had together, and why the others cannot.
+
+    All at once if they can, as one may be right only beside another; else as many as go, in whatever order they go.
+    """
+    taken: dict[str, str] = {}
+    refused: dict[str, ConfigError] = {}
+    try:
+        check(own)
+        return dict(own), refused
+    except ConfigError:
+        pass
+    while True:
+        refused.clear()
+        before = len(taken)
+        for name in [each for each in own if each not in taken]:
+            try:
+                check({**taken, name: own[name]})
+                taken[name] = own[name]
+            except ConfigError as error:
+                refused[name] = error
+        if len(taken) == before:
+            return taken, refused
 
 
 def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,9 +127,32 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
         "num.io.threads of all brokers",
         "ssl.keystore.password of all brokers",
         "message.max.bytes of all brokers",
-        "leader.replication.throttled.rate of broker 77",
     }
+    assert (
+        "leader.replication.throttled.rate of broker 77 is not taken over: there is none" in lines
+    )
     assert not [line for line in lines if "hush" in line]
+
+
+def test_settings_that_are_right_together_are_taken_over_in_any_order(tmp_path: Path) -> None:
+    """One by one the first would be refused: it contradicts the default of the second."""
+    kafka = KafkaFolder(tmp_path / "log")
+    together: dict[str, Any] = {"local_retention_ms": "900000000", "retention_ms": "1000000000"}
+    kafka.metadata(
+        [
+            broker_record(1, 11),
+            *topic_records("good", 1, **together),
+            *topic_records("mixed", 2, **together, no_such_thing="x"),
+        ]
+    )
+    kafka.log("good", 0, {0: batch(0)}, number=1)
+    kafka.log("mixed", 0, {0: batch(0)}, number=2)
+    lines = take_over(tmp_path)
+    topics = image_of(tmp_path).topics
+    kept = {name.replace("_", "."): value for name, value in together.items()}
+    assert topics["good"].configs == topics["mixed"].configs == kept
+    (said,) = [line for line in lines if "not taken over: " in line]
+    assert said.startswith("mixed: no.such.thing=x is not taken over")
 
 
 def test_what_decides_on_deletion_is_not_lost(tmp_path: Path) -> None:
