@@ -29,10 +29,12 @@ from broker.log.directory import LogDirectory
 from broker.log.files import replace as replace_file
 from broker.seams import Disk
 from broker.system import new_uuid
+from kafka_ds.lake.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 from kafka_ds.lake.store import Store
 from kafka_ds.wire.types import NO_UUID
 
 COMMITS_MAX = 3
+TABLES_SHOWN_MAX = 10
 
 Say = Callable[[str], object]
 
@@ -64,9 +66,13 @@ def adopt(
         directories = [_locked(disk, path, stack) for path in config.log_dirs]
         try:
             found = look(disk, config.node_id, directories, metadata_log_dir)
-            metadata_log = MetadataLog(store_of(config.lake_uri, open_lake))
-            image = MetadataImage() if dry_run else metadata_log.load()
+            store = store_of(config.lake_uri, open_lake)
+            metadata_log = MetadataLog(store)
+            # To load what is not there would make it.
+            is_there = not dry_run or store.folders(CLUSTER_METADATA)
+            image = metadata_log.load() if is_there else MetadataImage()
             if image.cluster_id is None:
+                _check_empty(store, config.lake_uri)
                 planned = _planned(config, found, topic_configs)
             else:
                 planned = join(found, image, config.lake_uri)
@@ -101,6 +107,16 @@ def _planned(
         new_uuid=new_uuid,
     )
     return replace(planned, lines=(*lines, *planned.lines))
+
+
+def _check_empty(store: Store, lake_uri: str) -> None:
+    """Tables of an earlier attempt are of topics with the same ids: their rows would count as these logs' own."""
+    tables = [name for each in (TOPICS, REMOTE_LOG_METADATA) for name in store.folders(each)]
+    if tables:
+        raise ConfigError(
+            f"lake.uri={lake_uri} holds tables ({', '.join(tables[:TABLES_SHOWN_MAX])}) and no cluster: an empty lake "
+            "is wanted"
+        )
 
 
 def _locked(disk: Disk, path: str, stack: ExitStack) -> LogDirectory:

@@ -240,3 +240,25 @@ def test_two_metadata_logs_must_be_one(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     shutil.copytree(kafka.folder / folder.name, folder)
     take_over(tmp_path, kafka.folder, other.folder)
+
+
+# -- the lake --------------------------------------------------------------------------------------
+
+
+def test_a_lake_with_tables_and_no_cluster_is_not_empty(tmp_path: Path) -> None:
+    """An earlier attempt's rows, of topics with these same ids: readers would take them for these logs'."""
+    orders_folder(tmp_path)
+    (tmp_path / "lake" / "topics" / "orders").mkdir(parents=True)
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match="holds tables .*orders.* and no cluster"):
+            take_over(tmp_path, dry_run=dry_run)
+    assert image_of(tmp_path).cluster_id is None
+    (tmp_path / "lake" / "topics" / "orders").rmdir()
+    take_over(tmp_path)
+
+
+def test_a_dry_run_of_a_further_broker_is_one(tmp_path: Path) -> None:
+    orders_folder(tmp_path)
+    take_over(tmp_path)
+    lines = take_over(tmp_path, dry_run=True)
+    assert lines[0] == f"cluster {CLUSTER_ID} was taken over already: 1 logs of this broker"
