@@ -8,8 +8,9 @@ Rules of this file:
   after compaction (`broker.log.recovery`): a crash leaves either what was or what will be. Indexes are made anew.
 - Offsets, timestamps, keys and values stay, and so does the time of the file's last change, by which retention judges
   records without timestamps. Messages of these formats have no leader epoch; one from before all others is theirs.
-- Damage is not converted. Where the recovery point vouches for the segment its log is not opened and nothing is
-  changed; in what has to be recovered the log ends there, as it does for batches.
+- Damage is not converted. Where the recovery point vouches for the segment its log is not opened, and the segment and
+  all behind it stay as they are; what lies before was whole and is converted by then. In what has to be recovered the
+  log ends at the damage, as it does for batches: all behind it is deleted, the later segments with it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def convert(
     `is_vouched_for`: it is whole, or it is not converted (LogDirectoryError). `first_offset`: where the log begins.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
-    epochs = _with_first_epoch(disk, directory, first_offset)
+    known, is_changed = _with_first_epoch(disk, directory, first_offset)
+    epochs = LeaderEpochs(known)
     parts = _Parts(disk, directory, base_offset)
     upconverter = Upconverter(
         next_offset=base_offset, leader_epoch=max(epochs.epoch_for_offset(base_offset), 0)
@@ -80,11 +82,15 @@ def convert(
         if taken < size and is_vouched_for:
             why = upconverter.damage or "cut short"
             raise LogDirectoryError(
-                f"{path}: damaged at byte {taken} of {size} ({why}), so its messages of format 0 or 1 stay; "
-                f"without {names.RECOVERY_POINT_CHECKPOINT} and {names.CLEAN_SHUTDOWN} in its log directory the log is "
-                "recovered, and ends there"
+                f"{path}: damaged at byte {taken} of {size} ({why}), so its messages of format 0 or 1 stay. To do "
+                f"without what is behind the damage, keep a copy, and take {names.RECOVERY_POINT_CHECKPOINT} and "
+                f"{names.CLEAN_SHUTDOWN} out of the log directory: all its logs are recovered then, and each is "
+                "deleted from its first damage on"
             )
         parts.finish(disk.modified_ms(path))
+        if is_changed:
+            checkpoint = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+            replace(disk, checkpoint, encode_epochs(known), durable=True)
     except BaseException:
         parts.remove()
         raise
@@ -118,18 +124,22 @@ def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) ->
     return position
 
 
-def _with_first_epoch(disk: Disk, directory: str, first_offset: int) -> LeaderEpochs:
-    """Let a log's first epoch begin where the log does, durably: messages have none, and rows of the lake want one."""
-    path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+def _with_first_epoch(
+    disk: Disk, directory: str, first_offset: int
+) -> tuple[list[tuple[int, int]], bool]:
+    """Let a log's first epoch begin where the log does: messages have none, and rows of the lake want one.
+
+    Returns the epochs, and whether the checkpoint does not say so yet.
+    """
     try:
-        known = decode_epochs(read_or_none(disk, path) or b"")
+        path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+        known = list(decode_epochs(read_or_none(disk, path) or b""))
     except CorruptCheckpoint:
         known = []
-    if not known or known[0][1] > first_offset:
-        later = known[1:] if known and known[0][0] == 0 else known
-        known = [(0, first_offset), *later]
-        replace(disk, path, encode_epochs(known), durable=True)
-    return LeaderEpochs(known)
+    if known and known[0][1] <= first_offset:
+        return known, False
+    later = known[1:] if known and known[0][0] == 0 else known
+    return [(0, first_offset), *later], True
 
 
 class _Parts:

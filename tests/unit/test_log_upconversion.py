@@ -176,10 +176,13 @@ def test_damage_below_the_recovery_point_changes_nothing(at_part: int, clean: bo
         segments.append((10**6, b""))  # The active segment is never vouched for.
     plant(disk, segments)
     with pytest.raises(
-        LogDirectoryError, match=r"\.log: damaged at byte \d+ of \d+ \(a message does not match"
+        LogDirectoryError,
+        match=r"\.log: damaged at byte \d+ of \d+ \(a message does not match.* keep a copy",
     ):
         open_log(disk, clean=clean, recovery_point=0 if clean else 10**7)
     assert bytes(disk.contents(path(segments[at_part][0], names.LOG))) == segments[at_part][1]
+    epochs = bytes(disk.contents(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}"))
+    assert (epochs == encode_epochs([])) == (at_part == 0)  # What lies before was converted.
     assert not [file for file in disk.paths() if file.endswith((names.SWAP, names.CLEANED))]
 
 
