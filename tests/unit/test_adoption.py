@@ -420,6 +420,7 @@ async def test_a_broker_goes_on_with_it(tmp_path: Path) -> None:
             *topic_records("old", 2),
             *topic_records("__consumer_offsets", 3, cleanup_policy="compact"),
             ProducerIdsRecord(broker_id=1, next_producer_id=4000),
+            ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="-1"),
         ]
     )
     data = b"".join(batch(offset, b"%d" % offset) for offset in range(500, 506))
@@ -432,6 +433,7 @@ async def test_a_broker_goes_on_with_it(tmp_path: Path) -> None:
     settings = {"node_id": 1, "remote_log_storage_system_enable": "true"}
     for produced in range(2):
         async with in_process(tmp_path, **settings) as broker:
+            assert broker.node.config.topic.retention_ms == -1
             found = await broker.fetch("orders", 500)
             assert values_of(found.records)[:6] == [b"%d" % offset for offset in range(500, 506)]
             assert (found.log_start_offset, found.high_watermark) == (500, 506 + produced)
