@@ -124,6 +124,7 @@ BATCHES: dict[str, tuple[Given, list[int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_batches_bring_the_same_rows(spark: SparkSession, topics: list[Side]) -> None:
     wanted = expected({name: values for name, (_, values) in BATCHES.items()})
     for side in topics:
