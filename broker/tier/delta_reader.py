@@ -202,7 +202,7 @@ class ColdReader:
 
     def _let_go(self) -> bool:
         with self._lock:
-            return self._cache.drop_oldest()
+            return self._cache.drop_oldest(self._maker.makes_room)
 
     # -- pieces -----------------------------------------------------------------------------
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 # More than a group of rows of ours takes; what was needed once for another's large one is given back.
 SCRATCH_BYTES = 8 * 1024 * 1024
+# As many scratches are kept as pieces are made at once, as a rule.
+IDLE_MAX = 2
+# So many pieces are let go that free nothing, as those do that are on their way to the disk, before that is given up.
+IN_VAIN_MAX = 2
 
 
 class PieceMaker:
@@ -55,7 +59,8 @@ class PieceMaker:
         encoder.rows_to(last_offset)
         batches, shared_at = self._place(encoder.batches)
         scratch.clear(SCRATCH_BYTES)
-        self._idle.append(scratch)
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(scratch)
         return Piece(first_offset, batches, tuple(encoder.next_offsets), shared_at)
 
     def placed(self, piece: Piece) -> Piece:
@@ -67,13 +72,25 @@ class PieceMaker:
 
     def _place(self, batches: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int | None]:
         """Copies that stay, and where they are shared."""
-        while self._memory is not None:
-            found = self._memory.put(batches)
+        memory, in_vain = self._memory, 0
+        while memory is not None and in_vain < IN_VAIN_MAX:
+            found = memory.put(batches)
             if found is not None:
                 return found
-            if not self._make_room():
+            before = memory.returned
+            if sum(map(len, batches)) > memory.size_bytes or not self._make_room():
                 break
+            in_vain += memory.returned == before
         return tuple(bytes(each) for each in batches), None
+
+    def makes_room(self, piece: Piece) -> bool:
+        """Whether room is had when a piece is let go: it lies there, and the broker does not send of it just now."""
+        memory = self._memory
+        return (
+            memory is not None
+            and piece.shared_at is not None
+            and not memory.is_leased(piece.batches)
+        )
 
 
 class _Encoder:

@@ -6,7 +6,7 @@ piece of its own. What was used least recently goes first. One thread at a time.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -82,11 +82,12 @@ class PieceCache:
         while self.size_bytes > self._bytes_max and len(self._pieces) > 1:
             self.drop_oldest()
 
-    def drop_oldest(self) -> bool:
-        """Let go what was used least recently; False where nothing is left."""
-        if not self._pieces:
+    def drop_oldest(self, may_go: Callable[[Piece], bool] = lambda _: True) -> bool:
+        """Let go what was used least recently of what may go; False where nothing is left of it."""
+        key = next((key for key, piece in self._pieces.items() if may_go(piece)), None)
+        if key is None:
             return False
-        self._drop(next(iter(self._pieces)))
+        self._drop(key)
         return True
 
     def find(self, owner: Hashable, offset: int) -> tuple[Piece, int] | None:

@@ -156,8 +156,11 @@ class Service:
                 self._storage.maintain(topic)
             except STORE_ERRORS as error:
                 log.warning("no upkeep of the table of %s: %s", topic, error)
-        self._metadata.maintain()
-        self._materialiser.maintain()
+        for maintain in (self._metadata.maintain, self._materialiser.maintain):
+            try:
+                maintain()
+            except (CommitError, Conflict, *STORE_ERRORS) as error:
+                log.warning("no upkeep of a system table: %s", error)
         if self._offsets_noted:
             self._offsets_noted = False
             self._offsets_upkeep.look_after(OFFSETS)

@@ -6,7 +6,7 @@ Rules of this file:
 - What the worker has put there stays as it is until nobody refers to it: its own caches, and the broker. It is the
   worker that keeps the books. An answer of which the batches lie there is a **lease**; the broker says with its next
   question which leases it is done with, that is: of which no view is left. A client that reads its answer slowly
-  holds up that room alone.
+  holds up the room of the pieces that it is of.
 - Where there is no room, batches go through the socket: nothing waits for a lease to end.
 - A page that was touched once stays: fresh memory costs more than what is done with it.
 """
@@ -20,7 +20,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,7 +38,11 @@ class BrokerMemory:
         """Room for so many bytes that the worker keeps, and for what it is at work on. Raises OSError."""
         size_bytes = kept_bytes + SLACK_BYTES
         self.fd = _nameless(size_bytes)
-        self._mapping = mmap.mmap(self.fd, size_bytes)
+        try:
+            self._mapping = mmap.mmap(self.fd, size_bytes)
+        except OSError:
+            os.close(self.fd)
+            raise
         self._type: Any = ctypes.c_ubyte * size_bytes
         self._freed: list[int] = []
 
@@ -67,12 +71,16 @@ class WorkerMemory:
         size_bytes = os.fstat(fd).st_size
         self._mapping = mmap.mmap(fd, size_bytes)
         os.close(fd)
+        self.size_bytes = size_bytes
         self._type: Any = ctypes.c_ubyte * size_bytes
         self._lock = threading.Lock()
         self._extents = Extents(size_bytes)
         # A view may go at any moment, the one in which the lock is held included.
         self._given_back: deque[tuple[int, int]] = deque()
+        self._returned = 0
         self._leases: dict[int, Sequence[Buffer]] = {}
+        self._leased: Counter[int] = Counter()
+        """How many leases a view is in, by its id: leases keep their views."""
         self._last_lease = itertools.count(1)
 
     def put(self, buffers: Sequence[Buffer]) -> tuple[tuple[memoryview, ...], int] | None:
@@ -84,6 +92,7 @@ class WorkerMemory:
         with self._lock:
             while self._given_back:
                 self._extents.give(*self._given_back.popleft())
+                self._returned += 1
             start = self._extents.take(total)
         if start is None:
             return None
@@ -101,13 +110,29 @@ class WorkerMemory:
     def lease(self, views: Sequence[Buffer]) -> int:
         """Keep these until the broker is done with them; the number that it will say."""
         number = next(self._last_lease)
-        self._leases[number] = views
+        with self._lock:
+            self._leases[number] = views
+            self._leased.update(map(id, views))
         return number
+
+    def is_leased(self, views: Iterable[Buffer]) -> bool:
+        """Whether the broker is not done with one of these."""
+        return any(id(each) in self._leased for each in views)
+
+    @property
+    def returned(self) -> int:
+        """How often room was given back so far."""
+        return self._returned + len(self._given_back)
 
     def end(self, leases: Iterable[int]) -> None:
         """The broker is done with these."""
         for each in leases:
-            self._leases.pop(each, None)
+            with self._lock:
+                views = self._leases.pop(each, ())
+                for view in map(id, views):
+                    self._leased[view] -= 1
+                    if not self._leased[view]:
+                        del self._leased[view]
 
 
 def _nameless(size_bytes: int) -> int:

@@ -163,7 +163,11 @@ def _rows(
             if not bool((np.diff(offsets[rising]) > 0).all()):
                 raise UnfitFile(f"an offset of [{low}, {high}] is there twice")
             table = table.take(pa.array(rising))
-        yield from table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+        table = table.combine_chunks()
+        # What it was made of goes before it is written, and itself before the next window is read.
+        parts.clear()
+        yield from table.to_batches(max_chunksize=BATCH_ROWS)
+        del table, offsets
 
 
 def _window(

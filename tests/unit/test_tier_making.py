@@ -1,0 +1,81 @@
+"""Pieces of cold reads and the shared memory that they lie in: what is let go so that there is room."""
+
+import os
+from typing import Any
+
+import pytest
+
+from broker.tier import shared_memory
+from broker.tier.delta_reader import ColdReader
+from broker.tier.pieces import Piece
+from broker.tier.settings import TierSettings
+from broker.tier.shared_memory import BrokerMemory, WorkerMemory
+
+PIECE_BYTES = 1024
+OWNER = "a partition"
+
+
+class Reader:
+    """A reader's cache, and memory for four pieces."""
+
+    def __init__(self) -> None:
+        broker = BrokerMemory(4 * PIECE_BYTES)
+        self.memory = WorkerMemory(os.dup(broker.fd))
+        broker.close_fd()
+        settings = TierSettings(lake_reader_cache_bytes=1 << 20)
+        nothing: Any = None
+        self.cold = ColdReader(nothing, nothing, nothing, settings, memory=self.memory)
+
+    def add(self, first_offset: int, size_bytes: int = PIECE_BYTES) -> bool:
+        """Place a piece and keep it; whether it lies in the shared memory."""
+        made = Piece(first_offset, (bytes(size_bytes),), (first_offset + 10,))
+        piece = self.cold._maker.placed(made)
+        self.cold._cache.put(OWNER, piece)
+        return piece.shared_at is not None
+
+    def there(self) -> list[int]:
+        pieces = self.cold._cache._pieces
+        return sorted(first_offset for _, first_offset in pieces)
+
+    def lease(self, first_offset: int) -> int:
+        found = self.cold._cache.find(OWNER, first_offset)
+        assert found is not None
+        return self.memory.lease(found[0].take(0, 1).batches)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    monkeypatch.setattr(shared_memory, "SLACK_BYTES", 0)
+    return Reader()
+
+
+def test_what_is_leased_and_what_lies_elsewhere_is_kept_as_it_would_make_no_room(
+    reader: Reader,
+) -> None:
+    assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
+    leases = [reader.lease(first) for first in (0, 10, 20, 30)]
+    twice = reader.lease(10)
+    assert [reader.add(first) for first in (40, 50, 60)] == [False] * 3
+    assert reader.there() == [0, 10, 20, 30, 40, 50, 60]
+    reader.memory.end(leases[1:3])
+    assert reader.add(70), "the oldest that is nobody's any more made room"
+    assert reader.there() == [0, 10, 30, 40, 50, 60, 70]
+    reader.memory.end([twice, 999])
+    assert reader.add(80)
+    assert reader.there() == [0, 30, 40, 50, 60, 70, 80]
+
+
+def test_what_is_larger_than_the_memory_drives_nothing_out(reader: Reader) -> None:
+    assert [reader.add(first) for first in (0, 10)] == [True] * 2
+    assert not reader.add(20, 4 * PIECE_BYTES + 1)
+    assert reader.there() == [0, 10, 20]
+    assert reader.add(30, 3 * PIECE_BYTES)
+
+
+def test_where_letting_go_frees_nothing_it_is_given_up(reader: Reader) -> None:
+    assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
+    # As those do that are on their way to the disk: their views are no lease.
+    held = [*reader.cold._cache._pieces.values()]
+    assert not reader.add(40)
+    assert reader.there() == [20, 30, 40]
+    del held
