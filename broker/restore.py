@@ -22,6 +22,7 @@ from typing import Any
 from broker.cluster.elections import ElectionType
 from broker.cluster.events import NO_LEADER
 from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.coordinating.placement import TOPIC
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 RECORDS_AT_ONCE = 500
-TRANSACTIONS = "__transaction_state"
 # Of a partition whose leader lives no offset that was committed is beyond the end.
 NO_BOUND = 2**63 - 1
 
@@ -235,7 +235,7 @@ class Restoration:
             (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
         }
         for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.index)):
-            if partition.topic in (TOPIC, TRANSACTIONS):
+            if partition.topic in COMPACTED_TOPICS:
                 continue
             self._say(_line(partition, noted.get((uuid_text(partition.topic_id), partition.index))))
         here = self._node.config.node_id
@@ -261,7 +261,7 @@ class Restoration:
 
     def _tell_transactions(self, rows: Iterable[Row]) -> None:
         used = any(
-            row["topic"] == TRANSACTIONS and row["log_end_offset"] > row["log_start_offset"]
+            row["topic"] == TRANSACTION_STATE and row["log_end_offset"] > row["log_start_offset"]
             for row in rows
             if row["kind"] == "partition"
         )

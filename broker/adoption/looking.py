@@ -13,6 +13,7 @@ from itertools import zip_longest
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import Found, FoundLog, Key
 from broker.cluster.events import NO_BROKER_EPOCH
+from broker.cluster.topic_names import TRANSACTION_STATE
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import (
@@ -32,7 +33,6 @@ from kafka_ds.wire.messages.persisted_metadata import decode_record
 from kafka_ds.wire.messages.persisted_transactions import decode_value
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
-TRANSACTIONS = "__transaction_state"
 # The suffixes of files whose segment is there, or is when the log is opened.
 STANDING = ("", names.SWAP)
 # ZooKeeper alone knew which ids had been given away, in blocks of a thousand to each broker. Logs tell of those that
@@ -133,7 +133,7 @@ def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
             path = f"{log.folder}/{name}"
             if file.kind == names.PRODUCER_SNAPSHOT:
                 highest = max([highest, *_ids_of_snapshot(disk, path)])
-            elif file.kind == names.LOG and log.topic == TRANSACTIONS:
+            elif file.kind == names.LOG and log.topic == TRANSACTION_STATE:
                 highest = max([highest, *_ids_of_transactions(disk, path)])
     return highest + 1 + UNSEEN_PRODUCER_IDS
 

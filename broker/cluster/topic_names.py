@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 
 NAME_LENGTH_MAX = 249
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+COMPACTED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")

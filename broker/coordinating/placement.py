@@ -6,9 +6,10 @@ again; so the number of partitions never changes once the topic exists.
 
 from __future__ import annotations
 
+from broker.cluster.topic_names import CONSUMER_OFFSETS
 from broker.java_hash import SIGN, java_hash
 
-TOPIC = "__consumer_offsets"
+TOPIC = CONSUMER_OFFSETS
 
 
 def partition_for(key: str, partitions: int) -> int:

@@ -19,6 +19,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.cluster.others import OtherBrokers
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.topic_names import TRANSACTION_STATE
 from broker.coordinating.loads import Loads, State
 from broker.coordinating.outbox import Outbox
 from broker.coordinating.topic import CoordinatedTopic, Partitions
@@ -43,7 +44,7 @@ from broker.transactions.values import (
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
-TOPIC = "__transaction_state"
+TOPIC = TRANSACTION_STATE
 
 
 class TransactionCoordinator:

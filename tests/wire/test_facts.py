@@ -31,9 +31,9 @@ NULL_INSTEAD = {"error_message", "aborted_transactions"}
 
 
 @cache
-def definition(jar: Path, name: str) -> dict[str, Any]:
+def definition(jar: Path, name: str, folder: str = "message") -> dict[str, Any]:
     with zipfile.ZipFile(jar) as archive:
-        text = archive.read(f"common/message/{name}.json").decode()
+        text = archive.read(f"common/{folder}/{name}.json").decode()
     parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
     return parsed
 

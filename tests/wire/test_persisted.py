@@ -2,9 +2,7 @@
 
 import base64
 import json
-import re
 import subprocess
-import zipfile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,7 +39,7 @@ from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import fields_of, is_struct, message_info, uuid_text
 from spark_conf.jars import java_command
 from tests.wire.random_messages import random_message
-from tests.wire.test_facts import Comparison, kafka_range
+from tests.wire.test_facts import Comparison, definition, kafka_range
 
 CLASSES = list(dict.fromkeys(cls for types in RECORD_TYPES.values() for cls in types))
 VERSIONED = [
@@ -51,18 +49,16 @@ VERSIONED = [
 ]
 
 
-def definition(jars: Path, name: str, library: str = "kafka-group-coordinator") -> dict[str, Any]:
-    jar = next(jars.glob(f"{library}-[0-9]*.jar"))
-    with zipfile.ZipFile(jar) as archive:
-        text = archive.read(f"common/message/{name}.json").decode()
-    parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
-    return parsed
+def record_definition(
+    jars: Path, name: str, library: str = "kafka-group-coordinator"
+) -> dict[str, Any]:
+    return definition(next(jars.glob(f"{library}-[0-9]*.jar")), name)
 
 
 @pytest.mark.jars
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
-    theirs = definition(kafka_jars, cls.__name__)
+    theirs = record_definition(kafka_jars, cls.__name__)
     info = message_info(cls)
     assert info.versions == kafka_range(theirs["validVersions"])
     assert info.flexible == kafka_range(theirs["flexibleVersions"])
@@ -74,7 +70,7 @@ def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -
 def test_what_consumers_tell_each_other_is_declared_as_kafka_defines_it(
     cls: type, kafka_clients_jar: Path
 ) -> None:
-    theirs = definition(kafka_clients_jar.parent, cls.__name__, "kafka-clients")
+    theirs = record_definition(kafka_clients_jar.parent, cls.__name__, "kafka-clients")
     info = message_info(cls)
     assert info.versions == kafka_range(theirs["validVersions"])
     for version in range(info.versions.first, info.versions.last + 1):
@@ -93,8 +89,8 @@ def test_what_a_later_consumer_adds_is_passed_over() -> None:
 @pytest.mark.jars
 def test_the_types_of_records_have_kafkas_numbers(kafka_jars: Path) -> None:
     for number, types in RECORD_TYPES.items():
-        assert definition(kafka_jars, types.key.__name__)["apiKey"] == number
-        assert definition(kafka_jars, types.value.__name__)["apiKey"] == max(number, 1)
+        assert record_definition(kafka_jars, types.key.__name__)["apiKey"] == number
+        assert record_definition(kafka_jars, types.value.__name__)["apiKey"] == max(number, 1)
 
 
 @pytest.mark.parametrize(("cls", "version"), VERSIONED, ids=str)

@@ -1,8 +1,5 @@
 """Records of Apache Kafka's metadata log, compared with the definitions in its jar."""
 
-import json
-import re
-import zipfile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,16 +12,13 @@ from kafka_ds.wire.messages.persisted_metadata import RECORDS, TopicRecord, deco
 from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import message_info
 from tests.wire.random_messages import random_message
-from tests.wire.test_facts import Comparison, kafka_range
+from tests.wire.test_facts import Comparison, definition, kafka_range
 
 CLASSES = list(RECORDS.values())
 
 
-def definition(jars: Path, name: str) -> dict[str, Any]:
-    jar = next(jars.glob("kafka-metadata-[0-9]*.jar"))
-    with zipfile.ZipFile(jar) as archive:
-        text = archive.read(f"common/metadata/{name}.json").decode()
-    parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
+def record_definition(jars: Path, name: str) -> dict[str, Any]:
+    parsed = definition(next(jars.glob("kafka-metadata-[0-9]*.jar")), name, "metadata")
     for field in parsed["fields"]:
         # Kafka's generator lets a field leave out in which versions it is.
         field.setdefault("versions", field.get("taggedVersions") or "0+")
@@ -34,7 +28,7 @@ def definition(jars: Path, name: str) -> dict[str, Any]:
 @pytest.mark.jars
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
-    theirs = definition(kafka_jars, cls.__name__)
+    theirs = record_definition(kafka_jars, cls.__name__)
     info = message_info(cls)
     assert info.key == theirs["apiKey"]
     assert info.versions == kafka_range(theirs["validVersions"])

@@ -1,9 +1,7 @@
 """What lies in `__transaction_state`, compared with the definitions in Apache Kafka's jar and with its own tool."""
 
 import json
-import re
 import subprocess
-import zipfile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,16 +24,13 @@ from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import message_info
 from spark_conf.jars import java_command
 from tests.wire.random_messages import random_message
-from tests.wire.test_facts import Comparison, kafka_range
+from tests.wire.test_facts import Comparison, definition, kafka_range
 
 CLASSES = [TransactionLogKey, TransactionLogValue]
 
 
-def definition(jars: Path, name: str) -> dict[str, Any]:
-    jar = next(jars.glob("kafka-transaction-coordinator-[0-9]*.jar"))
-    with zipfile.ZipFile(jar) as archive:
-        text = archive.read(f"common/message/{name}.json").decode()
-    parsed: dict[str, Any] = json.loads(re.sub(r"(^|\s)//.*", "", text))
+def record_definition(jars: Path, name: str) -> dict[str, Any]:
+    parsed = definition(next(jars.glob("kafka-transaction-coordinator-[0-9]*.jar")), name)
     for field in parsed["fields"]:
         # Kafka's generator lets a tagged field say once in which versions it is.
         field.setdefault("versions", field.get("taggedVersions"))
@@ -45,7 +40,7 @@ def definition(jars: Path, name: str) -> dict[str, Any]:
 @pytest.mark.jars
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_record_is_declared_as_kafka_defines_it(cls: type, kafka_jars: Path) -> None:
-    theirs = definition(kafka_jars, cls.__name__)
+    theirs = record_definition(kafka_jars, cls.__name__)
     info = message_info(cls)
     assert info.versions == kafka_range(theirs["validVersions"])
     assert info.flexible == kafka_range(theirs["flexibleVersions"])
