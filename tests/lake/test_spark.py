@@ -156,10 +156,11 @@ def test_a_stream_of_sparks_does_not_see_rows_again_that_were_laid_anew(
     assert rows.count() == rows.distinct().count() == 1210
 
 
-def streamed(spark, table, tmp_path):
-    """All that a stream without options has written up to now."""
+def streamed(spark, table, tmp_path, **options):
+    """All that a stream with these options has written up to now."""
     query = (
         spark.readStream.format("delta")
+        .options(**options)
         .load(uri(table))
         .select("partition", "offset")
         .writeStream.format("parquet")
@@ -175,18 +176,7 @@ def test_a_stream_of_sparks_follows_the_table(spark, table, tmp_path):
     fill(table, 2)
 
     def run():
-        frame = (
-            spark.readStream.format("delta").option("skipChangeCommits", "true").load(uri(table))
-        )
-        query = (
-            frame.select("partition", "offset")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        assert query.awaitTermination(120)
-        return spark.read.parquet(str(tmp_path / "out"))
+        return streamed(spark, table, tmp_path, skipChangeCommits="true")
 
     assert run().count() == 800
     write_checkpoint(table.log)
