@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.allowances import not_passing
+from tests.clients.group_members import end_members
 from tests.processes import BrokerProcess, running_broker
 
 FOLDER = Path(__file__).parent
@@ -34,6 +35,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running_broker(folder, settings) as running:
         yield running
     assert "Traceback" not in running.log_file.read_text()
+
+
+@pytest.fixture(autouse=True)
+def no_member_stays() -> Iterator[None]:
+    yield
+    end_members()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.processes import wait_until
 
 SESSION_MS = 6_000
 TIMEOUT_S = 120.0
+CLOSING_S = 15.0
 Partitions = frozenset[int]
 
 
@@ -33,6 +34,7 @@ class Member:
         self.error: BaseException | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        _STARTED.append(self)
         self._thread.start()
 
     @property
@@ -74,6 +76,23 @@ class Member:
             timeout_s=TIMEOUT_S,
         )
         return self
+
+
+_STARTED: list[Member] = []
+
+
+def end_members() -> None:
+    """End all that a test has started and, since it failed, not ended.
+
+    Their threads would look for a broker that is gone to the end of the run, and draw from `random` beside the tests
+    of others: Hypothesis takes that for the strategy's doing.
+    """
+    for member in _STARTED:
+        member._ending.set()
+    for member in _STARTED:
+        member._thread.join(TIMEOUT_S)
+        assert not member._thread.is_alive(), f"{type(member).__name__} does not come to an end"
+    _STARTED.clear()
 
 
 class LibrdkafkaMember(Member):
@@ -165,6 +184,13 @@ class AiokafkaMember(Member):
         asyncio.run(self._consume())
 
     async def _consume(self) -> None:
+        """Read until the end; from then on, without a broker, it tries for so long and no longer."""
+        reading = asyncio.create_task(self._read())
+        while not self._ending.is_set() and not reading.done():
+            await asyncio.wait([reading], timeout=0.05)
+        await asyncio.wait_for(reading, CLOSING_S)
+
+    async def _read(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
             self.topic,
             bootstrap_servers=self.bootstrap,

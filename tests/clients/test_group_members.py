@@ -1,0 +1,23 @@
+"""The members that tests of groups start come to an end, whatever became of their broker."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.clients.group_members import MEMBERS, end_members
+from tests.clients.topics import create_topic
+from tests.processes import running_broker
+
+
+@pytest.mark.parametrize("client", MEMBERS)
+def test_a_member_ends_without_its_broker(tmp_path: Path, topic: str, client: str) -> None:
+    """Else the thread of a test that failed goes on to the end of the run, beside the tests of others."""
+    before = threading.active_count()
+    with running_broker(tmp_path, {"offsets.topic.num.partitions": 1}) as broker:
+        create_topic(broker.bootstrap, topic, partitions=1)
+        MEMBERS[client](broker.bootstrap, topic, topic).has(1)
+    end_members()
+    assert threading.active_count() == before
