@@ -79,9 +79,9 @@ def _compare(
             create_topic(side, topic, PARTITIONS, remote_storage_enable="false")
             with machine.watching([*ours.pids(), *theirs.pids()]) as use:
                 took = _write(frame, side, topic)
-            AdminClient({"bootstrap.servers": side.bootstrap}).delete_topics([topic])[topic].result(
-                120
-            )
+            # Kept until it has answered: what it has under way goes with it.
+            admin = AdminClient({"bootstrap.servers": side.bootstrap})
+            admin.delete_topics([topic])[topic].result(120)
             # The first run warms up.
             if run:
                 rates[side.name].append(count / took)
