@@ -28,7 +28,7 @@ _WITHOUT_EFFECT: Final = re.compile(
     r"|exclude\.internal\.topics|allow\.auto\.create\.topics|client\.dns\.lookup|metadata\.max\.age\.ms"
     r"|connections\.max\.idle\.ms|client\.rack|metadata\.recovery\..*"
 )
-_REFUSED: Final = {
+REFUSED: Final = {
     "auto.offset.reset": "say where to start with 'startingOffsets'; the source keeps its own offsets",
     "key.deserializer": "keys are read as bytes; decode them with DataFrame operations",
     "value.deserializer": "values are read as bytes; decode them with DataFrame operations",
@@ -111,8 +111,8 @@ def parse_settings(options: Mapping[str, str]) -> ClientSettings:
     for name, value in given.items():
         if name.startswith(PREFIXES):
             continue
-        if name in _REFUSED:
-            raise ClientOptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
+        if name in REFUSED:
+            raise ClientOptionError(f"option 'kafka.{name}' is not supported: {REFUSED[name]}")
         if not _WITHOUT_EFFECT.fullmatch(name):
             field = name.replace(".", "_")
             values[field] = _parse(field, value)

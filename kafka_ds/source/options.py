@@ -60,7 +60,7 @@ OPTIONS: Final = {
     "maxRecordsPerPartition": "the most offsets in one Spark partition",
     "maxOffsetsPerTrigger": "the most offsets in one micro-batch, over all partitions",
     "minOffsetsPerTrigger": "the least offsets for a micro-batch to start, unless maxTriggerDelay has passed",
-    "maxTriggerDelay": "how long minOffsetsPerTrigger may hold a micro-batch back (15m)",
+    "maxTriggerDelay": "how long minOffsetsPerTrigger may hold a micro-batch back",
     "includeHeaders": "true: the column headers",
     "groupIdPrefix": "accepted; the source joins no consumer group",
     "kafkaConsumer.pollTimeoutMs": "the longest that a task waits for a leader without a byte of progress",

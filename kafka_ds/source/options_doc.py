@@ -1,5 +1,5 @@
-"""Pure: the table of options for docs/spark.md; a test keeps the page true, and
-each example an accepted one.
+"""Pure: the table of options for docs/spark.md; a test keeps the page true, each example an accepted one, and each
+default what holds without it.
 
 Rules of this file: what an option is called and does is said once, in `options.OPTIONS` and
 `sink.options.SINK_OPTIONS`.
@@ -8,9 +8,11 @@ Rules of this file: what an option is called and does is said once, in `options.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Final
 
-from kafka_ds.sink.options import SINK_OPTIONS
+from kafka_ds.client.settings import REFUSED, ClientSettings, option_name
+from kafka_ds.sink.options import DECISIONS_TOPIC, SINK_OPTIONS
 from kafka_ds.source.options import OPTIONS
 
 MARK = "## Options\n"
@@ -51,19 +53,66 @@ EXAMPLES: Final = {
     "transactionalIdPrefix": "orders-copy",
     "decisionsTopic": "orders_decisions",
 }
+# What holds in a batch and in a stream where an option is not given; what is missing here then limits nothing.
+DEFAULTS: Final = {
+    "startingOffsets": ("earliest", "latest"),
+    "endingOffsets": ("latest", ""),
+    "startingOffsetsByTimestampStrategy": ("error", "error"),
+    "failOnDataLoss": ("true", "true"),
+    "maxTriggerDelay": ("", "15m"),
+    "includeHeaders": ("false", "false"),
+    "kafkaConsumer.pollTimeoutMs": ("120000", "120000"),
+    "fetchOffset.numRetries": ("3", "3"),
+    "fetchOffset.retryIntervalMs": ("1000", "1000"),
+    "tiers": ("both", "both"),
+    "isolation": ("read_committed", "read_committed"),
+    "deliveryGuarantee": ("at_least_once", "exactly_once"),
+    "decisionsTopic": ("", DECISIONS_TOPIC),
+}
 
 
 def render() -> str:
     """The part of the page that begins with ``MARK``."""
     return (
         f"{MARK}\nNames are case-insensitive. `kafka.bootstrap.servers` and one of `subscribe`, "
-        f"`subscribePattern`, `assign` are required.\n\n{_table(OPTIONS)}\n"
+        f"`subscribePattern`, `assign` are required.\n\n{_table(OPTIONS)}\n{_settings()}\n"
         "Of a write, where `kafka.bootstrap.servers` is required, and `topic` or a column of that name:\n\n"
         f"{_table(SINK_OPTIONS)}"
     )
 
 
+def _settings() -> str:
+    """What of a consumer's settings a read knows."""
+    known = [
+        f"`{option_name(field.name)}`"
+        for field in fields(ClientSettings)
+        if field.name not in ("bootstrap_servers", "security")
+    ]
+    refused = [f"`kafka.{name}`" for name in REFUSED]
+    return (
+        "Settings `kafka.*` of a read are a consumer's, with Kafka's names and units. Known are "
+        f"{', '.join(known)}, `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`.\n"
+        "Their defaults are Kafka's, but for `isolation.level`, `fetch.max.wait.ms` (10: what is asked for is there), "
+        "`max.partition.fetch.bytes` (4 MiB: a task reads one partition) and the socket's buffers (the system's).\n"
+        "Those of groups, metrics and polling (`kafka.group.id`, `kafka.session.timeout.ms`, `kafka.max.poll.records` "
+        f"…) are accepted and have nothing to change. {', '.join(refused)} and all others are refused by name.\n"
+    )
+
+
 def _table(options: Mapping[str, str]) -> str:
-    given = {name: f"`{EXAMPLES[name]}`" if EXAMPLES.get(name) else "" for name in options}
-    rows = "".join(f"| `{name}` | {text} | {given[name]} |\n" for name, text in options.items())
-    return f"| option | what | example |\n| --- | --- | --- |\n{rows}"
+    rows = "".join(
+        f"| `{name}` | {text} | {_default(name)} | {_code(EXAMPLES.get(name, ''))} |\n"
+        for name, text in options.items()
+    )
+    return f"| option | what | default | example |\n| --- | --- | --- | --- |\n{rows}"
+
+
+def _default(name: str) -> str:
+    batch, stream = DEFAULTS.get(name, ("", ""))
+    if batch and stream and batch != stream:
+        return f"{_code(batch)}, in streams {_code(stream)}"
+    return _code(batch or stream)
+
+
+def _code(value: str) -> str:
+    return f"`{value}`" if value else ""

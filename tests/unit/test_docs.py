@@ -1,5 +1,6 @@
 """Generated pages say what the code says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from broker import protocol_doc
@@ -32,3 +33,17 @@ def test_each_option_has_an_example_that_is_accepted() -> None:
             if name not in ("subscribe", "subscribePattern", "assign"):
                 given["subscribe"] = "orders"
             parse_options(given)
+
+
+def test_each_default_is_what_holds_without_the_option() -> None:
+    servers = {"kafka.bootstrap.servers": "broker:9092"}
+    for name, pair in options_doc.DEFAULTS.items():
+        for value, stream in zip(pair, (False, True), strict=True):
+            if value and name in SINK_OPTIONS:
+                given = {**servers, "checkpointLocation": "/checkpoint"} if stream else servers
+                written = parse_sink_options({**given, name: value}, stream=stream)
+                assert written == parse_sink_options(given, stream=stream), name
+            elif value:
+                given = {**servers, "subscribe": "orders"}
+                read = parse_options({**given, name: value}, stream=stream)
+                assert replace(read, ignored=()) == parse_options(given, stream=stream), name
