@@ -4,7 +4,8 @@ Rules of this file: a residue file holds what its range held below the last stab
 attempt wrote it: so any file that covers an offset will do, and a batch that two of them hold counts once.
 Files are listed when a reader asks beyond what was listed, or finds one missing. A file of another incarnation of the
 topic is passed over, as are bytes that no client could take for a batch (their place is not known either): the span
-of their neighbours covers them, so that a position gets over them. Any thread.
+of their neighbours covers them, so that a position gets over them. What is open is bounded by its batches as well as
+by its files: one of a segment of small transactions knows the places of a hundred thousand markers. Any thread.
 """
 
 import logging
@@ -23,6 +24,8 @@ from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
 log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 256
+# Of all of them; the place of one takes some 250 bytes. The file that was opened last stays, whatever it holds.
+OPEN_BATCHES_MAX = 100_000
 # Attempts that lost leave files beside those that won: so many are looked through for one that covers.
 WALK_BACK_MAX = 1024
 OFFSET_DIGITS = 20
@@ -53,6 +56,8 @@ class ResidueFiles:
         self._store = store
         self._listings: dict[tuple[str, int], _Listing] = {}
         self._open: OrderedDict[str, Residue | None] = OrderedDict()
+        self.open_batches = 0
+        """Of how many batches the places are in memory."""
         self._lock = threading.Lock()
 
     def between(
@@ -86,7 +91,7 @@ class ResidueFiles:
                         raise
                 # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
                 self._listings.pop((topic, partition), None)
-                self._open.clear()
+                self._close(0)
         else:
             raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
         return [found[base] for base in sorted(found)]
@@ -131,6 +136,8 @@ class ResidueFiles:
         with self._lock:
             for key in [key for key in self._listings if key[0] == topic]:
                 del self._listings[key]
+            for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
+                self.open_batches -= _count(self._open.pop(path))
 
     def _listing(self, topic: str, partition: int, last_offset: int, tiered_end: int) -> _Listing:
         key = (topic, partition)
@@ -185,9 +192,20 @@ class ResidueFiles:
         except (CorruptResidue, FileNotFoundError) as error:
             log.warning("residue passed over: %s", error)
         self._open[path] = residue
-        while len(self._open) > OPEN_FILES_MAX:
-            self._open.popitem(last=False)
+        self.open_batches += _count(residue)
+        self._close(OPEN_FILES_MAX)
         return residue
+
+    def _close(self, files_max: int) -> None:
+        """Close those that were used least recently, until so many files are open, and so many batches."""
+        while len(self._open) > files_max or (
+            self.open_batches > OPEN_BATCHES_MAX and len(self._open) > 1
+        ):
+            self.open_batches -= _count(self._open.popitem(last=False)[1])
+
+
+def _count(residue: Residue | None) -> int:
+    return 0 if residue is None else len(residue.header.batches)
 
 
 def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.processes import BrokerProcess
 from tests.soak.judging import Sample, gaps, judge, report
-from tests.soak.load import COMPACTED, IDEMPOTENT, TRANSACTIONAL, Load
+from tests.soak.load import COMPACTED, IDEMPOTENT, TRANSACTIONAL, Load, number_of
 from tests.soak.sampling import sample
 
 RESTART_S = 300.0
@@ -74,7 +74,7 @@ def soak(
 def _lost(load: Load) -> list[str]:
     wrong = []
     for topic, expected in ((IDEMPOTENT, load.idempotent), (TRANSACTIONAL, load.committed)):
-        numbers = [int(each.value().split()[0]) for each in load.read(topic)]
+        numbers = load.read(topic, number_of)
         lost, twice = gaps(numbers, expected)
         if lost:
             wrong.append(f"{topic}: {len(lost)} acknowledged records are lost, from {lost[0]} on")
@@ -82,7 +82,7 @@ def _lost(load: Load) -> list[str]:
             wrong.append(f"{topic}: {len(twice)} records are there twice, from {twice[0]} on")
         if topic == TRANSACTIONAL and load.aborted & set(numbers):
             wrong.append(f"{topic}: {len(load.aborted & set(numbers))} aborted records are read")
-    newest = {each.key(): int(each.value().split()[0]) for each in load.read(COMPACTED)}
+    newest = dict(load.read(COMPACTED, lambda message: (message.key(), number_of(message))))
     old = [key for key, number in load.newest.items() if newest.get(key, -1) < number]
     if old:
         wrong.append(f"{COMPACTED}: {len(old)} keys lack their newest record")

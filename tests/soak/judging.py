@@ -32,6 +32,8 @@ BOUNDS: Mapping[str, Bound] = {
     "broker threads": Bound(most=100, growth_an_hour=10, of_process=True),
     "worker memory MiB": Bound(most=1_500, growth_an_hour=300, of_process=True),
     "worker descriptors": Bound(most=500, growth_an_hour=60, of_process=True),
+    "cleaner memory MiB": Bound(most=500, growth_an_hour=60, of_process=True),
+    "cleaner descriptors": Bound(most=200, growth_an_hour=60, of_process=True),
     "segments": Bound(most=1_000, growth_an_hour=200, of_process=False),
     "log MiB": Bound(most=2_000, growth_an_hour=200, of_process=False),
     "live files of topics": Bound(most=500, growth_an_hour=200, of_process=False),

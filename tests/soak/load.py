@@ -239,12 +239,17 @@ class Load:
 
     def _read_what_is_old(self) -> None:
         while not self._stop.wait(10 / self._scale):
-            self._count("old records", len(self.read(IDEMPOTENT, limit=2_000)))
+            self._count("old records", len(self.read(IDEMPOTENT, number_of, limit=2_000)))
 
     def read(
-        self, topic: str, *, limit: int | None = None, isolation: str = "read_committed"
+        self,
+        topic: str,
+        keep: Callable[[Any], Any],
+        *,
+        limit: int | None = None,
+        isolation: str = "read_committed",
     ) -> list[Any]:
-        """A topic from its beginning to where it ended when this began, or so many records."""
+        """A topic from its beginning to where it ended when this began, or so many records; `keep`: what of each."""
         settings = {
             "group.id": "none",
             "enable.auto.commit": False,
@@ -263,7 +268,7 @@ class Load:
             for message in reader.consume(500, 1.0):
                 error = message.error()
                 if error is None:
-                    found.append(message)
+                    found.append(keep(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
         reader.close()
@@ -300,6 +305,11 @@ class Load:
             except KafkaException:
                 # The broker was away: what is left of it goes with the run.
                 self._count("topics whose making was cut short")
+
+
+def number_of(message: Any) -> int:
+    """The number that a record was given by its producer."""
+    return int(message.value().split()[0])
 
 
 def _records(consumer: confluent_kafka.Consumer, timeout_s: float) -> list[Any]:

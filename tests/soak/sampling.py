@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -13,6 +14,8 @@ from tests.processes import BrokerProcess
 from tests.soak.judging import Sample
 
 MIB = 1 << 20
+# What a child process of the broker's runs, and what it is called here.
+ROLES = {"broker.tier.worker": "worker", "broker.cleaning.worker": "cleaner"}
 
 
 def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sample:
@@ -22,9 +25,11 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
     values["broker memory MiB"] = resident_mib([process])
     values["broker descriptors"] = _entries(Path(f"/proc/{process}/fd"))
     values["broker threads"] = _entries(Path(f"/proc/{process}/task"))
-    if others:
-        values["worker memory MiB"] = resident_mib(others)
-        values["worker descriptors"] = sum(_entries(Path(f"/proc/{each}/fd")) for each in others)
+    for each in others:
+        role = role_of(_words(each))
+        if role is not None:
+            values[f"{role} memory MiB"] = resident_mib([each])
+            values[f"{role} descriptors"] = _entries(Path(f"/proc/{each}/fd"))
     logs = [
         Path(folder, name)
         for folder, _, names in os.walk(broker.data)
@@ -36,6 +41,19 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
     if tables:
         values |= _tables(broker.lake)
     return Sample(at_s=at_s, life=life, values=values)
+
+
+def role_of(words: Sequence[str]) -> str | None:
+    """What a child process is by its command line, `python -m <module> …`; None for one that is just being made."""
+    at = words.index("-m") + 1 if "-m" in words else len(words)
+    return ROLES.get(words[at]) if at < len(words) else None
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
 
 
 def _tables(lake: Path) -> dict[str, float]:

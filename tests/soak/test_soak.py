@@ -6,6 +6,7 @@ import pytest
 
 from tests.soak.__main__ import soak
 from tests.soak.judging import BOUNDS, Bound, Sample, gaps, judge
+from tests.soak.sampling import role_of
 
 
 def samples(*lives: tuple[float, float], length_s: int = 900) -> list[Sample]:
@@ -39,6 +40,20 @@ def test_a_short_run_says_nothing_of_growth() -> None:
     bound = Bound(most=800, growth_an_hour=50, of_process=False)
     (verdict,) = judge(samples((1, 9000), length_s=60), {"x": bound})
     assert verdict.growth_an_hour is None and verdict.is_bounded
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        ("python3 -m broker.tier.worker 7 {} 8", "worker"),
+        ("python3 -X dev -m broker.cleaning.worker 9 {}", "cleaner"),
+        ("python3 -m broker --override node.id=1", None),  # forked, and not what it will be yet
+        ("python3 -m", None),
+        ("", None),
+    ],
+)
+def test_the_children_of_a_broker_are_told_apart(command: str, role: str | None) -> None:
+    assert role_of(command.split()) == role
 
 
 def test_what_is_lost_or_there_twice_is_seen() -> None:

@@ -1,0 +1,89 @@
+"""What is known of residue files: bounded by their batches, and gone with its topic."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker.tier import delta_residue
+from broker.tier.delta_residue import ResidueFiles
+from kafka_ds.lake.names import residue_file, topic_table
+from kafka_ds.lake.residue import ResidueHeader, encode_residue
+from kafka_ds.lake.store import Store, open_store
+
+TOPIC_ID = bytes(range(16))
+FILES, MARKERS = 6, 10
+END = FILES * MARKERS - 1
+
+
+@dataclass
+class Marker:
+    base_offset: int
+    kind: str = "control"
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset
+
+    @property
+    def data(self) -> bytes:
+        return b"%04d" % self.base_offset
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Of two topics files of ten markers each, one behind the other."""
+    store = open_store(str(tmp_path))
+    for topic in ("pay", "pay-back"):
+        for start in range(0, END, MARKERS):
+            header = ResidueHeader(
+                topic_id=TOPIC_ID,
+                partition=0,
+                start_offset=start,
+                end_offset=start + MARKERS - 1,
+                leader_epochs=((0, start),),
+                producer_snapshot=b"",
+            )
+            path = f"{topic_table(topic)}/{residue_file(0, start, 'a')}"
+            markers = [Marker(start + number) for number in range(MARKERS)]
+            store.put_durable(path, b"".join(encode_residue(header, markers)))
+    return store
+
+
+def read(files: ResidueFiles, topic: str, start: int, last: int) -> list[int]:
+    found = files.between(topic, TOPIC_ID, 0, start, last, tiered_end=END, log_start_offset=0)
+    assert [each.data for each in found] == [b"%04d" % each.base_offset for each in found]
+    return [each.base_offset for each in found]
+
+
+def test_batches_of_open_files_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_residue, "OPEN_BATCHES_MAX", 2 * MARKERS)
+    files = ResidueFiles(store)
+    for start in range(0, END, MARKERS):
+        assert read(files, "pay", start, start + 4) == list(range(start, start + 5))
+        assert files.open_batches <= 2 * MARKERS
+    assert files.open_batches == 2 * MARKERS
+    # More than may stay open, in one answer.
+    assert read(files, "pay", 0, END) == list(range(END + 1))
+    assert files.open_batches == 2 * MARKERS
+
+
+def test_one_file_of_more_than_that_is_open_while_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_residue, "OPEN_BATCHES_MAX", MARKERS - 1)
+    files = ResidueFiles(store)
+    assert read(files, "pay", 0, END) == list(range(END + 1))
+    assert files.open_batches == MARKERS
+
+
+def test_a_topic_that_is_gone_leaves_nothing_open(store: Store) -> None:
+    files = ResidueFiles(store)
+    for topic in ("pay", "pay-back"):
+        read(files, topic, 0, END)
+    assert files.open_batches == 2 * (END + 1)
+    files.forget("pay")
+    assert files.open_batches == END + 1
+    assert read(files, "pay-back", 0, END) == list(range(END + 1))
+    files.forget("pay-back")
+    assert files.open_batches == 0
