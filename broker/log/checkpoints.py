@@ -1,7 +1,7 @@
 """Shell: the checkpoints of the log directories: recovery points, log starts, high watermarks, what is clean.
 
 Rules of this file: each directory's files name what lies in it, the copies of logs on the move included, so that a copy
-that takes its log's place is as well known as the log was.
+that takes its log's place is as well known as the log was; and logs that are damaged, as they were known before.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ Key = tuple[str, int]
 
 # What lies in a directory, by topic and partition.
 Placed = Callable[[LogDirectory], Iterable[tuple[Key, Log]]]
+# What a checkpoint of a directory says of logs that are not open, by its name.
+Kept = Callable[[LogDirectory, str], Offsets]
 
 
 class Checkpoints:
     """What is written down of all logs."""
 
-    def __init__(self, directories: LogDirectories, placed: Placed) -> None:
+    def __init__(self, directories: LogDirectories, placed: Placed, kept: Kept) -> None:
         self._directories = directories
         self._placed = placed
+        self._kept = kept
 
     def high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""
@@ -63,7 +66,10 @@ class Checkpoints:
         for directory in self._directories.online:
             written: asyncio.Future[None] = loop.create_future()
             self._directories.checkpoint_and_tell(
-                directory, name, offsets(directory), partial(_settle, written)
+                directory,
+                name,
+                self._with_kept(directory, name, offsets(directory)),
+                partial(_settle, written),
             )
             waiting.append(written)
         await asyncio.gather(*waiting)
@@ -87,7 +93,11 @@ class Checkpoints:
     def _write(
         self, directory: LogDirectory, name: str, own: Offsets, *, wait: bool = False
     ) -> None:
+        own = self._with_kept(directory, name, own)
         self._directories.checkpoint(directory, name, own, wait=wait)
+
+    def _with_kept(self, directory: LogDirectory, name: str, own: Offsets) -> Offsets:
+        return {**self._kept(directory, name), **own}
 
     def _recovery_points(self, directory: LogDirectory) -> Offsets:
         return {key: log.recovery_point for key, log in self._placed(directory)}

@@ -42,6 +42,10 @@ class LogDirectoryError(OSError):
     """A log directory that this broker must not use; the message names it."""
 
 
+class DamagedLogError(LogDirectoryError):
+    """One log of a directory that must not be used, nor cut; the message names file and place."""
+
+
 class LogDirectory:
     """A folder of partitions."""
 

@@ -4,6 +4,8 @@ Rules of this file:
 - num.recovery.threads.per.data.dir threads work on each directory, all directories at once: what takes long after a
   crash is reading, and checksums, which leave the interpreter to others.
 - A log that cannot be read fails its directory, not the start; a mistake in `log.dirs` ends the start.
+- One that can be read and is damaged where nothing may be cut off fails alone. The copy of a log on the move that is
+  fails its directory: it may be all that there is.
 - Who waits is told how far it is, in the log and by `remaining`.
 """
 
@@ -18,7 +20,7 @@ from typing import Any
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.directory import LogDirectory
+from broker.log.directory import DamagedLogError, LogDirectory
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 
@@ -39,6 +41,7 @@ class Contents:
     high_watermarks: dict[Key, int] = field(default_factory=dict)
     cleaned_offsets: dict[Key, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
+    damaged: dict[Key, OSError] = field(default_factory=dict)
     failure: OSError | None = None
 
 
@@ -143,7 +146,10 @@ class Loader:
                 else:
                     contents.logs[folder.topic, folder.partition] = future.result()
             except OSError as error:
-                contents.failure = contents.failure or error
+                if isinstance(error, DamagedLogError) and not folder.suffix:
+                    contents.damaged[folder.topic, folder.partition] = error
+                else:
+                    contents.failure = contents.failure or error
             self.remaining[contents.directory.path] -= 1
             now_ms = self._clock.monotonic_ms()
             if now_ms - told_ms >= PROGRESS_EVERY_MS and done < len(futures):

@@ -5,6 +5,7 @@ Rules of this file:
 - A deleted partition is out of sight at once (its folder gets another name), so that the topic may
   be created again; its files go when their last readers must be gone.
 - One log that fails is logged and does not keep the others from their upkeep.
+- One log that is damaged where nothing may be cut off is not served (`broker.log.damaged`).
 - One directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is started
   anew, and are made nowhere else meanwhile. The broker ends when none is left.
 """
@@ -22,6 +23,7 @@ from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.checkpoints import Checkpoints
 from broker.log.config import LogConfig
+from broker.log.damaged import DamagedLogs
 from broker.log.deletion import DeletedLogs
 from broker.log.directories import LogDirectories, Soon, give_up
 from broker.log.directory import LogDirectory
@@ -114,7 +116,8 @@ class LogManager:
         self._found = Found(
             disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
         )
-        self.checkpoints = Checkpoints(self._directories, self._placed)
+        self._damaged = DamagedLogs(disk)
+        self.checkpoints = Checkpoints(self._directories, self._placed, self._damaged.offsets)
         self._upkeep = Upkeep(self._log_failed)
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
@@ -155,14 +158,15 @@ class LogManager:
 
         None where one has failed that may hold it.
         """
-        home = self._homes.get((topic, partition))
+        key = topic, partition
+        home = self._homes.get(key) or self._damaged.home_of(key)
         future = self.futures.get(topic, partition)
         if future is not None and future.is_announced:
             home = future.home
         if home is None:
             if self._directories.some_failed:
                 return None
-            home = self._in_turn((topic, partition))[0]
+            home = self._in_turn(key)[0]
         return home.directory_id
 
     def _in_turn(self, key: Key) -> list[LogDirectory]:
@@ -181,7 +185,9 @@ class LogManager:
             found = self._loader.load(directories.online)
             for contents in found:
                 self._take(contents)
-            self._found.take_futures(some_failed=directories.some_failed)
+            self._offline.update(key for key in self._damaged if key not in self._logs)
+            some_failed = directories.some_failed or len(self._damaged) > 0
+            self._found.take_futures(some_failed=some_failed)
             self._high_watermarks = self._found.watermarks(found)
             directories.check()
         except BaseException:
@@ -197,6 +203,7 @@ class LogManager:
             give_up(directory, contents.failure, len(contents.logs))
             return
         self._deleted.found(directory, contents.deleted)
+        self._damaged.found(directory, contents.damaged)
         self._found.take(contents)
 
     def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
@@ -233,7 +240,7 @@ class LogManager:
         """The log of a partition, made if it is not there; another topic id's leftover goes.
 
         One that is not known to be new is not made while a directory is offline, where it may well be: that is
-        KAFKA_STORAGE_ERROR, as it is if no directory takes it.
+        KAFKA_STORAGE_ERROR, as it is if no directory takes it, or it is there and damaged.
         """
         key = topic, partition
         known = self._logs.get(key)
@@ -250,6 +257,13 @@ class LogManager:
         if self._directories.some_failed and not is_new:
             self._offline.add(key)
             raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
+        try:
+            damage = self._damaged.why_not(key, topic_id, is_new=is_new)
+        except OSError as error:
+            damage = str(error)
+        if damage is not None:
+            self._offline.add(key)
+            raise _unavailable(damage)
         self._offline.discard(key)
         in_turn = self._in_turn(key)
         self.preferred.pop(key, None)
@@ -304,6 +318,7 @@ class LogManager:
         self.futures.drop(topic, partition)
         self.futures.leave(topic, partition)
         log = self._logs.pop((topic, partition), None)
+        self._upkeep.forget((topic, partition))
         if log is not None:
             self.discard(self._homes.pop((topic, partition)), log)
 
@@ -318,6 +333,7 @@ class LogManager:
         """
         self.futures.drop(topic, partition)
         log = self._logs.pop((topic, partition))
+        self._upkeep.forget((topic, partition))
         return set_aside(self._disk, log, self._homes.pop((topic, partition)))
 
     # -- directories that fail ------------------------------------------------------------------
@@ -335,6 +351,7 @@ class LogManager:
         gone = [self._logs.pop(key) for key in keys]
         for key, log in zip(keys, gone, strict=True):
             del self._homes[key]
+            self._upkeep.forget(key)
             log.abandon()
         self._offline.update(keys)
         self.futures.directory_failed(directory)

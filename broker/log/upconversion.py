@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epochs
-from broker.log.directory import LogDirectoryError
+from broker.log.directory import DamagedLogError
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
 from broker.log.index import RELATIVE_OFFSET_MAX
@@ -66,7 +66,7 @@ def convert(
 ) -> Converted:
     """Write a segment's batches under `.swap` names; whoever finishes those puts them in its place.
 
-    `is_vouched_for`: it is whole, or it is not converted (LogDirectoryError). `first_offset`: where the log begins.
+    `is_vouched_for`: it is whole, or it is not converted (DamagedLogError). `first_offset`: where the log begins.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
     known, is_changed = _with_first_epoch(disk, directory, first_offset)
@@ -81,7 +81,7 @@ def convert(
         taken = _pour(file, size, upconverter, parts)
         if taken < size and is_vouched_for:
             why = upconverter.damage or "cut short"
-            raise LogDirectoryError(
+            raise DamagedLogError(
                 f"{path}: damaged at byte {taken} of {size} ({why}), so its messages of format 0 or 1 stay. To do "
                 f"without what is behind the damage, keep a copy, and take {names.RECOVERY_POINT_CHECKPOINT} and "
                 f"{names.CLEAN_SHUTDOWN} out of the log directory: all its logs are recovered then, and each is "

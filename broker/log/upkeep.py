@@ -51,6 +51,11 @@ class Upkeep:
         self._quiet.pop(key, None)
         self._asked[key] = log
 
+    def forget(self, key: Key) -> None:
+        """This partition has no log here any more: nothing is to hold what it had in memory."""
+        self._quiet.pop(key, None)
+        self._asked.pop(key, None)
+
     def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
         """Do what is due for these; `retain`: local retention as well, `expire`: forget silent producers."""
         if retain or expire:

@@ -15,9 +15,11 @@ from broker.log.loading import PROGRESS_EVERY_MS
 from broker.log.log import Log
 from broker.log.manager import Key
 from broker.log.metrics import DIRECTORY_OFFLINE, OFFLINE_DIRECTORIES, REMAINING, log_samples
+from kafka_ds.wire.batch import Record
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 from tests.unit.log_model import client_batch
+from tests.unit.old_sets import Plain, encode
 from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
 
 OTHER_ID = bytes(range(16, 32))
@@ -360,3 +362,34 @@ def test_a_folder_in_the_way_of_a_new_log_is_set_aside(theirs: bytes) -> None:
     assert log.log_end_offset == 0
     (aside,) = [name for name in bench.disk.list_names("/a") if name.endswith("-stray")]
     assert bench.disk.size(f"/a/{aside}/{names.file_name(0, names.LOG)}")
+
+
+def test_a_log_that_is_damaged_where_nothing_may_be_cut_off_is_offline_alone() -> None:
+    """Messages of an old Kafka, one of them damaged, below the recovery point."""
+    bench = TwoDisks()
+    bench.stop()
+    old = encode(Plain(magic=1, record=Record(0, NOW_MS, b"k", b"v")))
+    path = "/b/t-3/00000000000000000000.log"
+    bench.disk.plant(path, old + old[:-1] + b"?")
+    # Without a clean stop from then on: what is above the recovery point may be cut off, and that of t-3 is kept.
+    bench.disk.plant("/b/t-3/00000000000000000003.log", b"")
+    bench.disk.unlink("/b/.kafka_cleanshutdown")
+    for _ in range(2):
+        bench.start()
+        assert sorted(log.partition for log in bench.manager.logs()) == [0, 1, 2]
+        assert bench.manager.is_offline("t", 3) and not bench.manager.is_offline("t", 1)
+        with pytest.raises(KafkaError, match="t-3.*damaged at byte") as raised:
+            bench.manager.create("t", 3, TOPIC_ID)
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert bench.manager.directory_id_of("t", 3) == bench.manager.directory_ids["/b"]
+        bench.append("t", 1)
+        bench.manager.write_recovery_points()
+        bench.disk.kill()
+        assert bytes(bench.disk.contents(path)) == old + old[:-1] + b"?"
+    bench.start()
+    bench.manager.create("t", 3, OTHER_ID)
+    assert bench.log(3).log_end_offset == 0
+    assert [each for each in bench.disk.paths() if names.STRAY_FOLDER in each]
+    bench.stop()
+    bench.start()
+    assert len(list(bench.manager.logs())) == 4

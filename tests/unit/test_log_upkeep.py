@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -91,3 +92,20 @@ def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(set(asked[7:])) == [1, 2]
     log = bench.manager.get("t", 1)
     assert log is not None and len(log.segments.all) == 2
+
+
+def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
+    bench, topic_id = Bench("/a", "/b"), bytes(15) + b"\x4d"
+    for partition in range(3):
+        bench.manager.create("t", partition, topic_id)
+        bench.append("t", partition)
+    bench.manager.tick(NOW_MS + 1)
+    bench.manager.delete("t", 0)
+    bench.manager.set_aside("t", 2)
+    bench.clock.ms += 10**6
+    bench.manager.tick(NOW_MS + 2)
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    gc.collect()
+    held = [each for each in gc.get_objects() if isinstance(each, Log)]
+    assert [each.partition for each in held if each.topic_id == topic_id] == [1]

@@ -1,0 +1,91 @@
+"""Shell: logs that are damaged where nothing may be cut off: nobody serves them, and they stay as they lie.
+
+Rules of this file:
+- One such log is no failure of its directory: the others in it are served. Its partition is offline until the log is
+  mended, or given up, and the broker started anew.
+- What the checkpoints say of it stays in them: without its recovery point the next start would cut it off there.
+- A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker.log import names
+from broker.log.directory import LogDirectory, Offsets
+from broker.seams import Disk
+from broker.system import new_uuid
+from kafka_ds.wire.types import NO_UUID
+
+Key = tuple[str, int]
+
+CHECKPOINTS = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+    names.HIGH_WATERMARK_CHECKPOINT,
+    names.CLEANER_CHECKPOINT,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Damaged:
+    home: LogDirectory
+    why: OSError
+    # What the checkpoints said of it, by their names.
+    offsets: dict[str, int]
+
+
+class DamagedLogs:
+    """Those that a start has found."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._found: dict[Key, _Damaged] = {}
+
+    def found(self, directory: LogDirectory, damaged: dict[Key, OSError]) -> None:
+        """A directory has these; to be told before its checkpoints are written again."""
+        known = {name: directory.read_checkpoint(name) for name in CHECKPOINTS if damaged}
+        for key, why in damaged.items():
+            offsets = {name: each[key] for name, each in known.items() if key in each}
+            self._found[key] = _Damaged(home=directory, why=why, offsets=offsets)
+            _LOGGER.error("%s-%d is not served: %s", *key, why)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._found)
+
+    def home_of(self, key: Key) -> LogDirectory | None:
+        """The directory in which such a log lies."""
+        found = self._found.get(key)
+        return None if found is None else found.home
+
+    def why_not(self, key: Key, topic_id: bytes, *, is_new: bool) -> str | None:
+        """Why the log of this topic's partition cannot be made; what lies there is set aside where it is not its own.
+
+        Raises OSError.
+        """
+        found = self._found.get(key)
+        if found is None:
+            return None
+        own_id = found.home.topic_id_of(names.folder_name(*key))
+        if not is_new and own_id in (topic_id, NO_UUID):
+            return str(found.why)
+        aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
+        self._disk.rename(found.home.file(names.folder_name(*key)), found.home.file(aside))
+        _LOGGER.error("%s-%d was of another topic, and damaged: its folder is now %s", *key, aside)
+        del self._found[key]
+        return None
+
+    def offsets(self, directory: LogDirectory, checkpoint: str) -> Offsets:
+        """What a checkpoint of a directory has to go on saying."""
+        return {
+            key: each.offsets[checkpoint]
+            for key, each in self._found.items()
+            if each.home is directory and checkpoint in each.offsets
+        }
