@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.adoption.mark import check_taken_over
 from broker.cleaning.manager import LogCleaner
 from broker.cleaning.run import Ask
 from broker.cleaning.settings import CleanerSettings
@@ -46,6 +47,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
+from broker.log.directories import are_empty
 from broker.log.manager import LogManager
 from broker.log.metrics import log_samples
 from broker.net.answering import answer_here
@@ -217,6 +219,7 @@ class Node:
             self.metadata = metadata_log.load()
         elif self._serves_clients:
             self._warn_of_empty_disks()
+            check_taken_over(self.disk, self.metadata, self.config)
         return metadata_log
 
     def _warn_of_empty_disks(self) -> None:
@@ -228,11 +231,7 @@ class Node:
             )
 
     def _has_empty_disks(self) -> bool:
-        disk = self.disk
-        try:
-            return not any(disk.exists(d) and disk.list_names(d) for d in self.config.log_dirs)
-        except OSError:
-            return False  # Opening the logs will say what is wrong.
+        return are_empty(self.disk, self.config.log_dirs)
 
     async def _open_logs(self) -> LogManager:
         config, loop = self.config, asyncio.get_running_loop()
@@ -326,6 +325,7 @@ class Node:
             node_id=config.node_id,
             executor=self._executor,
             new_uuid=new_uuid,
+            address_rates=self.server.address_rates,
         )
 
     def _wire_replicas(self) -> None:

@@ -3,7 +3,8 @@
 Rules of this file:
 - Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`: a tiered log of ours has its beginning there,
   one of Kafka's does not as long as it begins with its first segment. Logs of before 2.8 get a `partition.metadata`:
-  one that does not say whose it is belongs to no topic. Old messages are converted at the first start.
+  one that does not say whose it is belongs to no topic. Old messages are converted at the first start. That a
+  directory was taken over says a file of its own (`broker.adoption.mark`).
 - The directories are locked: a Kafka that still runs on them is found out.
 - All that is decided is one commit, the first of the lake: it is there, or nothing is.
 """
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from broker.adoption.broker_settings import taken_over
 from broker.adoption.looking import look
+from broker.adoption.mark import mark_taken_over
 from broker.adoption.plan import Found, FoundLog, Plan, join, plan
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
@@ -84,6 +86,7 @@ def adopt(
             for log in planned.logs:
                 _note_topic_id(disk, log, planned.topic_ids[log.topic])
             _note_log_starts(directories, planned.logs)
+            mark_taken_over(disk, [each.path for each in directories], config.lake_uri)
             if planned.events:
                 _commit(metadata_log, image, planned)
         except OSError as error:

@@ -8,7 +8,7 @@
   parts. UNSUPPORTED_VERSION for types that are not Kafka's own.
 
 Versions: 1 flexible.
-Left out: names of machines as an `ip`: addresses only. `connection_creation_rate` is kept and told.
+Left out: names of machines as an `ip`: addresses only.
 """
 
 from __future__ import annotations

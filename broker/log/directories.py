@@ -155,6 +155,14 @@ class LogDirectories:
             directory.release()
 
 
+def are_empty(disk: Disk, paths: Sequence[str]) -> bool:
+    """Whether nothing lies in any of these folders, as far as they can be read."""
+    try:
+        return not any(disk.exists(path) and disk.list_names(path) for path in paths)
+    except OSError:
+        return False  # Opening the logs will say what is wrong.
+
+
 @contextmanager
 def _failing_alone(directory: LogDirectory) -> Iterator[None]:
     try:

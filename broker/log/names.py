@@ -31,6 +31,8 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+# Left by `adopt` in directories of Apache Kafka; no file of Kafka's.
+ADOPTED = ".kafka_ds_adopted"
 
 DELETE_FOLDER = "-delete"
 FUTURE_FOLDER = "-future"

@@ -138,6 +138,12 @@ class Connection(asyncio.BufferedProtocol):
         self.comes_from(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         came_by_tls = self._security is not None and self._security.uses_tls
+        if not came_by_tls and self._server.keeps_out(self.host, self._transport.abort):
+            log.info("refused %s: connection_creation_rate of its address", self.peer)
+            self._is_closed = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+            return
         refusal = self._know(self._security) if came_by_tls else self._server.admit(self)
         if refusal is not None:
             log.info("refused %s: %s", self.peer, refusal)

@@ -1,6 +1,7 @@
 """Shell: the way in by a listener with TLS: counted at once, then the handshake, then requests.
 
 Rules of this file:
+- An address that comes too fast is kept out before all else.
 - Who has come counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
   has HANDSHAKE_SECONDS_MAX for it.
 - The context is that of the moment: keys that were read anew are there for the next one who comes.
@@ -39,6 +40,10 @@ class Entrance:
             return
         self._connection = Connection(server, security.name, security)
         self._connection.comes_from(self, name)
+        if server.keeps_out(self._connection.host, accepted.close):
+            log.info("refused %s: connection_creation_rate of its address", self._connection.peer)
+            self._connection.connection_lost(None)
+            return
         refusal = server.admit(self._connection)
         if refusal is not None:
             log.info("refused %s: %s", self._connection.peer, refusal)

@@ -74,6 +74,12 @@ REFUSED = attribute(
     "Connections beyond max.connections or max.connections.per.ip.",
     ours=True,
 )
+KEPT_OUT = attribute(
+    _SOCKETS,
+    "connection-kept-out-total",
+    "Connections that came faster than connection_creation_rate lets their address.",
+    ours=True,
+)
 MALFORMED = attribute(
     _SOCKETS,
     "malformed-request-total",
@@ -126,6 +132,7 @@ class NetMetrics:
     connections_created: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
+    connections_kept_out: int = 0
     connections_idle: int = 0
     sessions_expired: int = 0
     authentications: int = 0
@@ -162,6 +169,7 @@ class NetMetrics:
         yield REAUTHENTICATED, (), self.reauthentications
         yield NOT_REAUTHENTICATED, (), self.failed_reauthentications
         yield REFUSED, (), self.connections_refused
+        yield KEPT_OUT, (), self.connections_kept_out
         yield MALFORMED, (), self.malformed
 
 

@@ -28,6 +28,7 @@ from broker.net.limits import ConnectionLimits
 from broker.net.memory import RequestMemory
 from broker.net.metrics import NetMetrics
 from broker.seams import Listener, Network
+from broker.security.address_rates import AddressRates
 
 if TYPE_CHECKING:
     from broker.security.listener_security import Credentials
@@ -39,6 +40,8 @@ TICKS_PER_IDLE_TIME = 8
 TICK_SECONDS_MIN = 0.05
 # How long answers may take that are owed when the broker stops.
 DRAIN_SECONDS_MAX = 2.0
+# How many may be kept waiting who will not be let in; more are sent away at once.
+KEPT_OUT_MAX = 1_000
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - what an empty host in `listeners` asks for
 
 
@@ -70,11 +73,16 @@ class Server:
         most = config.queued_max_request_bytes
         self.memory = RequestMemory(most) if most > 0 else None
         self.limits = ConnectionLimits(limit_settings(config))
+        self.address_rates = AddressRates(
+            samples=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1_000
+        )
         self.doors = Doors(self, now_ms, credentials)
         self.tick = 0
         self.gathers_writes = False
         self._listeners: list[tuple[Endpoint, Listener]] = []
         self._connections: dict[Connection, None] = {}  # In the order in which they came.
+        # Who has come too fast, and how it is closed.
+        self._kept_out: set[Callable[[], object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_at_last_tick = 0
         self._all_gone: asyncio.Event | None = None
@@ -132,6 +140,8 @@ class Server:
         if self._all_gone is None:
             await self.stop_accepting()
         assert self._all_gone is not None
+        for close in list(self._kept_out):
+            self._send_off(close)
         for connection in list(self._connections):
             connection.drain()
         if self._connections:
@@ -173,6 +183,25 @@ class Server:
             log.info("closing %s: max.connections are there, and a broker comes", silent.peer)
             silent.abort()
             self.forget(silent)
+
+    def keeps_out(self, host: str, close: Callable[[], object]) -> bool:
+        """Whether connections from there come too fast (KIP-612): then this one is closed in a while by `close`."""
+        loop = asyncio.get_running_loop()
+        wait_ms = self.address_rates.wait_ms(host, round(loop.time() * 1_000))
+        if not wait_ms:
+            return False
+        self.metrics.connections_kept_out += 1
+        if self._all_gone is not None or len(self._kept_out) >= KEPT_OUT_MAX:
+            close()
+            return True
+        self._kept_out.add(close)
+        loop.call_later(wait_ms / 1_000, self._send_off, close)
+        return True
+
+    def _send_off(self, close: Callable[[], object]) -> None:
+        if close in self._kept_out:
+            self._kept_out.remove(close)
+            close()
 
     def delay_s(self, connection: Connection) -> float:
         """How many seconds one that was admitted has to wait (max.connection.creation.rate)."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
+from broker.security.address_rates import AddressRates
 from broker.security.authorizer import NAME_LENGTH_MAX, Authorizer
 from broker.security.credentials import Credentials
 from broker.security.quotas import ClientQuotas
@@ -39,8 +40,11 @@ class Security:
         node_id: int,
         executor: Executor,
         new_uuid: Callable[[], bytes],
+        address_rates: AddressRates,
     ) -> None:
+        """`address_rates` are those of who lets connections in."""
         self._image = image
+        self._address_rates = address_rates
         self.authorizer = _authorizer(config)
         self.quotas = ClientQuotas(
             samples=config.quota_window_num,
@@ -61,7 +65,7 @@ class Security:
     async def start(self) -> None:
         """Take what the metadata say now."""
         self._take_acls()
-        self.quotas.quotas.replace(self._image.security.quotas)
+        self._take_quotas()
         await self.credentials.start()
 
     def stop(self) -> None:
@@ -73,8 +77,13 @@ class Security:
         if any(isinstance(event, AclCreated | AclDeleted) for event in events):
             self._take_acls()
         if any(isinstance(event, ClientQuotaChanged) for event in events):
-            self.quotas.quotas.replace(self._image.security.quotas)
+            self._take_quotas()
         self.credentials.applied(events)
+
+    def _take_quotas(self) -> None:
+        quotas = self._image.security.quotas
+        self.quotas.quotas.replace(quotas)
+        self._address_rates.replace(quotas)
 
     def _take_acls(self) -> None:
         if self.authorizer is not None:

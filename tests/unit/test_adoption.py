@@ -15,6 +15,7 @@ import pytest
 from broker import log_lines
 from broker.__main__ import main
 from broker.adoption.adopt import adopt, parse_topic_configs
+from broker.adoption.mark import check_taken_over
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
 from broker.config.loading import from_given
@@ -188,8 +189,9 @@ def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
     assert "SCRAM credentials: not taken over (1 records)" in said
     assert "replicas are on brokers 2, 3, too" in said
     assert "3 topics, 3 logs of this broker" in said
-    # All that was there is as it was; and where logs begin is noted.
+    # All that was there is as it was; and where logs begin is noted, and that this was taken over.
     after = kafka.contents()
+    assert after.pop(names.ADOPTED) == str(tmp_path / "lake").encode()
     starts = decode_offsets(after.pop(names.LOG_START_OFFSET_CHECKPOINT))
     assert starts == {("orders", 0): 0, ("orders", 1): 500, ("late", 0): 0}
     assert after == before
@@ -264,9 +266,36 @@ def test_a_further_broker_of_the_same_cluster_joins(tmp_path: Path) -> None:
     assert image_of(tmp_path).version == version
     starts = decode_offsets((second.folder / names.LOG_START_OFFSET_CHECKPOINT).read_bytes())
     assert starts == {("orders", 0): 0, ("orders", 1): 0, ("state", 0): 40}
+    assert (second.folder / names.ADOPTED).read_text() == str(tmp_path / "lake")
     third = KafkaFolder(tmp_path / "log-3", node_id=3)
     with pytest.raises(ConfigError, match="node.id=3 is none of its brokers"):
         take_over(tmp_path, third.folder, node_id=3)
+
+
+@in_loop
+async def test_a_further_broker_that_was_not_taken_over_does_not_start(tmp_path: Path) -> None:
+    kraft_folder(tmp_path)
+    take_over(tmp_path)
+    second = KafkaFolder(tmp_path / "log-2", node_id=2)
+    second.log("orders", 0, {40: batch(40)}, number=1)
+    before = second.contents()
+    with pytest.raises(ConfigError, match="log-2 has logs .* not been taken over .* adopt"):
+        async with in_process(tmp_path, node_id=2, log_dirs=second.folder):
+            pass
+    assert second.contents() == before
+    image, config = (
+        image_of(tmp_path),
+        from_given(
+            {
+                "node.id": ("2", "t"),
+                "log.dirs": (str(tmp_path / "new"), "t"),
+                "lake.uri": (str(tmp_path / "lake"), "t"),
+            }
+        ),
+    )
+    check_taken_over(SystemDisk(), image, config)  # A new disk has nothing to lose.
+    (tmp_path / "new").mkdir()
+    check_taken_over(SystemDisk(), image, config)
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -17,8 +17,10 @@ from broker.net.entrance import Entrance
 from broker.net.frames import SCRATCH_BYTES
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.net.secure_network import _read_token
+from broker.security.address_rates import ADDRESSES_MAX, AddressRates
 from tests.loops import in_loop
 from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
+from tests.unit.test_security_quotas import entity
 
 NO_LIMIT = 2**31 - 1
 
@@ -146,3 +148,43 @@ async def test_a_request_begins_when_there_is_memory() -> None:
     second.abort()
     await settle()
     assert memory.used_bytes == 0 and third_transport.is_reading
+
+
+def test_an_address_has_its_own_rate_or_the_one_of_all_others() -> None:
+    rates = AddressRates(samples=11, window_ms=1_000)
+    assert rates.wait_ms("10.0.0.1", 0) == 0, "there is no quota"
+    rate = "connection_creation_rate"
+    rates.replace({entity(ip="10.0.0.1"): {rate: 2.0}, entity(ip=None): {rate: 1.0},
+                   entity(user="u"): {"request_percentage": 1.0}})  # fmt: skip
+    assert [rates.wait_ms("10.0.0.1", 0) for _ in range(21)] == [0] * 20 + [500]
+    assert rates.wait_ms("10.0.0.1", 499) > 0, (
+        "who was kept out did not count, and still there are 20"
+    )
+    assert rates.wait_ms("10.0.0.1", 10_500) == 0
+    assert [rates.wait_ms("::1", 0) > 0 for _ in range(11)] == [False] * 10 + [True]
+    for number in range(ADDRESSES_MAX):
+        rates.wait_ms(f"address {number}", 0)
+    assert rates.wait_ms("::1", 0) == 0, "it was forgotten"
+    rates.replace({})
+    assert all(rates.wait_ms("::1", 0) == 0 for _ in range(50))
+
+
+@in_loop
+async def test_who_comes_too_fast_is_kept_waiting_and_sent_away() -> None:
+    harness = Harness("quota.window.num=1")
+    rates = harness.server.address_rates
+    rates.replace({entity(ip="10.0.0.1"): {"connection_creation_rate": 0.99}})
+    _, transport = harness.connect()
+    assert not transport.is_reading and not transport.is_closing()
+    assert not harness.server.connections and harness.metrics.connections_kept_out == 1
+    _, other = harness.connect("10.0.0.2")
+    assert other.is_reading and len(harness.server.connections) == 1
+    while not transport.is_closing():
+        await asyncio.sleep(0.01)
+    rates.replace({entity(ip=None): {"connection_creation_rate": 0.1}})
+    _, late = harness.connect()
+    entered, left = socket.socketpair()
+    with entered, left:
+        assert harness.server.keeps_out("10.0.0.3", left.close)
+        await harness.server.stop()
+        assert late.is_closing() and left.fileno() == -1, "nobody waits for a broker that stops"

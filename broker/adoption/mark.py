@@ -1,0 +1,44 @@
+"""Shell: that a data directory of Apache Kafka has been taken over, as its broker's first start asks.
+
+Rules of this file: `adopt` leaves a file in each directory, which says into which lake. A broker that was taken over
+with its cluster and has not been started since is refused where its logs lie in a directory without: where they begin,
+and whether the lake is behind them, `adopt` alone looks at. After the first start nobody asks any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cluster.image import MetadataImage
+from broker.config.loading import BrokerConfig
+from broker.config.settings import ConfigError
+from broker.log import names
+from broker.log.files import read_or_none, replace
+from broker.seams import Disk
+from kafka_ds.wire.types import NO_UUID
+
+
+def mark_taken_over(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:
+    """These directories' broker may start on this lake. Raises OSError."""
+    for path in log_dirs:
+        replace(disk, f"{path}/{names.ADOPTED}", lake_uri.encode(), durable=True)
+
+
+def check_taken_over(disk: Disk, image: MetadataImage, config: BrokerConfig) -> None:
+    """Raises ConfigError where logs of Kafka's lie that `adopt` has not seen."""
+    known, lake_uri = image.brokers.get(config.node_id), config.lake_uri
+    if known is None or known.incarnation_id != NO_UUID:
+        return
+    for path in config.log_dirs:
+        try:
+            has_logs = disk.exists(path) and any(
+                map(names.parse_folder_name, disk.list_names(path))
+            )
+            mark = read_or_none(disk, f"{path}/{names.ADOPTED}")
+        except OSError:
+            continue  # Opening the logs will say what is wrong.
+        if has_logs and mark != lake_uri.encode():
+            raise ConfigError(
+                f"log.dirs: {path} has logs of an Apache Kafka that have not been taken over into lake.uri={lake_uri}: "
+                "run `python -m broker adopt` for this broker, too, before its first start"
+            )
