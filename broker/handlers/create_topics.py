@@ -9,7 +9,8 @@
   partitions in a request, as in Kafka).
 - Assignments replace both numbers, which then must be -1: consecutive from 0, equally long, brokers that exist and
   stand there once, else INVALID_REPLICA_ASSIGNMENT.
-- Settings: INVALID_CONFIG with a text that names the key; null is no value.
+- Settings: INVALID_CONFIG with a text that names the key; null is no value. Who may not describe the settings of a new
+  topic is told neither them nor its numbers, and TOPIC_AUTHORIZATION_FAILED in their place (KIP-525).
 - validate_only decides and answers in the same way, and nothing is created.
 - Time-outs: REQUEST_TIMED_OUT where the decision is not durable in time; it may become so later (Kafka).
 
@@ -20,11 +21,13 @@ Left out: quotas on creation (KIP-599), policies.
 
 from __future__ import annotations
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.controller import NewTopic, TopicResult
 from broker.config.describe import describe_topic
 from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
+from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.wire.messages.topics import (
@@ -59,7 +62,7 @@ async def create_topics(
         )
     except KafkaError as error:
         return refuse(request, error.code, error.message)
-    return CreateTopicsResponse(topics=[_result(result, node.config) for result in results])
+    return CreateTopicsResponse(topics=[_answer(result, context) for result in results])
 
 
 def _wanted(topic: CreatableTopic) -> NewTopic:
@@ -71,6 +74,17 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
             (each.partition_index, tuple(each.broker_ids)) for each in topic.assignments
         ),
         configs=tuple((config.name, config.value) for config in topic.configs),
+    )
+
+
+def _answer(result: TopicResult, context: RequestContext) -> CreatableTopicResult:
+    name, topic = result.name or "", ResourceType.TOPIC
+    if result.error or may(context, Operation.DESCRIBE_CONFIGS, topic, name):
+        return _result(result, context.node.config)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=result.topic_id,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     )
 
 

@@ -1,6 +1,7 @@
 """Shell: DescribeTopicPartitions 0: topics with their partitions, a page at a time (KIP-966).
 
-- Topics by name, all of them where none is named; in the order of their names, whatever the order of the request.
+- Topics by name, all of them that their reader may describe where none is named; in the order of their names, whatever
+  the order of the request.
 - A page holds as many partitions as the request allows, at most 2,000; where more follow, the cursor of the next one
   says with which partition of which topic it begins. Topics before the cursor's are passed over.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION; a name that no topic may have: INVALID_TOPIC_EXCEPTION; neither is told again on
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
 from broker.registry import RequestContext, serves
+from broker.security.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -52,7 +55,9 @@ def describe_topic_partitions(
     if request.response_partition_limit < 1 or (cursor and cursor.partition_index < 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     image = context.node.metadata
-    wanted = {topic.name for topic in request.topics} or set(image.topics)
+    wanted = {topic.name for topic in request.topics} or {
+        name for name in image.topics if may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    }
     names = sorted(name for name in wanted if cursor is None or name >= cursor.topic_name)
     first = cursor.partition_index if cursor and names[:1] == [cursor.topic_name] else 0
     limit = min(request.response_partition_limit, PAGE_PARTITIONS_MAX)

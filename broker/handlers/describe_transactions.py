@@ -1,12 +1,15 @@
 """Shell: DescribeTransactions 0: how far the transactions of some transactional ids are (KIP-664).
 
 - One that nobody knows is TRANSACTIONAL_ID_NOT_FOUND, one that is coordinated elsewhere NOT_COORDINATOR.
-- Partitions are those of the open transaction; of one that is complete there are none.
+- Partitions are those of the open transaction; of one that is complete there are none. Topics that its reader may not
+  describe are left out.
 """
 
 from __future__ import annotations
 
+from broker.cluster.acls import Operation, ResourceType
 from broker.registry import RequestContext, serves
+from broker.security.asking import may
 from broker.transactions.records import by_topic
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -56,6 +59,7 @@ def _describe(
         topics=[
             DescribeTransactionsTopicData(topic=topic, partitions=indexes)
             for topic, indexes in by_topic(found.partitions).items()
+            if may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
         ],
     )
 

@@ -6,7 +6,8 @@ Rules of this file:
 - `Whole` and `Every` refuse the request; `Parts` takes out of it what is refused, and the answer has the refusals
   beside the rest; `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
 - Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
-  Fetch, all topics of Metadata, topics of OffsetFetch, operations that are told) it asks by `broker.security.asking`.
+  Fetch, all topics of Metadata and DescribeTopicPartitions, topics of OffsetFetch and of transactions, settings of a
+  new topic, operations that are told) it asks by `broker.security.asking`.
 """
 
 from __future__ import annotations
@@ -232,10 +233,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
         Parts(Operation.DESCRIBE, "topics", "topics", _topic, or_else=Operation.CLUSTER_ACTION),
     ),
     "DescribeProducers": (Parts(Operation.READ, "topics", "topics", _topic),),
-    "DescribeTopicPartitions": (
-        Parts(Operation.DESCRIBE, "topics", "topics", _topic),
-        Shown(Operation.DESCRIBE, "topics", ResourceType.TOPIC, "name"),
-    ),
+    "DescribeTopicPartitions": (Parts(Operation.DESCRIBE, "topics", "topics", _topic),),
     # Groups.
     "FindCoordinator": (
         Whole(Operation.DESCRIBE, _coordinator, when=_before(4)),
