@@ -3,6 +3,8 @@
 Rules of this file:
 - Requests are pipelined: `ask` may be called while others wait, and an answer finds its question by the correlation
   id. Versions are agreed on once a connection, by ApiVersions.
+- A session that has an end (KIP-368) is renewed by the first question that comes late in its life: while it is no other
+  question goes out, and those that did are answered before.
 - Every question has a deadline, by the event loop's own time. An answer that is late closes the connection: the peer
   may be stuck in the middle of it, and whoever else waits there is better off with a new one.
 - Whatever is wrong (refused, reset, late, malformed, not asked for) is one error, `PeerUnreachable`, to all who wait,
@@ -26,6 +28,7 @@ from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsRes
 from kafka_ds.wire.types import Versions, message_info
 
 if TYPE_CHECKING:
+    from broker.net.secure_network import Session
     from broker.seams import Clock, Network
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,8 @@ class _Wire(asyncio.BufferedProtocol):
         self._pool = BufferPool()
         self._assembler = FrameAssembler(Scratch(), self._pool, RESPONSE_BYTES_MAX)
         self.connection: PeerConnection | None = None
+        # Set by a network on which one has to authenticate.
+        self.session: Session | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.get_buffer()
@@ -108,6 +113,8 @@ class PeerConnection:
         self._room = asyncio.Semaphore(UNANSWERED_MAX)
         self._versions: dict[int, Versions] = {}
         self._why_closed: str | None = None
+        self._session = wire.session
+        self._renewing: asyncio.Task[None] | None = None
         wire.connection = self
 
     @classmethod
@@ -184,8 +191,13 @@ class PeerConnection:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._room.acquire()
+                while self._session is not None and self._must_renew(self._session, timeout_ms):
+                    assert self._renewing is not None
+                    self._room.release()  # The renewal wants some, too.
+                    await asyncio.shield(self._renewing)
+                    await self._room.acquire()
         except TimeoutError:
-            self.fail(f"left {UNANSWERED_MAX} requests unanswered for {timeout_ms} ms")
+            self.fail(f"took no request for {timeout_ms} ms: {UNANSWERED_MAX} wait, or a renewal")
             raise self._unreachable() from None
         if self._why_closed is not None:
             self._room.release()
@@ -196,6 +208,30 @@ class PeerConnection:
             self._room.release()
             raise
         return await self._send(request, version, timeout_ms, deadline)
+
+    def _must_renew(self, session: Session, timeout_ms: int) -> bool:
+        """Whether there is a renewal to wait for; begins it where it is time."""
+        if self._renewing is None and self._why_closed is None:
+            at_s = session.renew_at_s
+            if at_s is not None and self._loop.time() >= at_s:
+                self._renewing = self._loop.create_task(self._renew(session, timeout_ms))
+        return self._renewing is not None
+
+    async def _renew(self, session: Session, timeout_ms: int) -> None:
+        async def step(request: Any, version: int) -> Any:
+            await self._room.acquire()
+            if self._why_closed is not None:
+                self._room.release()
+                raise self._unreachable()
+            deadline = self._loop.time() + timeout_ms / 1_000
+            return await self._send(request, version, timeout_ms, deadline)
+
+        try:
+            session.renew_at_s = await session.authenticate(step)
+        except (ConnectionError, MalformedFrame) as error:
+            self.fail(f"could not be authenticated with anew: {error}")
+        finally:
+            self._renewing = None
 
     def _send(
         self, request: Any, version: int, timeout_ms: int, deadline: float

@@ -26,6 +26,7 @@ def settings_of(folder: Path, **more: object) -> dict[str, object]:
         "ssl_truststore_type": "PEM",
         "ssl_truststore_location": authority.file,
         "listener_name_between_ssl_client_auth": "required",
+        "listener_name_between_connections_max_reauth_ms": 1_000,
         "sasl_enabled_mechanisms": "PLAIN",
         "sasl_mechanism_inter_broker_protocol": "PLAIN",
         "listener_name_between_plain_sasl_jaas_config": (
@@ -60,6 +61,13 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         answer = await leader.produce("t", batch_of([b"x"]))  # acks=all: the other one has it
         assert answer.error_code == ErrorCode.NONE
         assert {str(c.principal) for c in leader.node.server.connections} == {"User:broker"}
+        servers = [broker.node.server for broker in cluster.nodes.values()]
+        await cluster.until(
+            "sessions that were renewed",
+            lambda: sum(s.metrics.reauthentications for s in servers) > 2,
+        )
+        answer = await leader.produce("t", batch_of([b"y"]))
+        assert answer.error_code == ErrorCode.NONE
 
 
 def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Path) -> None:
