@@ -149,15 +149,17 @@ class ExpirationLoop:
             }
             for watched, retention in due
         ]
-        copied = [watched.led.state.copied_offset for watched, _ in due]
+        asked = [
+            (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
+        ]
         try:
             answer, _ = await self._worker.ask({"op": "survey", "partitions": questions})
         except (WorkerLost, WorkerFailed) as error:
             for watched, _ in due:
                 self._failed(watched, error)
             return
-        for (watched, retention), offset, survey in zip(
-            due, copied, answer["partitions"], strict=True
+        for (watched, retention), (offset, told), survey in zip(
+            due, asked, answer["partitions"], strict=True
         ):
             if self._stopped or not self._is_led(watched):
                 continue
@@ -165,6 +167,9 @@ class ExpirationLoop:
                 self._failed(watched, survey["error"])
                 continue
             await self._act(watched, retention, offset, survey)
+            if told < retention.log_start_offset:
+                # What lies below it may go once the lake has heard of it: nothing else would be a reason to look.
+                watched.outlook = None
 
     async def _act(
         self, watched: _Watched, retention: Retention, copied_offset: int, survey: Mapping[str, Any]

@@ -91,7 +91,7 @@ class Desk:
 
     def agree(self, led: Any) -> None:
         self.happened.append("log")
-        led.log.log_start_offset = led.lake_log_start
+        led.log.log_start_offset = max(led.log.log_start_offset, led.lake_log_start)
 
     def depose(self) -> None:
         """Led anew, in another epoch: what was remembered is not of it."""
@@ -128,6 +128,17 @@ def test_without_a_reason_nobody_is_asked() -> None:
     # DeleteRecords: the table was told of it by others.
     desk.led.log.log_start_offset = desk.led.lake_log_start = 20
     desk.decision, desk.below = Decision(log_start_offset=20), 1
+    assert desk.rounds(3) == ["survey", "sweep"]
+
+
+def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
+    desk = Desk()
+    desk.rounds()
+    # DeleteRecords while the store is away: the survey finds nothing below the table's own log start.
+    desk.led.log.log_start_offset = 20
+    desk.decision = Decision(log_start_offset=20)
+    assert "survey" in desk.rounds()
+    desk.led.lake_log_start, desk.below = 20, 1
     assert desk.rounds(3) == ["survey", "sweep"]
 
 
