@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
@@ -57,11 +57,11 @@ from broker.net.metrics_server import MetricsServer
 from broker.net.secure_network import between_brokers
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
-from broker.registry import REGISTRY, RequestContext
+from broker.parts import Parts
+from broker.registry import REGISTRY
 from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
-from broker.replica.moves import LogMoves
 from broker.replica.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
@@ -86,22 +86,8 @@ DISK_THREADS_MAX = 4
 TICK_SECONDS = 1.0
 
 
-class Node:
+class Node(Parts):
     """A broker with everything that belongs to it."""
-
-    metadata: MetadataImage
-    log_manager: LogManager
-    replica_manager: ReplicaManager
-    controller: ClusterDriver
-    member: ClusterMember
-    producer_ids: ProducerIds
-    groups: GroupCoordinator
-    transactions: TransactionCoordinator
-    cleaner: LogCleaner
-    isr_proposals: IsrProposals
-    moves: LogMoves
-    security: Security
-    tier: TierManager | None
 
     def __init__(
         self,
@@ -141,8 +127,7 @@ class Node:
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
-        # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
-        self.failed: asyncio.Future[BaseException] | None = None
+        self.failed = None
         self._halt = halt
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = Fetching(lambda: self.config, random.randrange)
@@ -315,7 +300,7 @@ class Node:
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
             network=self.network,
-            answer_here=lambda request: answer_here(self, request),
+            answer_here=partial(answer_here, self, self.server.dispatcher),
             failed=self._fail,
         )
         self.security = Security(
@@ -418,10 +403,6 @@ class Node:
     def _offsets_marked(self, index: int, producer_id: int, committed: bool) -> None:
         """A transaction has ended that committed offsets of groups."""
         self.groups.end_transaction(index, producer_id, committed=committed)
-
-    async def forward(self, request: Any, context: RequestContext) -> Any:
-        """The active controller's answer to a client's request that came to this broker."""
-        return await self.member.requests.forward(request, context)
 
     # -- where it is --------------------------------------------------------------------------------
 

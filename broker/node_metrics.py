@@ -20,7 +20,7 @@ from broker.transactions.metrics import late_samples, transaction_samples
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from broker.node import Node
+    from broker.parts import Parts
     from broker.replica.followed import FollowedPartition
     from broker.replica.hosted import HostedPartition
 
@@ -155,7 +155,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
 }
 
 
-def node_samples(node: Node) -> Iterator[Sample]:
+def node_samples(node: Parts) -> Iterator[Sample]:
     """Everything but what the network layer counts."""
     partitions = list(node.replica_manager)
     yield BROKER_STATE, (), _state(node)
@@ -198,13 +198,13 @@ def node_samples(node: Node) -> Iterator[Sample]:
         yield from node.tier.samples()
 
 
-def _state(node: Node) -> int:
+def _state(node: Parts) -> int:
     if node.controller.broker_epoch < 0:
         return STARTING
     return RECOVERY if node.replica_manager.is_recovering else RUNNING
 
 
-def _replica_samples(node: Node, partitions: Sequence[HostedPartition]) -> Iterator[Sample]:
+def _replica_samples(node: Parts, partitions: Sequence[HostedPartition]) -> Iterator[Sample]:
     node_id, image = node.config.node_id, node.metadata
     registered = [
         each

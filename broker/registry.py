@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from broker.principal import ANONYMOUS, Principal
 from kafka_ds.wire.types import message_info
 
 if TYPE_CHECKING:
-    from broker.net.authentication import Authentication
-    from broker.node import Node
+    from broker.parts import Parts
     from kafka_ds.wire.errors import ErrorCode
     from kafka_ds.wire.frame import RequestHeader
 
@@ -30,6 +29,28 @@ Failure: TypeAlias = Callable[[Any, "ErrorCode", "str | None"], Any]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
+class Authenticating(Protocol):
+    """What a connection with SASL hands to the handlers of its two requests (`broker.net.authentication`)."""
+
+    def handshake(self, request: Any, version: int) -> Any:
+        """Answer a SaslHandshake, or promise to."""
+
+    def authenticate(self, request: Any) -> Any:
+        """Answer a SaslAuthenticate, or promise to."""
+
+
+class Dispatching(Protocol):
+    """What serves a request that lies in another one (`broker.net.dispatch`)."""
+
+    def handle(
+        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
+    ) -> Any:
+        """The answer, or what it waits for."""
+
+    def finish(self, waiting: Any, result: Any, error: BaseException | None, /) -> Any:
+        """The answer of one that waited."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from: its header, the peer, the listener's name, who asks, and the node that serves it."""
@@ -37,9 +58,10 @@ class RequestContext:
     header: RequestHeader
     client_host: str
     listener: str
-    node: Node
+    node: Parts
     principal: Principal = ANONYMOUS
-    authentication: Authentication | None = None  # where it is still under way, or may begin anew
+    authentication: Authenticating | None = None  # where it is still under way, or may begin anew
+    dispatcher: Dispatching | None = None  # for what lies in an envelope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +158,10 @@ def _at_the_controller(handler: Handler) -> Handler:
     @wraps(handler)
     def handle(request: Any, context: RequestContext) -> Result:
         node = context.node
-        return (
-            handler(request, context)
-            if node.controller.is_active
-            else node.forward(request, context)
+        if node.controller.is_active:
+            return handler(request, context)
+        return node.member.requests.forward(
+            request, context.header, context.client_host, context.principal
         )
 
     return handle

@@ -38,7 +38,8 @@ from kafka_ds.wire.types import message_info
 if TYPE_CHECKING:
     from broker.cluster.channel import ControllerChannel
     from broker.cluster.driver import ClusterDriver
-    from broker.registry import RequestContext
+    from broker.principal import Principal
+    from kafka_ds.wire.frame import RequestHeader
 
 _LENGTH_BYTES = 4
 # How long a topic that was created elsewhere is waited for in the metadata here.
@@ -142,12 +143,12 @@ class ControllerRequests:
             for partition in topic.partitions:
                 _check(partition.error_code)
 
-    async def forward(self, request: Any, context: RequestContext) -> Any:
+    async def forward(
+        self, request: Any, header: RequestHeader, client_host: str, principal: Principal
+    ) -> Any:
         """The controller's answer to a client's request that came here (KIP-590)."""
-        header = context.header
-        principal = encode_principal(context.principal)
-        host = context.client_host
-        return await self._send_on(request, header.api_version, header.client_id, host, principal)
+        who = encode_principal(principal)
+        return await self._send_on(request, header.api_version, header.client_id, client_host, who)
 
     async def _send_on(
         self,

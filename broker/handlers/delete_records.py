@@ -33,7 +33,7 @@ from kafka_ds.wire.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.parts import Parts
 
 TO_HIGH_WATERMARK = -1
 NO_OFFSET = -1
@@ -78,7 +78,7 @@ async def delete_records(
 
 
 def _of_topic(
-    topic: DeleteRecordsTopic, node: Node, waiting: list[Coroutine[Any, Any, None]]
+    topic: DeleteRecordsTopic, node: Parts, waiting: list[Coroutine[Any, Any, None]]
 ) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
@@ -107,7 +107,7 @@ async def _when_replicated(
         result.error_code = error.code
 
 
-def _delete(topic: str, wanted: DeleteRecordsPartition, node: Node) -> tuple[HostedPartition, int]:
+def _delete(topic: str, wanted: DeleteRecordsPartition, node: Parts) -> tuple[HostedPartition, int]:
     """Move the leader's log start; where it was to begin."""
     image = node.metadata.topics.get(topic)
     if image is not None and image.is_internal:

@@ -27,7 +27,7 @@ from kafka_ds.wire.messages.quorum import (
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
-    from broker.node import Node as Broker
+    from broker.parts import Parts
 
 METADATA_TOPIC = "__cluster_metadata"
 
@@ -60,7 +60,7 @@ def describe_quorum(
     )
 
 
-def _partition(node: Broker, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
+def _partition(node: Parts, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
     if (topic, index) != (METADATA_TOPIC, 0):
         return _refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not node.controller.is_active:
@@ -84,7 +84,7 @@ def _partition(node: Broker, topic: str, index: int) -> DescribeQuorumResponsePa
     )
 
 
-def _observers(node: Broker, now_ms: int) -> list[DescribeQuorumReplicaState]:
+def _observers(node: Parts, now_ms: int) -> list[DescribeQuorumReplicaState]:
     image, monotonic_ms = node.metadata, node.clock.monotonic_ms()
     observers = []
     for broker_id, session in sorted(node.controller.look(lambda c: c.sessions()).items()):
@@ -118,7 +118,7 @@ def _refused(index: int, code: ErrorCode) -> DescribeQuorumResponsePartitionData
     )
 
 
-def _nodes(node: Broker) -> list[Node]:
+def _nodes(node: Parts) -> list[Node]:
     """Where the voter is."""
     broker = node.metadata.brokers.get(node.metadata.controller_id)
     if broker is None:

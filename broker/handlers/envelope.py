@@ -34,7 +34,8 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     # A handler may write into what it was given.
     frame = memoryview(bytearray(request.request_data))
-    dispatcher = node.server.dispatcher
+    dispatcher = context.dispatcher
+    assert dispatcher is not None, "an envelope comes from another broker"
     principal = _principal(request, context)
     try:
         header, _ = decode_request_header(frame)

@@ -15,18 +15,21 @@ from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.frame import RequestHeader
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.parts import Parts
+    from broker.registry import Dispatching
 
 HERE = "127.0.0.1"
 
 
-async def answer_here(node: Node, request: Any) -> Any:
+async def answer_here(node: Parts, dispatcher: Dispatching, request: Any) -> Any:
     """The answer of this broker, in the newest version of the API that it serves."""
     served = REGISTRY.get(api_key_of(type(request)))
     assert served is not None, f"{type(request).__name__} is not served"
     version, config = served.highest, node.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
-    context = RequestContext(header, HERE, config.inter_broker_listener, node)
+    context = RequestContext(
+        header, HERE, config.inter_broker_listener, node, dispatcher=dispatcher
+    )
     try:
         result = served.handler(request, context)
         return await result if isinstance(result, Awaitable) else result

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_orig
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import Registry, RequestContext, Served, api_key_of
+from broker.registry import Authenticating, Registry, RequestContext, Served, api_key_of
 from broker.security.guard import guarded
 from broker.security.throttling import Unanswered
 from kafka_ds.wire.compile import decode
@@ -32,8 +32,7 @@ from kafka_ds.wire.messages.security import AlterUserScramCredentialsRequest
 from kafka_ds.wire.types import MISSING, fields_of
 
 if TYPE_CHECKING:
-    from broker.net.authentication import Authentication
-    from broker.node import Node
+    from broker.parts import Parts
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Unanswerable(Exception):
 class Dispatcher:
     """Takes requests of all connections to their handlers."""
 
-    def __init__(self, registry: Registry, node: Node, metrics: NetMetrics) -> None:
+    def __init__(self, registry: Registry, node: Parts, metrics: NetMetrics) -> None:
         self._registry = registry
         self._node = node
         self._metrics = metrics
@@ -105,7 +104,7 @@ class Dispatcher:
         listener: str,
         arrived_s: float,
         principal: Principal = ANONYMOUS,
-        authentication: Authentication | None = None,
+        authentication: Authenticating | None = None,
     ) -> Answer | Waiting:
         """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
 
@@ -132,7 +131,7 @@ class Dispatcher:
         started_s = _count(counters, version, frame, arrived_s)
         try:
             context = RequestContext(
-                header, client_host, listener, self._node, principal, authentication
+                header, client_host, listener, self._node, principal, authentication, self
             )
             result = guarded(served, request, context, failure_of, len(frame))
             if type(result) is response_class:

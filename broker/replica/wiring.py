@@ -15,12 +15,12 @@ from broker.replica.throttle import ReplicationThrottle
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from broker.node import Node
+    from broker.parts import Parts
 
 MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
-def surroundings_of(node: Node) -> Surroundings:
+def surroundings_of(node: Parts) -> Surroundings:
     """What fetchers need."""
     config = node.config
     return Surroundings(
@@ -38,7 +38,7 @@ def surroundings_of(node: Node) -> Surroundings:
     )
 
 
-def moves_of(node: Node) -> LogMoves:
+def moves_of(node: Parts) -> LogMoves:
     """What moves replicas between the broker's directories."""
     config, image = node.config, node.metadata
     around = MovesAround(

@@ -1,0 +1,57 @@
+"""Pure: the parts of a broker, as those see them who work with a whole one: handlers, metrics, what wires them.
+
+Rules of this file: it names parts and makes none. `broker.node` makes and owns them, and is imported by nobody but the
+program's beginning, or else each handler would depend on what depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from broker.cleaning.manager import LogCleaner
+    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.image import MetadataImage
+    from broker.cluster.member import ClusterMember
+    from broker.cluster.producer_ids import ProducerIds
+    from broker.config.loading import BrokerConfig
+    from broker.groups.coordinator import GroupCoordinator
+    from broker.log.manager import LogManager
+    from broker.replica.alter_partition import IsrProposals
+    from broker.replica.fetching import Fetching
+    from broker.replica.manager import ReplicaManager
+    from broker.replica.moves import LogMoves
+    from broker.replica.preparing import BatchPreparer
+    from broker.seams import Clock, Disk, Network
+    from broker.security.wiring import Security
+    from broker.tier.manager import TierManager
+    from broker.transactions.coordinator import TransactionCoordinator
+
+
+class Parts:
+    """What a broker is made of; those after the blank line are there once it has started."""
+
+    config: BrokerConfig  # in force now, dynamic settings included
+    clock: Clock
+    disk: Disk
+    network: Network
+    preparer: BatchPreparer
+    fetching: Fetching
+    # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
+    failed: asyncio.Future[BaseException] | None
+
+    metadata: MetadataImage
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    controller: ClusterDriver
+    member: ClusterMember
+    producer_ids: ProducerIds
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    cleaner: LogCleaner
+    isr_proposals: IsrProposals
+    moves: LogMoves
+    security: Security
+    tier: TierManager | None
