@@ -9,33 +9,40 @@ by lot is given that alone, and nobody waits for more than it. What was prepared
 and on disk, under the files that it was made of: rows that somebody has erased since are not found there. Any thread.
 """
 
+from __future__ import annotations
+
 import logging
 import queue
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker.tier.delta_residue import ResidueFiles, ResiduePiece
 from broker.tier.delta_tables import TopicTables, tiered_end
+from broker.tier.delta_times import TimesReader
 from broker.tier.disk_cache import DiskCache
 from broker.tier.making import PieceMaker
 from broker.tier.piece_files import PieceKey
 from broker.tier.pieces import Piece, PieceCache, Run
+from broker.tier.readers import Readers
 from broker.tier.settings import TierSettings
 from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
-from kafka_ds.lake.index import FileEntry, FileIndex
-from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files
+from kafka_ds.lake.index import FileEntry
+from kafka_ds.lake.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store import Store
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+
+if TYPE_CHECKING:
+    from kafka_ds.lake.records import Rows
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +59,6 @@ PREFETCHES_MAX = 8
 # Decompressing and encoding need no Python: of two pieces at the same time, one consumer's included.
 PREFETCHERS = 2
 TRIES_MAX = 3
-_FOREVER = 1 << 62
-# What a record is made of: all but the framing of the batch that it came in.
-RECORD_COLUMNS = tuple(name for name in TOPIC_FILE_SCHEMA.names if name != "batch")
-TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,12 @@ class ColdReader:
         self._disk = disk
         self._tables = tables
         self._reader = reader
+        self.times = TimesReader(tables, reader)
         self._residue = ResidueFiles(store)
         self._cache = PieceCache(cache_bytes)
         self._maker = PieceMaker(memory, self._let_go)
-        # Two consumers' share of what is kept: what is prepared ahead must not drive out what was before it is read.
-        self._ahead_bytes = max(1, cache_bytes // 4)
+        # What is prepared ahead must not drive out what was, for others as well, before it is read.
+        self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Place, _Known] = OrderedDict()
         self._preparing: dict[tuple[PieceKey, int], _Work] = {}
@@ -160,6 +164,8 @@ class ColdReader:
         runs, following, next_offset = self._take(place.key(found.layout), piece, index, max_bytes)
         # Who is in the middle of a piece, or begins with one, has more of it to come as long as it is not its last.
         if (reads_on or index) and following <= found.tiered_end:
+            with self._lock:
+                self._readers.read(place, offset, next_offset, time.monotonic())
             self._prepare_ahead(place, following)
         return ColdRead(
             chunks=tuple(chain.from_iterable(run.batches for run in runs)),
@@ -287,25 +293,30 @@ class ColdReader:
 
     def _read_ahead(self, place: _Place, offset: int) -> None:
         """Have the pieces ready that come next, a few of them, so that there is no pause between any two."""
-        room = self._ahead_bytes
-        while room > 0:
+        prepared = 0
+        while prepared < (share := self._share_bytes()):
+            size_bytes = min(AHEAD_BYTES, max(BEGIN_BYTES, share))
             found = self._files(place, offset)
             known, work, is_mine = self._claim(place.key(found.layout), offset)
             if is_mine:
                 known = self._prepare(
-                    place, found.layout, offset, AHEAD_BYTES, BATCH_BYTES_MAX, work
+                    place, found.layout, offset, size_bytes, BATCH_BYTES_MAX, work
                 )
             if known is not None:
-                room -= known[0].size_bytes
+                prepared += known[0].size_bytes
                 offset = known[0].next_offset
             elif work.following is not None:
                 # Somebody is at it; what comes after it can be prepared at the same time.
-                room -= AHEAD_BYTES
+                prepared += size_bytes
                 offset = work.following
             else:
                 return  # Who prepares it has somebody who waits for it, and asks for more.
             if offset > found.tiered_end:
                 return
+
+    def _share_bytes(self) -> int:
+        with self._lock:
+            return self._readers.share_bytes(time.monotonic())
 
     def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
         """What the piece that begins at an offset will end before, if its file's footer tells."""
@@ -321,7 +332,7 @@ class ColdReader:
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int
     ) -> tuple[Piece, str]:
         """Read what follows an offset, and encode it again; and the layout that it was read of."""
-        table, last, found = self._read_rows(place, offset, size_bytes)
+        rows, last, found = self._read_rows(place, offset, size_bytes)
         residue: Iterable[ResiduePiece] = ()
         if not place.committed_only:
             residue = self._residue.between(
@@ -334,29 +345,29 @@ class ColdReader:
                 log_start_offset=found.log_start,
             )
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
-        piece = self._maker.make(table, offset, last, residue, batch_bytes)
+        piece = self._maker.make(rows, offset, last, residue, batch_bytes)
         return piece, found.layout
 
-    def _read_rows(
-        self, place: _Place, offset: int, size_bytes: int
-    ) -> tuple[pa.Table, int, _Files]:
+    def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
         """Rows from an offset on, the offset up to which they are all, and where they lie."""
+        # With numba, 100 MiB that a worker which reads nothing does without.
+        from kafka_ds.lake.records import read_records
+
         failure: Exception | None = None
         for _ in range(TRIES_MAX):
             found = self._files(place, offset, fresh=failure is not None)
             try:
-                table, complete_to = read_files(
+                rows, complete_to = read_records(
                     self._reader,
                     found.files,
                     start_offset=offset,
                     end_offset=found.cluster_end,
                     max_bytes=size_bytes,
-                    columns=RECORD_COLUMNS,
                 )
             except (FileNotFoundError, UnreadableFile) as error:
                 failure = error
                 continue
-            return table, found.reach if complete_to >= found.cluster_end else complete_to, found
+            return rows, found.reach if complete_to >= found.cluster_end else complete_to, found
         raise StorageError(f"{place.topic}-{place.partition}: {failure}")
 
     # -- the snapshot -----------------------------------------------------------------------
@@ -395,96 +406,6 @@ class ColdReader:
             self._known[place] = _Known(snapshot, snapshot.version, first, found)
             if len(self._known) > PLACES_MAX:
                 self._known.popitem(last=False)
-
-    # -- by time ----------------------------------------------------------------------------
-
-    def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        """The first record at or after a time, not below `start_offset`: (timestamp_ms, offset, leader_epoch)."""
-        files, start, end = self._files_from(
-            topic,
-            topic_id,
-            partition,
-            start_offset,
-            lambda index: index.find_timestamp(partition, timestamp_ms),
-        )
-        best: tuple[int, int, int] | None = None
-        for entry in files:
-            if best is not None and entry.min_offset > best[1]:
-                break
-            found = self._first_at(entry, timestamp_ms, start, end)
-            if found is not None and (best is None or found[1] < best[1]):
-                best = found
-        return best
-
-    def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        """The first record of the greatest timestamp from `start_offset` on: (timestamp_ms, offset, leader_epoch)."""
-        files, start, end = self._files_from(
-            topic, topic_id, partition, start_offset, lambda index: index.files(partition)
-        )
-        best: tuple[int, int, int] | None = None
-        # Those that may hold the greatest come first: as a rule one file is read, of a year of them.
-        for entry in sorted(files, key=lambda each: -_latest_ms(each)):
-            if best is not None and _latest_ms(entry) < best[0]:
-                break
-            times, offsets, epochs = self._times(entry, start, end)
-            greatest = pc.max(times).as_py()
-            if greatest is None:
-                continue
-            index = pc.index(times, greatest).as_py()
-            found = (int(greatest), offsets[index].as_py(), epochs[index].as_py())
-            if best is None or (found[0], -found[1]) > (best[0], -best[1]):
-                best = found
-        return best
-
-    def _files_from(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        start_offset: int,
-        choose: Callable[[FileIndex], Iterable[FileEntry]],
-    ) -> tuple[list[FileEntry], int, int]:
-        """The chosen files behind the log start and `start_offset`; the later of these, and the tiered end."""
-        with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
-            if snapshot is None or end < 0:
-                return [], start_offset, end
-            start = max(snapshot.log_start(partition) or 0, start_offset)
-            return [each for each in choose(snapshot.index) if each.max_offset >= start], start, end
-
-    def _first_at(
-        self, entry: FileEntry, timestamp_ms: int, start: int, end: int
-    ) -> tuple[int, int, int] | None:
-        times, offsets, epochs = self._times(entry, start, end)
-        index = pc.index(pc.greater_equal(times, timestamp_ms), True).as_py()
-        if index < 0:
-            return None
-        return int(times[index].as_py()), offsets[index].as_py(), epochs[index].as_py()
-
-    def _times(
-        self, entry: FileEntry, start: int, end: int
-    ) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
-        """Milliseconds, offsets and leader epochs of a file's rows of [start, end]."""
-        try:
-            table, _ = self._reader.read(
-                entry.path, start_offset=start, end_offset=end, columns=TIME_COLUMNS
-            )
-        except (FileNotFoundError, UnreadableFile) as error:
-            raise StorageError(str(error)) from error
-        moments = pc.cast(pc.cast(table.column("timestamp"), pa.int64()), pa.int64())
-        moments = pc.coalesce(table.column("timestamp_ms"), pc.floor(pc.divide(moments, 1000)))
-        return moments, table.column("offset"), table.column("leader_epoch")
-
-
-def _latest_ms(entry: FileEntry) -> int:
-    """No record of the file is later, as far as its statistics can tell."""
-    if entry.max_timestamp_ms is None or entry.null_timestamps:
-        return _FOREVER
-    return entry.max_timestamp_ms
 
 
 def _cluster(

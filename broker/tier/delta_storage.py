@@ -416,14 +416,14 @@ class DeltaStorage:
     def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        return self._cold.offset_for_timestamp(
+        return self._cold.times.offset_for_timestamp(
             topic, topic_id, partition, timestamp_ms, start_offset=start_offset
         )
 
     def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        return self._cold.max_timestamp(topic, topic_id, partition, start_offset=start_offset)
+        return self._cold.times.max_timestamp(topic, topic_id, partition, start_offset=start_offset)
 
     def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
         return self._endings.at(topic, topic_id, partition, offset)

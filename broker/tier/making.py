@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from broker.tier.delta_residue import ResiduePiece
 from broker.tier.pieces import Piece
 from broker.tier.shared_memory import WorkerMemory
@@ -20,6 +18,7 @@ from kafka_ds.wire.batch import read_header
 from kafka_ds.wire.crc import Buffer
 
 if TYPE_CHECKING:
+    from kafka_ds.lake.records import Rows
     from kafka_ds.wire.kernel import Scratch
 
 # More than a group of rows of ours takes; what was needed once for another's large one is given back.
@@ -41,7 +40,7 @@ class PieceMaker:
 
     def make(
         self,
-        table: pa.Table,
+        rows: Rows,
         first_offset: int,
         last_offset: int,
         residue: Iterable[ResiduePiece],
@@ -52,7 +51,7 @@ class PieceMaker:
         from kafka_ds.wire.kernel import Scratch
 
         scratch = self._idle.pop() if self._idle else Scratch()
-        encoder = _Encoder(table, first_offset, batch_bytes, scratch)
+        encoder = _Encoder(rows, first_offset, batch_bytes, scratch)
         for each in residue:
             encoder.rows_to(each.base_offset - 1)
             encoder.put(each)
@@ -94,13 +93,13 @@ class PieceMaker:
 
 
 class _Encoder:
-    """Rows of a table as batches, cut where something comes between."""
+    """Rows as batches, cut where something comes between."""
 
-    def __init__(
-        self, table: pa.Table, first_offset: int, batch_bytes: int, scratch: Scratch
-    ) -> None:
-        self._table = table
-        self._offsets = table.column("offset").to_numpy()
+    def __init__(self, rows: Rows, first_offset: int, batch_bytes: int, scratch: Scratch) -> None:
+        from kafka_ds.lake.records import offsets_of
+
+        self._rows = rows
+        self._offsets = offsets_of(rows)
         self._next = first_offset
         self._batch_bytes = batch_bytes
         self._scratch = scratch
@@ -112,10 +111,11 @@ class _Encoder:
         if last < self._next:
             return
         from kafka_ds.lake.rebuild import encode_batches
+        from kafka_ds.lake.records import between
 
         low, high = self._offsets.searchsorted([self._next, last + 1])
         made = encode_batches(
-            self._table.slice(low, high - low),
+            between(self._rows, int(low), int(high)),
             first_offset=self._next,
             last_offset=last,
             batch_bytes_max=self._batch_bytes,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 
 from kafka_ds.lake.index import UNKNOWN
-from kafka_ds.lake.tables import STATISTICS_COLUMNS
+from kafka_ds.lake.tables import STATISTICS_COLUMNS, TOPIC_FILE_SCHEMA
 
 # Columns of which a group has one value as a rule, and those that are null as a rule; where their statistics are.
 _EQUAL = {"leader_epoch": "leader_epoch", "timestamp_type": "timestamp_type"}
@@ -45,6 +45,8 @@ class Footer:
     groups: tuple[Group, ...]
     has_statistics: bool
     names: frozenset[str]
+    ours: frozenset[str]
+    """Those of them that are typed as in a file of ours."""
     places: Mapping[str, int]
     """Where a leaf's chunk is in each group, by its dotted path."""
 
@@ -125,10 +127,12 @@ def footer_of(metadata: pq.FileMetaData) -> Footer:
             )
         )
     groups.sort(key=lambda each: (each.min_offset, each.number))
+    types = {field.name: field.type for field in metadata.schema.to_arrow_schema()}
     return Footer(
         metadata=metadata,
         groups=tuple(groups),
         has_statistics=all(each.min_offset != UNKNOWN for each in groups),
-        names=frozenset(metadata.schema.to_arrow_schema().names),
+        names=frozenset(types),
+        ours=frozenset(f.name for f in TOPIC_FILE_SCHEMA if types.get(f.name) == f.type),
         places=places,
     )

@@ -134,11 +134,11 @@ def write_rows(
     *,
     row_group_bytes: int = ROW_GROUP_BYTES,
     schema: pa.Schema = TOPIC_FILE_SCHEMA,
-    level: int = COMPRESSION_LEVEL,
+    level: int | None = COMPRESSION_LEVEL,
 ) -> WrittenFile | None:
     """Write rows, given in offset order, to a new file; None (and no file) where there are none.
 
-    `schema` is the rows': ours, and what others may have added to it. `level` is zstd's, 1 to 22.
+    `schema` is the rows': ours, and what others may have added to it. `level` is zstd's, 1 to 22; None: snappy.
     """
     groups = _row_groups(batches, row_group_bytes, schema)
     first = next(groups, None)
@@ -149,7 +149,7 @@ def write_rows(
         with pq.ParquetWriter(
             pa.PythonFile(file, mode="w"),
             schema,
-            compression="zstd",
+            compression="snappy" if level is None else "zstd",
             compression_level=level,
             use_dictionary=False,
             column_encoding=_ENCODINGS,
@@ -287,6 +287,13 @@ class FileReader:
         except (OSError, pa.ArrowException) as error:
             raise UnreadableFile(f"{path}: {error}") from error
         return _between(table, start_offset, complete_to).select(names), complete_to
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Bytes of a file as they are, fewer only at its end. Raises UnreadableFile."""
+        try:
+            return self._store.read_range(path, start, length)
+        except OSError as error:
+            raise UnreadableFile(f"{path}: {error}") from error
 
     def open(self, path: str) -> pq.ParquetFile:
         """A file, to be read in any other way. Raises UnreadableFile."""

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_ds.lake.arrow import columns_of
+from kafka_ds.lake.records import Rows, parts_of
 from kafka_ds.wire import encoding, kernel
 from kafka_ds.wire.batch import (
     ATTRIBUTES_POSITION,
@@ -37,6 +36,7 @@ from kafka_ds.wire.batch import (
 )
 from kafka_ds.wire.compression import compress
 from kafka_ds.wire.crc import Buffer, crc32c
+from kafka_ds.wire.encoding import Columns
 
 __all__ = ["KernelBatch", "encode_batches", "sealed"]
 
@@ -54,7 +54,7 @@ class KernelBatch(NamedTuple):
 
 
 def encode_batches(
-    table: pa.RecordBatch | pa.Table,
+    rows: Rows,
     *,
     first_offset: int,
     last_offset: int,
@@ -70,7 +70,7 @@ def encode_batches(
     """
     batches: list[KernelBatch] = []
     next_offset = first_offset
-    for part in _parts(table):
+    for part in parts_of(rows):
         batches += _kernel_batches(part, next_offset, last_offset, batch_bytes_max, codec, scratch)
         next_offset = batches[-1].header.next_offset
     if batches and last_offset - batches[-1].header.base_offset < SPAN_MAX:
@@ -88,22 +88,14 @@ def encode_batches(
     return encoded
 
 
-def _parts(table: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
-    """The rows in as few arrays as offsets of 32 bits allow."""
-    whole = table if isinstance(table, pa.RecordBatch) else table.combine_chunks()
-    parts = [whole] if isinstance(whole, pa.RecordBatch) else whole.to_batches()
-    return [part for part in parts if part.num_rows]
-
-
 def _kernel_batches(
-    part: pa.RecordBatch,
+    columns: Columns,
     first_offset: int,
     last_offset: int,
     batch_bytes_max: int,
     codec: int,
     scratch: kernel.Scratch | None,
 ) -> Iterator[KernelBatch]:
-    columns = columns_of(part)
     offsets = columns.offset
     if offsets[0] < first_offset or offsets[-1] > last_offset or (np.diff(offsets) <= 0).any():
         raise ValueError(f"rows are not sorted by offset within {first_offset} to {last_offset}")

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from kafka_ds.wire.arrays import read_only
 
-__all__ = ["NO_BINARY", "NO_HEADERS", "BinaryColumn", "Columns", "HeaderColumns", "encode"]
+__all__ = [
+    "NO_BINARY",
+    "NO_HEADERS",
+    "BinaryColumn",
+    "Columns",
+    "HeaderColumns",
+    "encode",
+    "rows_of",
+]
 
 U = np.uint64
 # Counting references to the arrays and calling functions for a varint would take ten times longer.
@@ -78,6 +86,28 @@ _NO_BYTES = read_only(None, np.uint8)
 _NO_INTS = read_only(None, np.int32)
 NO_BINARY = BinaryColumn(_NO_INTS, _NO_BYTES, _NO_BYTES)
 NO_HEADERS = HeaderColumns(_NO_INTS, _NO_BYTES, NO_BINARY, NO_BINARY, NO_BINARY)
+
+
+def rows_of(columns: Columns, low: int, high: int) -> Columns:
+    """The rows from one index to before another; what they hold is shared."""
+
+    def binary(column: BinaryColumn) -> BinaryColumn:
+        return BinaryColumn(column.offsets[low : high + 1], column.data, column.valid[low:high])
+
+    headers = columns.headers
+    return Columns(
+        offset=columns.offset[low:high],
+        timestamp=columns.timestamp[low:high],
+        leader_epoch=columns.leader_epoch[low:high],
+        timestamp_type=columns.timestamp_type[low:high],
+        key=binary(columns.key),
+        value=binary(columns.value),
+        headers=headers._replace(
+            offsets=headers.offsets[low : high + 1],
+            valid=headers.valid[low:high],
+            raw=binary(headers.raw),
+        ),
+    )
 
 
 @inlined

@@ -1,0 +1,59 @@
+"""Who reads on cold shares what is prepared ahead with the others who do."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from broker.tier import delta_reader
+from broker.tier.delta_reader import ColdReader
+from broker.tier.pieces import Piece
+from broker.tier.readers import READING_SECONDS, Readers
+from broker.tier.settings import TierSettings
+
+PIECE_BYTES = 1000
+OFFSETS = 10
+
+
+def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
+    readers = Readers(1600)
+    assert readers.share_bytes(0.0) == 400
+    for each in range(8):
+        readers.read(f"topic {each}", 0, 10, float(each))
+    assert readers.share_bytes(8.0) == 100
+    # Who reads on is one reader, and so are two at the same place.
+    readers.read("topic 0", 10, 20, 8.0)
+    readers.read("topic 0", 5, 20, 8.0)
+    assert readers.share_bytes(8.0) == 100
+    assert readers.share_bytes(4.0 + READING_SECONDS) == 160  # Of 1, 2 and 3 nothing was heard.
+    assert readers.share_bytes(9.0 + READING_SECONDS) == 400
+    assert Readers(0).share_bytes(0.0) == 1
+
+
+@pytest.mark.parametrize("consumers", [1, 4, 8, 12])
+def test_no_piece_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that take turns, each of a topic of its own: what is prepared for one drives out nobody's."""
+    nothing: Any = None
+    settings = TierSettings(lake_reader_cache_bytes=24 * PIECE_BYTES)
+    cold = ColdReader(nothing, nothing, nothing, settings)
+    built: Counter[tuple[str, int]] = Counter()
+    files = delta_reader._Files((), 10**6, 10**6, 10**6, 0, "0" * 16)
+
+    def build(place: delta_reader._Place, offset: int, *_: Any) -> tuple[Piece, str]:
+        built[place.topic, offset] += 1
+        return Piece(offset, (bytes(PIECE_BYTES),), (offset + OFFSETS,)), files.layout
+
+    monkeypatch.setattr(cold, "_files", lambda *_: files)
+    monkeypatch.setattr(cold, "_following", lambda *_: None)
+    monkeypatch.setattr(cold, "_build", build)
+    monkeypatch.setattr(cold, "_prepare_ahead", cold._read_ahead)
+    at = dict.fromkeys((f"topic {each}" for each in range(consumers)), 0)
+    for turn in range(30):
+        if turn == 5:
+            built.clear()  # They know of each other by now.
+        for topic, offset in at.items():
+            topic_id = topic.encode().ljust(16)
+            read = cold.read(topic, topic_id, 0, offset, max_bytes=PIECE_BYTES, committed_only=True)
+            at[topic] = read.next_offset
+    assert set(at.values()) == {30 * OFFSETS}
+    assert max(built.values()) == 1
