@@ -123,6 +123,7 @@ class Node(Parts):
             now_ms=clock.now_ms,
             credentials=lambda user, way: self.security.scram_users.credential(user, way),
         )
+        self.judge_listeners = self.server.doors.judge
         self._metrics_server = MetricsServer(self.metrics)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable, Callable
 
     from broker.cleaning.manager import LogCleaner
     from broker.cluster.driver import ClusterDriver
@@ -39,6 +40,8 @@ class Parts:
     network: Network
     preparer: BatchPreparer
     fetching: Fetching
+    # Raises ConfigError where listeners could not go on with this.
+    judge_listeners: Callable[[BrokerConfig], Awaitable[None]]
     # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
     failed: asyncio.Future[BaseException] | None
 

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from broker.cluster.candidacy import Candidacy, CandidateSettings
-from broker.cluster.channel import ControllerChannel
+from broker.cluster.channel import ControllerChannel, endpoint_of
 from broker.cluster.directories import DirectoryAssignments, DirectoryOf
 from broker.cluster.draft import Decision
 from broker.cluster.duties import Duties
@@ -29,6 +29,7 @@ from broker.cluster.others import OtherBrokers
 from broker.cluster.requests import ControllerRequests
 from broker.config.settings import ConfigError
 from broker.net.peers import Peers
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.driver import Claiming, ClusterDriver
@@ -63,6 +64,7 @@ class ClusterMember:
         self._answer_here = answer_here
         self._failed = driver.on_failed = failed
         self._peers: list[Peers] = []
+        self._asking = self._new_peers()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lifecycle: Lifecycle | None = None
         self.channel = self._new_channel()
@@ -127,6 +129,16 @@ class ClusterMember:
             new_peers=self._new_peers,
             timeout_ms=config.request_timeout_ms,
         )
+
+    async def ask(self, broker_id: int, request: Any, *, timeout_ms: int) -> Any:
+        """Another broker's answer.
+
+        Raises PeerUnreachable, and KafkaError: UNSUPPORTED_VERSION, BROKER_NOT_AVAILABLE.
+        """
+        place = endpoint_of(self._driver.image, broker_id, self._config.inter_broker_listener)
+        if place is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
+        return await self._asking.ask(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
         peers = Peers(self._network, self._clock, client_id=self._client_id)

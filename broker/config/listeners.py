@@ -22,6 +22,7 @@ from broker.config.settings import (
     Kind,
     Setting,
     Value,
+    boolean,
     i32,
     i64,
     password,
@@ -91,6 +92,14 @@ class ListenerConfig(AccessConfig):
     )
     ssl_cipher_suites: tuple[str, ...] = strings(
         (), "The cipher suites, by Java's names or OpenSSL's; none means OpenSSL's choice."
+    )
+    ssl_allow_dn_changes: bool = boolean(
+        False,
+        "Whether a certificate that is set while the broker runs may be of another distinguished name.",
+    )
+    ssl_allow_san_changes: bool = boolean(
+        False,
+        "Whether one that is set while the broker runs may lack hosts (subject alternative names) of the one before.",
     )
     ssl_endpoint_identification_algorithm: str = string(
         "https",

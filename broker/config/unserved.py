@@ -180,8 +180,6 @@ share.coordinator.write.timeout.ms I 5000
 share.fetch.purgatory.purge.interval.requests I 1000
 socket.connection.setup.timeout.max.ms L 30000
 socket.connection.setup.timeout.ms L 10000
-ssl.allow.dn.changes B false
-ssl.allow.san.changes B false
 ssl.engine.factory.class C
 ssl.keymanager.algorithm S SunX509
 ssl.protocol S TLSv1.3

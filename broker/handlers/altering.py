@@ -6,8 +6,9 @@ logs have it. What may be changed and how it looks is said by the declarations o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from broker.cluster.administration import (
     ConfigRules,
@@ -15,15 +16,19 @@ from broker.cluster.administration import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.events import GROUP_RESOURCE, TOPIC_RESOURCE
+from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.image import MetadataImage
 from broker.config.dynamic import changeable, with_changes
 from broker.config.group import check_group_config
 from broker.config.loading import BrokerConfig, topic_config, topic_settings
 from broker.config.settings import ConfigError, Kind, attribute_of
+from broker.handlers.judging import check_settings, verdicts
 from broker.registry import RequestContext
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
+
+if TYPE_CHECKING:
+    from broker.parts import Parts
 
 
 async def alter(
@@ -31,10 +36,54 @@ async def alter(
 ) -> list[AlterConfigsResourceResponse]:
     """Change the settings, or say why not, resource by resource."""
     node = context.node
+    refusals, judged = await _judged(node, resources)
+    left = [each for each in resources if _key(each) not in refusals]
+    rules = rules_of(node.config, judged)
     results = await node.controller.decide(
-        lambda c: c.alter_configs(resources, rules_of(node.config), validate_only=validate_only)
+        lambda c: c.alter_configs(left, rules, validate_only=validate_only)
     )
-    return [answer(result) for result in results]
+    by_key = {**refusals, **{_key(result): result for result in results}}
+    return [answer(by_key[key]) for key in dict.fromkeys(map(_key, resources))]
+
+
+def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
+async def _judged(
+    node: Parts, resources: Sequence[ResourceAlteration]
+) -> tuple[dict[tuple[int, str], ResourceResult], frozenset[str]]:
+    """Of resources that are brokers, what their brokers refuse; and whom the controller need not judge."""
+    names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
+    if not names:
+        return {}, frozenset()
+    wanted: dict[str, Overrides] = {}
+
+    def look(changes: Mapping[str, Overrides], _: MetadataImage) -> None:
+        wanted.update(changes)
+
+    # What is wrong for other reasons is found out when it is decided.
+    rules = replace(rules_of(node.config), check_broker=look)
+    of_brokers = [each for each in resources if each.resource_type == BROKER_RESOURCE]
+    await node.controller.decide(lambda c: c.alter_configs(of_brokers, rules, validate_only=True))
+    found = await verdicts(node, wanted, names)
+    refusals: dict[tuple[int, str], ResourceResult] = {}
+    for name in names:
+        reasons = [
+            why if broker_id == name else f"broker {broker_id}: {why}"
+            for broker_id, why in found.items()
+            if why is not None and name in ("", broker_id)
+        ]
+        if reasons:
+            refusals[BROKER_RESOURCE, name] = ResourceResult(
+                resource_type=BROKER_RESOURCE,
+                resource_name=name,
+                error=ErrorCode.INVALID_CONFIG,
+                message=reasons[0],
+            )
+    # Whom nothing of this concerns works with what it has.
+    spared = set() if "" in names else set(node.metadata.broker_configs) - set(names)
+    return refusals, frozenset(spared | found.keys())
 
 
 def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
@@ -57,14 +106,14 @@ def refused(
     ]
 
 
-def rules_of(config: BrokerConfig) -> ConfigRules:
-    """What a broker with this configuration lets be changed."""
+def rules_of(config: BrokerConfig, judged: Collection[str] = ()) -> ConfigRules:
+    """What a broker with this configuration lets be changed; `judged` are brokers that have had their say."""
 
     def check_topic(before: Overrides, after: Overrides) -> None:
         _check_topic(config, before, after)
 
     def check_broker(changes: Mapping[str, Overrides], image: MetadataImage) -> None:
-        _check_broker(config, changes, image)
+        _check_broker(config, changes, image, judged)
 
     def check_group(own: Overrides) -> None:
         try:
@@ -114,23 +163,19 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
 
 
 def _check_broker(
-    config: BrokerConfig, changes: Mapping[str, Overrides], image: MetadataImage
+    config: BrokerConfig,
+    changes: Mapping[str, Overrides],
+    image: MetadataImage,
+    judged: Collection[str],
 ) -> None:
     """The settings themselves, and that every topic's own still fit them.
 
-    Those of another broker are judged as if it had this one's file: its own is not known here.
+    Those of a broker that could not be asked are judged as if it had this one's file.
     """
     try:
         for name in changes:
-            if name:
+            if name and name not in judged:
                 with_changes(replace(config, node_id=int(name)), changes)
-        changed = with_changes(config, changes)
+        check_settings(config, changes, image)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    for topic in image.topics.values():
-        try:
-            if topic.configs:
-                topic_config(changed, topic.configs)
-        except ConfigError as error:
-            message = f"topic {topic.name} would have {error}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, message) from None

@@ -4,8 +4,9 @@
   inherited where nothing was set: else INVALID_CONFIG.
 - A wrong value or name: INVALID_CONFIG with a text that names the key. A null value, a key or resource twice, another
   broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
-- Brokers: this one by its number, or all by the empty name; only what gives topics their defaults can be changed, and
-  not so that a topic's own settings no longer fit. What is in force is shown by DescribeConfigs with its source.
+- Brokers: one by its number, or all by the empty name; only what gives topics their defaults, limits and keys can be
+  changed, and not so that a topic's own settings no longer fit. Each broker judges its own by its file and its keys
+  (`broker.handlers.judging`). What is in force is shown by DescribeConfigs with its source.
 - Groups: by their id, whether or not there is such a group; members learn it by their next heartbeat.
 - A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
 - remote.storage.enable can be turned on, but not off: what is in the table may be nowhere else.

@@ -89,6 +89,11 @@ class Doors:
         for security in self._secured.values():
             await self._in_thread(security.name, partial(security.read, config))
 
+    async def judge(self, config: BrokerConfig) -> None:
+        """Raises ConfigError where listeners could not go on with these settings."""
+        for security in self._secured.values():
+            await asyncio.get_running_loop().run_in_executor(None, security.judge, config)
+
     async def look(self) -> None:
         """Read what has changed in files since it was read."""
         for security in self._secured.values():

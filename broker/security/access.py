@@ -356,4 +356,5 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "ControllerLiveness": _BETWEEN_BROKERS,
     "Envelope": _BETWEEN_BROKERS,
     "ReadMetadata": _BETWEEN_BROKERS,
+    "JudgeSettings": _BETWEEN_BROKERS,
 }

@@ -24,10 +24,11 @@ from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMec
 from broker.security.sasl import Offered
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential
+from kafka_ds.security.holders import check_same_holder, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
 from kafka_ds.security.secret import Secret
-from kafka_ds.security.tls import TlsError, server_context
+from kafka_ds.security.tls import TlsError, client_context, server_context
 from kafka_ds.security.tls_settings import NONE, TlsSettings
 
 if TYPE_CHECKING:
@@ -75,6 +76,33 @@ class ListenerSecurity:
         self.read(self._config)
         return True
 
+    def judge(self, config: BrokerConfig) -> None:
+        """Raises ConfigError for keys and certificates that this listener could not go on with, or should not.
+
+        As in Kafka (KIP-978) a new certificate is of the same name, and of the same hosts at least, unless
+        ssl.allow.dn.changes and ssl.allow.san.changes say otherwise.
+        """
+        before, after = self._tls(self._config), self._tls(config)
+        if not self.uses_tls or before == after:
+            return
+        self._read(config)
+        try:
+            if self.name == config.inter_broker_listener:
+                client_context(after)
+            check_same_holder(
+                holder_of(before),
+                holder_of(after),
+                may_change_name=bool(config.of_listener(self.name, "ssl.allow.dn.changes")),
+                may_lose_hosts=bool(config.of_listener(self.name, "ssl.allow.san.changes")),
+            )
+        except TlsError as error:
+            raise ConfigError(f"listener {self.name}: {error}") from None
+
+    def _tls(self, config: BrokerConfig) -> TlsSettings:
+        return TlsSettings.of(
+            {name: config.of_listener(self.name, name) for name in TlsSettings.names()}
+        )
+
     @property
     def has_files(self) -> bool:
         """Whether there is a file that may change."""
@@ -101,9 +129,7 @@ class ListenerSecurity:
     # -- reading ------------------------------------------------------------------------------------
 
     def _read(self, config: BrokerConfig) -> _Read:
-        tls = TlsSettings.of(
-            {name: config.of_listener(self.name, name) for name in TlsSettings.names()}
-        )
+        tls = self._tls(config)
         files = list(tls.files) if self.uses_tls else []
         client_auth = str(config.of_listener(self.name, "ssl.client.auth"))
         if (

@@ -26,6 +26,7 @@ _CLIENT_AUTH = {
     REQUESTED: ssl.CERT_OPTIONAL,
     REQUIRED: ssl.CERT_REQUIRED,
 }
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _MAGIC_OF_JKS = b"\xfe\xed\xfe\xed"
 
 
@@ -126,6 +127,29 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
         return
     with _as_file(_key_of_pkcs12(location, settings.ssl_keystore_password, where)) as path:
         _load_chain(context, path, None, where)
+
+
+def certificate_of(settings: TlsSettings) -> bytes:
+    """The certificate that goes with the key, as PEM.
+
+    Raises:
+        TlsError: it cannot be read.
+    """
+    location, chain = settings.ssl_keystore_location, settings.ssl_keystore_certificate_chain
+    if settings.ssl_keystore_key is not None and chain is not None:
+        pem, where = chain.reveal().encode(), "ssl.keystore.certificate.chain"
+    else:
+        where = f"ssl.keystore.location={location}"
+        if location is None:
+            raise TlsError("ssl.keystore.location is not given, nor ssl.keystore.key")
+        if _kind_of("ssl.keystore", settings.ssl_keystore_type, location) == PEM:
+            pem = _read(location, "ssl.keystore.location")
+        else:
+            pem = _key_of_pkcs12(location, settings.ssl_keystore_password, where)
+    begin, end = pem.find(_BEGIN), pem.find(_END)
+    if not 0 <= begin < end:
+        raise TlsError(f"{where} holds no certificate")
+    return pem[begin : end + len(_END)] + b"\n"
 
 
 def _load_chain(context: ssl.SSLContext, path: str, password: Secret | None, where: str) -> None:

@@ -209,7 +209,35 @@ async def test_a_broker_is_set_through_itself_or_any_other(tmp_path: Path) -> No
             assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
 
 
-def set_broker(node_id: int, name: str, value: str) -> IncrementalAlterConfigsRequest:
+@in_loop
+async def test_each_broker_judges_its_own_settings_by_its_own_file(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 1) as cluster:
+        await cluster.start(2, log_cleaner_min_compaction_lag_ms=5_000)
+        for broker in cluster.nodes.values():
+            answer = await broker.ask(set_broker(2, "log.cleaner.max.compaction.lag.ms", "4000"), 1)
+            assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+            assert "min.compaction.lag.ms" in answer.responses[0].error_message
+            everybody = set_broker("", "log.cleaner.max.compaction.lag.ms", "4000")
+            answer = await broker.ask(everybody, 1)
+            assert answer.responses[0].error_message.startswith("broker 2: ")
+            answer = await broker.ask(set_broker(1, "log.cleaner.max.compaction.lag.ms", "4000"), 1)
+            assert answer.responses[0].error_code == ErrorCode.NONE
+        second = cluster.nodes[2].node
+        assert second.config.topic.max_compaction_lag_ms > 9_000
+        answer = await cluster.nodes[1].ask(
+            set_broker(2, "log.cleaner.min.compaction.lag.ms", "3000"), 1
+        )
+        assert answer.responses[0].error_code == ErrorCode.NONE
+        answer = await cluster.nodes[1].ask(
+            set_broker(2, "log.cleaner.max.compaction.lag.ms", "4000"), 1
+        )
+        assert answer.responses[0].error_code == ErrorCode.NONE, answer
+        await cluster.until(
+            "the setting", lambda: second.config.topic.max_compaction_lag_ms == 4_000
+        )
+
+
+def set_broker(node_id: int | str, name: str, value: str) -> IncrementalAlterConfigsRequest:
     config = IncrementalAlterableConfig(name=name, config_operation=0, value=value)
     resource = IncrementalAlterConfigsResource(
         resource_type=4, resource_name=str(node_id), configs=[config]

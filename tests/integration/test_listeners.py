@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import re
 import socket
 import ssl
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import kafka
+import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -35,6 +37,11 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import AuthenticationRefused, ClientError
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.security.scram import salted, server_key, stored_key
+from kafka_ds.sink.columns import check_columns
+from kafka_ds.sink.options import parse_sink_options
+from kafka_ds.sink.writer import BatchSink
+from kafka_ds.source.batch import KafkaBatchReader
+from kafka_ds.source.options import parse_options
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
 from tests.certificates import Authority, Identity, TokenIssuer
 from tests.processes import wait_until
@@ -312,8 +319,10 @@ def test_keys_are_read_anew(broker: Broker) -> None:
     broker.keys.write_text(renewed.both_file.read_text())
     broker.run(broker.node.server.doors.look())
     # Or other files are named, as kafka-configs.sh does: those of one listener alone, and back.
-    third = broker.authority.issue("broker-3")
+    third = broker.authority.issue("broker-3", {"CN": "broker-2"})
+    missing = str(third.both_file) + ".not"
     for operation, named, expected in (
+        (AlterConfigOpType.SET, missing, None),
         (AlterConfigOpType.SET, str(third.both_file), third),
         (AlterConfigOpType.DELETE, None, renewed),
     ):
@@ -322,7 +331,12 @@ def test_keys_are_read_anew(broker: Broker) -> None:
         )
         resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
         admin = AdminClient(librdkafka(broker, "PLAINTEXT"))
-        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+        changed = admin.incremental_alter_configs([resource])[resource]
+        if expected is None:
+            with pytest.raises(KafkaException, match=r"keystore\.location=.*\.not: no private key"):
+                changed.result(TIMEOUT_S)
+            continue
+        changed.result(TIMEOUT_S)
         number = expected.certificate.serial_number
         wait_until("the other keys", lambda number=number: serial() == number)
 
@@ -411,6 +425,28 @@ def test_our_own_client_gets_in(broker: Broker, way: str) -> None:
         name = "listener.name.safe_sasl.plain.sasl.jaas.config"
         assert cluster.broker_setting(name) is None
         assert cluster.broker_setting("listener.name.mutual.ssl.client.auth") == "required"
+
+
+def test_queries_get_in_where_they_are_planned_and_where_they_run(broker: Broker) -> None:
+    """As Spark runs source and sink: what was made on the driver comes to the planner and to each task as a pickle."""
+    given = {**ours(broker, "scram"), "topic": "asked"}
+    columns = check_columns({"value": "binary"}, "asked")
+    sink = BatchSink(parse_sink_options(given, stream=False), columns)
+    rows = pa.record_batch([pa.array([b"one", b"two"])], names=["value"])
+    assert pickle.loads(pickle.dumps(sink)).write(iter([rows])).row_count == 2
+    del given["topic"]
+    options = parse_options({**given, "subscribe": "asked"}, stream=False)
+    reader = KafkaBatchReader(options, pa.schema([pa.field("value", pa.binary())]))
+    assert PASSWORD not in repr(options) + repr(vars(sink))
+    tasks = pickle.loads(pickle.dumps(reader)).partitions()
+    assert PASSWORD not in repr(vars(tasks[0]))
+    found = [
+        value.as_py()
+        for task in pickle.loads(pickle.dumps(tasks))
+        for batch in pickle.loads(pickle.dumps(reader)).read(task)
+        for value in batch.column("value")
+    ]
+    assert sorted(found) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(

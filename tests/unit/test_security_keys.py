@@ -11,12 +11,13 @@ import jwt
 import pytest
 
 from broker.config.dynamic import with_changes
-from broker.config.loading import from_given
+from broker.config.loading import BrokerConfig, from_given
 from broker.config.settings import ConfigError
 from broker.security.failures import InvalidCredentials
 from broker.security.listener_security import ListenerSecurity
 from broker.security.oauth_tokens import OauthSettings, TokenVerifier
 from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.security.holders import check_same_holder, holder_of
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context, server_context
 from kafka_ds.security.tls_settings import TlsSettings
@@ -211,3 +212,59 @@ def test_no_secret_of_a_job_is_shown() -> None:
         with pytest.raises(ClientOptionError) as error:
             parse_settings({**given, name: text})
         assert HUSH not in str(error.value)
+
+
+def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> None:
+    """KIP-978, and that what cannot be read is refused before it is set."""
+    authority = Authority(tmp_path)
+    first = authority.issue("broker")
+    renewed, other = authority.issue("renewed", {"CN": "broker"}), authority.issue("other")
+    key = "listener.name.outside.ssl.keystore.location"
+
+    def listener(**more: str) -> tuple[BrokerConfig, ListenerSecurity]:
+        given = {
+            "listeners": "OUTSIDE://127.0.0.1:0",
+            "listener.security.protocol.map": "OUTSIDE:SSL",
+            "inter.broker.listener.name": "OUTSIDE",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(first.both_file),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(authority.file),
+            "lake.uri": str(tmp_path),
+            "log.dirs": str(tmp_path),
+            **{name.replace("_", "."): value for name, value in more.items()},
+        }
+        config = from_given({name: (value, "test") for name, value in given.items()})
+        return config, ListenerSecurity("OUTSIDE", config, lambda user, mechanism: None)
+
+    def judged(changes: dict[str, str], **more: str) -> None:
+        config, security = listener(**more)
+        security.judge(with_changes(config, {"": changes}))
+        assert security.read_if_changed() is False
+
+    judged({})
+    judged({key: str(renewed.both_file)})
+    for changes, why in (
+        (
+            {key: str(other.both_file)},
+            r"ssl\.allow\.dn\.changes=false.* CN=other, and not of CN=broker",
+        ),
+        ({key: str(tmp_path / "none")}, r"OUTSIDE: ssl\.keystore\.location=.*none"),
+        ({key: str(authority.file)}, "no private key"),
+        ({"ssl.truststore.location": str(first.key_file)}, "no certificates can be read"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            judged(changes)
+    judged({key: str(other.both_file)}, ssl_allow_dn_changes="true")
+    before = holder_of(
+        TlsSettings(ssl_keystore_type="PEM", ssl_keystore_location=str(first.both_file))
+    )
+    assert before.alternatives == {"DNSName:localhost", "IPAddress:127.0.0.1"}
+    fewer = before._replace(alternatives=frozenset({"DNSName:localhost", "DNSName:new"}))
+    with pytest.raises(TlsError, match="is not of IPAddress:127.0.0.1 any more"):
+        check_same_holder(before, fewer, may_change_name=False, may_lose_hosts=False)
+    check_same_holder(before, fewer, may_change_name=False, may_lose_hosts=True)
+    p12 = str(authority.pkcs12(first, HUSH))
+    assert before == holder_of(
+        TlsSettings(ssl_keystore_location=p12, ssl_keystore_password=Secret(HUSH))
+    )

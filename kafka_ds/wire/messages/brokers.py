@@ -306,3 +306,32 @@ class ReadMetadataResponse:
     controller_epoch: i32 = v(default=-1)
     last_version: i64 = v(default=-1)
     entries: list[MetadataEntry] = v(default=[])
+
+
+@struct
+class JudgedSetting:
+    name: string
+    value: string
+
+
+@struct
+class JudgedResource:
+    """All settings that a broker would have of its own, or (an empty name) that all would have."""
+
+    name: string
+    settings: list[JudgedSetting]
+
+
+@message(key=20_002, versions="0", flexible="0+")
+class JudgeSettingsRequest:
+    """Could you work with these settings, given your own file?"""
+
+    resources: list[JudgedResource]
+
+
+@message(key=20_002, versions="0", flexible="0+")
+class JudgeSettingsResponse:
+    """Why not, if not."""
+
+    error_code: i16 = v(default=0)
+    error_message: string | None = v(nullable="0+", default=None)

@@ -1,0 +1,101 @@
+"""Shell: whether brokers could work with settings that shall be changed: each judges its own.
+
+Rules of this file:
+- A broker knows its file, the keys on its disk and what its topics would inherit: what it could not start with must not
+  be committed. So the controller asks whom a change concerns, all that live where it concerns all of them.
+- One that does not live, or does not answer in JUDGEMENT_MS_MAX, is judged by the controller's own file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.config.dynamic import with_changes
+from broker.config.loading import BrokerConfig, topic_config
+from broker.config.settings import ConfigError
+from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.messages import JudgeSettingsRequest
+from kafka_ds.wire.messages.brokers import JudgedResource, JudgedSetting
+
+if TYPE_CHECKING:
+    from broker.cluster.image import MetadataImage
+    from broker.parts import Parts
+
+JUDGEMENT_MS_MAX = 5_000
+
+_LOGGER = logging.getLogger(__name__)
+
+# The settings of brokers as they would be, by resource name.
+Changes = Mapping[str, Mapping[str, str]]
+
+
+def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage) -> BrokerConfig:
+    """What the configuration would be; ConfigError: not so, or not with the topics' own settings."""
+    changed = with_changes(config, changes)
+    for topic in image.topics.values():
+        try:
+            if topic.configs:
+                topic_config(changed, topic.configs)
+        except ConfigError as error:
+            raise ConfigError(f"topic {topic.name} would have {error}") from None
+    return changed
+
+
+async def why_not(node: Parts, changes: Changes) -> str | None:
+    """Why this broker could not work with them."""
+    try:
+        changed = check_settings(node.config, changes, node.metadata)
+        await node.judge_listeners(changed)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+async def verdicts(
+    node: Parts, changes: Changes, concerned: Iterable[str]
+) -> dict[str, str | None]:
+    """Why a broker could not work with them, or None, of each that could be asked, by its number.
+
+    `concerned` are the resources that change; the empty name is all brokers.
+    """
+    names, own = set(concerned), str(node.config.node_id)
+    wanted = [
+        str(broker_id)
+        for broker_id, broker in node.metadata.brokers.items()
+        if ("" in names or str(broker_id) in names) and not broker.fenced
+    ]
+    answers = await asyncio.gather(
+        *(_ask(node, name, changes) for name in wanted if name != own), return_exceptions=True
+    )
+    found: dict[str, str | None] = {}
+    if own in wanted:
+        found[own] = await why_not(node, changes)
+    for name, answer in zip((each for each in wanted if each != own), answers, strict=True):
+        if isinstance(answer, ConnectionError | KafkaError):
+            _LOGGER.warning("broker %s does not judge its settings: %s", name, answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[name] = answer
+    return found
+
+
+async def _ask(node: Parts, name: str, changes: Changes) -> str | None:
+    request = JudgeSettingsRequest(
+        resources=[
+            JudgedResource(
+                name=each,
+                settings=[
+                    JudgedSetting(name=key, value=value)
+                    for key, value in changes.get(each, {}).items()
+                ],
+            )
+            for each in ("", name)
+        ]
+    )
+    answer = await node.member.ask(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
+    reason: str | None = answer.error_message
+    return (reason or "it says not why") if answer.error_code else None

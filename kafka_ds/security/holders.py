@@ -1,0 +1,46 @@
+"""Shell: whose a certificate is, and whether another one may take its place (KIP-978)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafka_ds.security.tls import TlsError, certificate_of
+from kafka_ds.security.tls_settings import TlsSettings
+
+
+class Holder(NamedTuple):
+    """The distinguished name of a certificate, and the hosts (or others) that it is of as well."""
+
+    name: str
+    alternatives: frozenset[str]
+
+
+def holder_of(settings: TlsSettings) -> Holder:
+    """Of the certificate that goes with the key. Raises TlsError where it cannot be read."""
+    # Here: who never changes keys does not pay for the library.
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(certificate_of(settings))
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        found = x509.SubjectAlternativeName([])
+    return Holder(
+        name=certificate.subject.rfc4514_string(),
+        alternatives=frozenset(f"{type(each).__name__}:{each.value}" for each in found),
+    )
+
+
+def check_same_holder(
+    before: Holder, after: Holder, *, may_change_name: bool, may_lose_hosts: bool
+) -> None:
+    """Raises TlsError: it is another's."""
+    if before.name != after.name and not may_change_name:
+        raise TlsError(
+            f"ssl.allow.dn.changes=false: the new certificate is of {after.name}, and not of {before.name}"
+        )
+    lost = sorted(before.alternatives - after.alternatives)
+    if lost and not may_lose_hosts:
+        raise TlsError(
+            f"ssl.allow.san.changes=false: the new certificate is not of {', '.join(lost)} any more"
+        )
