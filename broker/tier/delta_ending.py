@@ -68,6 +68,10 @@ class EndingReader:
             producer_snapshot=self._producers(where, start or 0, reached),
         )
 
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        self._residue.forget(topic)
+
     # -- producers --------------------------------------------------------------------------
 
     def _producers(self, where: _Partition, log_start: int, end: int) -> bytes:

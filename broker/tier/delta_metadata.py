@@ -256,6 +256,13 @@ class DeltaMetadata:
             mine = [each for (owner, _), each in self._segments.items() if owner == topic_id]
             return [segment for each in mine for segment in each.list()]
 
+    def forget_topic(self, topic_id: bytes) -> None:
+        # With what was said last: it would be remembered when it is followed.
+        self._followed(topic_id, 0)
+        with self._lock:
+            for key in [key for key in self._segments if key[0] == topic_id]:
+                del self._segments[key]
+
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:
@@ -270,7 +277,8 @@ class DeltaMetadata:
             for event in self._events.follow():
                 key = (event.topic_id, event.partition)
                 self._segments.setdefault(key, RemoteSegments()).replay(event)
-            return self._segments.setdefault((topic_id, partition), RemoteSegments())
+            # Who only asks leaves nothing behind.
+            return self._segments.get((topic_id, partition)) or RemoteSegments()
 
 
 def _described(segment: RemoteLogSegment) -> dict[str, Any]:

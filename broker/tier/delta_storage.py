@@ -397,8 +397,6 @@ class DeltaStorage:
         self._lost.discard(segment.segment_id)
         return True
 
-    # -- the rest ---------------------------------------------------------------------------
-
     def read(
         self,
         topic: str,
@@ -440,6 +438,8 @@ class DeltaStorage:
         for entry in residue:
             self._store.delete(entry.path)
         self._cold.forget(topic, topic_id)
+        self._endings.forget(topic)
+        self._tables.forget(topic)
 
     def maintain(self, topic: str) -> None:
         # A folder that is not ours raises here, before anything in it is touched.

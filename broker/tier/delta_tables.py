@@ -139,12 +139,28 @@ class TopicTables:
         self._reader = reader
         self._clock = clock
         self._tables: dict[str, SharedTable] = {}
+        self._complaints = 0
+        """Of the tables that were forgotten."""
         self._lock = threading.Lock()
 
     def complaints(self) -> int:
-        """Others' commits that put rows in, of all topics."""
+        """Others' commits that put rows in, of all topics that there were."""
         with self._lock:
-            return sum(each.complaints for each in self._tables.values())
+            return self._complaints + sum(each.complaints for each in self._tables.values())
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone: keep nothing of its table, unless a topic of the same name has taken it up."""
+        with self._lock:
+            table = self._tables.get(topic)
+        if table is None:
+            return
+        with table.lock:
+            is_left = table.table.snapshot.topic_id is None
+        with self._lock:
+            # Who holds it meanwhile goes on with it: the table's log decides, and not who is remembered here.
+            if is_left and self._tables.get(topic) is table:
+                self._complaints += table.complaints
+                del self._tables[topic]
 
     def get(self, topic: str) -> SharedTable:
         """The table of a topic, whether or not it is there yet."""

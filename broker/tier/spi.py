@@ -231,6 +231,9 @@ class RemoteLogMetadataManager(Protocol):
     def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
         """All segments of all partitions of a topic but the deleted."""
 
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The topic is gone, and each of its segments is deleted: keep nothing of it in memory."""
+
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:

@@ -139,6 +139,7 @@ class Sweeper:
         self._begin_deletion([each for each in going if each.state is STARTED])
         if going:
             self._metadata.update([replace(each, state=DELETED) for each in going])
+        self._metadata.forget_topic(topic_id)
 
     def _begin_deletion(self, segments: Sequence[RemoteLogSegment]) -> None:
         if segments:

@@ -33,6 +33,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+# Of so many segments that were deleted last the ids are known: what is repeated is repeated soon.
+DELETED_MAX = 1_000
+
 
 class RemoteLogSegmentState(IntEnum):
     """Kafka's states of a remote log segment, with its ids."""
@@ -125,8 +128,8 @@ class RemoteSegments:
     def __init__(self, events: Iterable[RemoteLogSegment] = ()) -> None:
         self._by_id: dict[bytes, RemoteLogSegment] = {}
         self._epochs: dict[int, _Epoch] = {}
-        self._finished: set[bytes] = set()
-        """Ids that were deleted for good: a repeated event must not bring them back."""
+        self._deleted: dict[bytes, None] = {}
+        """Ids that were deleted for good, the last ones: a repeated event must not bring them back."""
         self.dropped_events = 0
         for event in events:
             self.replay(event)
@@ -134,7 +137,7 @@ class RemoteSegments:
     def replay(self, event: RemoteLogSegment) -> bool:
         """Take one event; False when no transition allows it, and nothing changed."""
         known = self._by_id.get(event.segment_id)
-        if event.segment_id in self._finished:
+        if event.segment_id in self._deleted:
             if event.state is not _S.DELETE_SEGMENT_FINISHED:
                 self.dropped_events += 1
                 return False
@@ -144,7 +147,9 @@ class RemoteSegments:
             return False
         if event.state is _S.DELETE_SEGMENT_FINISHED:
             del self._by_id[event.segment_id]
-            self._finished.add(event.segment_id)
+            self._deleted[event.segment_id] = None
+            if len(self._deleted) > DELETED_MAX:
+                del self._deleted[next(iter(self._deleted))]
         else:
             self._by_id[event.segment_id] = event
         for epoch, start, end in epoch_ranges(event):

@@ -26,6 +26,8 @@ from urllib.parse import unquote, urlsplit
 from kafka_ds.lake.names import CREDENTIALS
 
 TEMPORARY_SUFFIX = ".tmp"
+# Of so many folders it is known that they were made, and need not be looked for at each write.
+KNOWN_FOLDERS_MAX = 4_096
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
 # Rounds more, for those that told nothing as answers were lost; and how long a store that gives none is asked.
@@ -253,6 +255,8 @@ class LocalStore:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(each)
             _sync_folder(os.path.dirname(each))
+            if len(self._known_folders) >= KNOWN_FOLDERS_MAX:
+                self._known_folders.clear()
             self._known_folders.add(each)
 
 

@@ -325,6 +325,9 @@ class FolderMetadata:
         numbers = {e.partition for e in self._events("event") if e.topic_id == topic_id}
         return [each for number in numbers for each in self.list_segments(topic_id, number)]
 
+    def forget_topic(self, topic_id: bytes) -> None:
+        """Nothing is in memory."""
+
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:

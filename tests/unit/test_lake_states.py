@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from kafka_ds.lake import states
 from kafka_ds.lake.states import (
     RemoteLogSegment,
     RemoteLogSegmentState,
@@ -92,6 +93,13 @@ def test_repeated_events_change_nothing():
     assert not segments.replay(replace(known, state=FINISHED))
     assert segments.dropped_events == 2
     assert segments.list() == []
+
+
+def test_of_what_was_deleted_the_last_are_remembered(monkeypatch):
+    monkeypatch.setattr(states, "DELETED_MAX", 3)
+    many = [segment(number, 0, 9) for number in range(1, 6)]
+    segments = RemoteSegments(event for known in many for event in lived(known, DELETED))
+    assert [segments.replay(each) for each in reversed(many)] == [False] * 3 + [True] * 2
 
 
 def test_events_that_no_transition_allows_are_dropped():

@@ -1,0 +1,74 @@
+"""What a worker keeps in memory: no more after many topics that came and went than after a few."""
+
+import gc
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+import pytest
+
+from broker.system import new_uuid
+from broker.tier import delta_reader, delta_storage
+from broker.tier.copier import Copier
+from broker.tier.crash_points import CrashPoints
+from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_storage import DeltaStorage
+from broker.tier.settings import TierSettings
+from broker.tier.sweeper import Sweeper
+from kafka_ds.lake import store
+from tests.integration.tier_segments import copy_range, copy_request, segment
+
+# Their own globals, classes and caches are the process's.
+OUTSIDE = (ModuleType, FunctionType, BuiltinFunctionType, type)
+
+
+def reachable(roots: Iterable[object]) -> Counter[str]:
+    """How many objects of each type are held, directly or not; but for numbers, of which Python shares the small."""
+    seen: dict[int, object] = {}
+    left = list(roots)
+    while left:
+        each = left.pop()
+        if id(each) not in seen and not isinstance(each, OUTSIDE):
+            seen[id(each)] = each
+            left += gc.get_referents(each)
+    kept = (each for each in seen.values() if not isinstance(each, int | float))
+    return Counter(type(each).__qualname__ for each in kept)
+
+
+def test_topics_that_come_and_go_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is bounded by a number is full after the first topics.
+    for module, name in (
+        (delta_reader, "ENDS_MAX"),
+        (delta_reader, "PLACES_MAX"),
+        (delta_storage, "FOOTERS_MAX"),
+        (store, "KNOWN_FOLDERS_MAX"),
+    ):
+        monkeypatch.setattr(module, name, 1)
+    settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
+    storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
+    copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
+    sweeper = Sweeper(storage, metadata, copier, points)
+    path = segment(tmp_path / "segment", 0, 10)
+
+    def come_and_go(number: int) -> None:
+        topic, topic_id = f"short-{number:02d}", new_uuid()
+        answer = copier.copy(copy_request([copy_range(path, 0, 9)], topic=topic, topic_id=topic_id))
+        assert [each.outcome for each in answer.partitions] == ["finished"]
+        for committed_only in (True, False):
+            read = storage.read(
+                topic, topic_id, 0, 0, max_bytes=1 << 20, committed_only=committed_only
+            )
+            assert read.next_offset == 10
+        assert storage.ending(topic, topic_id, 0, 9).end_offset == 9
+        assert [each.end_offset for each in metadata.list_segments(topic_id, 0)] == [9]
+        sweeper.delete_topic(topic, topic_id)
+        assert metadata.list_topic(topic_id) == []
+
+    held = []
+    for number in range(9):
+        come_and_go(number)
+        held.append(reachable([storage, metadata, copier, sweeper]))
+    assert held[-1] - held[2] == Counter()
