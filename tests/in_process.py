@@ -193,7 +193,7 @@ class Cluster:
         """The brokers that do not."""
         return [each for each in self.nodes.values() if not each.node.controller.is_active]
 
-    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
         """Wait for something that brokers come to by themselves."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -90,7 +90,7 @@ class FaultyWay:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(30), "the way to the store is not there"
+        assert self._ready.wait(120), "the way to the store is not there"
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)

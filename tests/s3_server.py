@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spark_conf.jars import fetch, java_command
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120
 IDENTITY = "kafka-ds"
 CREDENTIAL = "kafka-ds-secret"
 BUCKET = "lake"

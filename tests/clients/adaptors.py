@@ -11,7 +11,7 @@ import aiokafka
 import kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120
 Headers = list[tuple[str, bytes | None]]
 
 

@@ -59,7 +59,7 @@ def consume(broker: BrokerProcess, topic: str, count: int, partition: int = 0) -
         # From offset 0, which may be gone: then the client finds the beginning by itself.
         consumer.assign([TopicPartition(topic, partition, 0)])
         values: list[bytes] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(values) < count and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
@@ -103,7 +103,7 @@ def test_more_partitions_take_records(
     create_topic(broker.bootstrap, topic, partitions=1)
     produce(broker, topic, 3)
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(120)
-    assert len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == 4
+    assert len(admin.list_topics(topic, timeout=120).topics[topic].partitions) == 4
     produce(broker, topic, 2, partition=3)
     assert consume(broker, topic, 2, partition=3) == [b"0", b"1"]
     assert consume(broker, topic, 3) == [b"0", b"1", b"2"]

@@ -26,7 +26,7 @@ from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
 
 BEGAN_MS = 1_700_000_000_000
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

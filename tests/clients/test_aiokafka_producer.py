@@ -29,7 +29,7 @@ from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.processes import BrokerProcess
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

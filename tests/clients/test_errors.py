@@ -53,7 +53,7 @@ def test_a_topic_that_was_deleted(broker: BrokerProcess, topic: str) -> None:
     create_topic(broker.bootstrap, topic)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([topic])[topic].result(120)
-    assert topic not in admin.list_topics(timeout=10).topics
+    assert topic not in admin.list_topics(timeout=120).topics
     with pytest.raises(KafkaException) as caught:
         admin.delete_topics([topic])[topic].result(120)
     assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -73,5 +73,5 @@ def test_all_topics_are_listed_after_one_was_deleted(broker: BrokerProcess, topi
     """librdkafka's request for all topics has three bytes left over; Kafka does not mind."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     create_topic(broker.bootstrap, topic)
-    listed = admin.list_topics(timeout=10).topics
+    listed = admin.list_topics(timeout=120).topics
     assert topic in listed

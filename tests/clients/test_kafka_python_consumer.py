@@ -56,7 +56,7 @@ def fill(broker: BrokerProcess, topic: str, numbers: Sequence[int], partition: i
 
 def read(consumer: kafka.KafkaConsumer, count: int, **how: Any) -> list[Any]:
     found: list[Any] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count}"
         for records in consumer.poll(timeout_ms=500, **how).values():

@@ -22,7 +22,7 @@ from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.processes import BrokerProcess
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 Make = Callable[..., kafka.KafkaProducer]
 
 

@@ -22,9 +22,9 @@ def filled(broker: BrokerProcess, topic: str) -> str:
 
 def test_librdkafka_asks_for_watermarks_and_times(broker: BrokerProcess, filled: str) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
-    assert consumer.get_watermark_offsets(TopicPartition(filled, 0), timeout=10) == (0, 100)
+    assert consumer.get_watermark_offsets(TopicPartition(filled, 0), timeout=120) == (0, 100)
     for at, expected in ((0, 0), (BEGAN_MS + 333, 34), (BEGAN_MS + 770, 77), (BEGAN_MS + 991, -1)):
-        found = consumer.offsets_for_times([TopicPartition(filled, 0, at)], timeout=10)[0]
+        found = consumer.offsets_for_times([TopicPartition(filled, 0, at)], timeout=120)[0]
         assert found.offset == expected, at
     consumer.close()
 
@@ -45,7 +45,7 @@ def test_an_offset_out_of_range_is_said_to_be_one(broker: BrokerProcess, filled:
         {"bootstrap.servers": broker.bootstrap, "group.id": "none", "auto.offset.reset": "error"}
     )
     consumer.assign([TopicPartition(filled, 0, 5000)])
-    message = consumer.poll(10)
+    message = consumer.poll(120)
     assert message is not None and message.error() is not None
     assert message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
     consumer.close()
@@ -56,7 +56,7 @@ def test_a_seek_into_the_middle_of_a_batch(broker: BrokerProcess, filled: str) -
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     for offset in (17, 50, 73, 99):
         consumer.assign([TopicPartition(filled, 0, offset)])
-        message = consumer.poll(10)
+        message = consumer.poll(120)
         assert message is not None and message.error() is None
         assert (message.offset(), message.value()) == (offset, b"%d" % offset)
     consumer.close()

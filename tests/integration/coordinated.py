@@ -40,7 +40,7 @@ from kafka_ds.wire.messages.transactions import (
 from tests.in_process import NOW_MS, Cluster, InProcess
 
 GROUP_TYPE, TRANSACTION_TYPE = 0, 1
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120
 RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -13,7 +13,7 @@ from kafka_ds.wire.types import message_info
 class RawClient:
     """One connection."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 60) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = 120) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

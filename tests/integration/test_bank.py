@@ -51,7 +51,7 @@ PARTITIONS = 2
 # So many that each of three tellers gets some.
 ORDER_PARTITIONS = 4
 ORDERS_AT_ONCE = 60
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120
 T = TypeVar("T")
 # What an operator's client says while there is no coordinator or leader yet.
 NOT_NOW = (

@@ -83,7 +83,7 @@ def read(broker: BrokerProcess, topic: str = TOPIC) -> list[tuple[int, bytes, by
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
-            message = consumer.poll(20)
+            message = consumer.poll(120)
             assert message is not None
             if message.error():
                 assert message.error().code() == KafkaError._PARTITION_EOF
@@ -116,7 +116,7 @@ def wait_until_clean(broker: BrokerProcess, topic: str = TOPIC) -> None:
 
 def metric(broker: BrokerProcess, name: str) -> float:
     url = f"http://127.0.0.1:{broker.overrides['metrics.port']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 

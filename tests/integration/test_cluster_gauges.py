@@ -29,7 +29,7 @@ Gauges = dict[tuple[str, ...], float]
 def gauges(brokers: BrokerCluster, node_id: int) -> Gauges:
     """Samples by name and values of labels."""
     port = brokers[node_id].overrides["metrics.port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value

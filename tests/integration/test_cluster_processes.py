@@ -15,7 +15,7 @@ from kafka_ds.lake.store import LocalStore
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
 
 # A session of the cluster's settings, and what a busy machine may add.
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -21,14 +21,14 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_conf.jars import fetch, java_command
+from spark_conf.jars import QUICK_JAVA, fetch, java_command
 from tests.processes import wait_until
 from tests.s3_server import quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKERS = ("broker-1", "broker-2", "broker-3")
 COUNT = 3_000
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 120
 
 
 def compose() -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Machine:
         empty.write_text("")
         jars = f"{fetch('s3proxy')}/*"
         main = ["org.gaul.s3proxy.Main", "--properties", str(empty)]
-        words = [java_command(), quiet(self._folder), *sorted(settings), "-cp", jars]
+        words = [java_command(), *QUICK_JAVA, quiet(self._folder), *sorted(settings), "-cp", jars]
         self.start("s3", [*words, *main])
 
     def is_healthy(self, service: str) -> bool:
@@ -160,9 +160,9 @@ def test_the_services_work_together(machine: Machine) -> None:
         for number, service in enumerate(BROKERS)
     )
     admin = AdminClient({"bootstrap.servers": outside})
-    wait_until("three brokers", lambda: len(admin.list_topics(timeout=10).brokers) == 3)
+    wait_until("three brokers", lambda: len(admin.list_topics(timeout=120).brokers) == 3)
     admin.create_topics([NewTopic("orders", 3)])["orders"].result(120)
-    replicas = admin.list_topics("orders", timeout=10).topics["orders"].partitions
+    replicas = admin.list_topics("orders", timeout=120).topics["orders"].partitions
     assert [sorted(each.replicas) for each in replicas.values()] == [[1, 2, 3]] * 3
     producer = Producer({"bootstrap.servers": outside, "enable.idempotence": True})
     for number in range(COUNT):

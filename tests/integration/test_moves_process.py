@@ -114,11 +114,11 @@ class Desk:
         consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "g"})
         try:
             place = TopicPartition("t", 0, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=20)
+            _, end = consumer.get_watermark_offsets(place, timeout=120)
             consumer.assign([place])
             found: list[int] = []
             while len(found) < end:
-                message = consumer.poll(20)
+                message = consumer.poll(120)
                 assert message is not None
                 assert message.error() is None, message.error()
                 key = message.key()

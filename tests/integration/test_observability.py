@@ -48,7 +48,7 @@ def consume_in_a_group(bootstrap: str, topic: str, group: str, count: int) -> No
     consumer.subscribe([topic])
     seen = 0
     while seen < count:
-        message = consumer.poll(10)
+        message = consumer.poll(120)
         assert message is not None and message.error() is None
         seen += 1
     consumer.commit(asynchronous=False)
@@ -60,7 +60,7 @@ def test_what_is_documented_is_shown_and_nothing_else(tmp_path: Path, free_port:
         create_topic(broker.bootstrap, "t")
         produce(broker.bootstrap, "t", 7)
         consume_in_a_group(broker.bootstrap, "t", "g", 7)
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
     kinds = {
         f.name + "_total" if f.type == "counter" else f.name: f.type

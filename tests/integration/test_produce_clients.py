@@ -51,7 +51,7 @@ def consume(bootstrap: str, topic: str, count: int, start: int = 0) -> list[byte
     )
     consumer.assign([TopicPartition(topic, 0, start)])
     values: list[bytes | None] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(values) < count and time.monotonic() < deadline:
         for message in consumer.consume(count, 0.2):
             assert message.error() is None, message.error()
@@ -225,7 +225,7 @@ def test_what_was_acknowledged_survives_a_stop(tmp_path: Path, clean: bool) -> N
 
 
 def wait_for_leader(client: RawClient, topic: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         data = client.ask(fetch_request(topic, 0), 12).responses[0].partitions[0]
         if data.error_code == ErrorCode.NONE:

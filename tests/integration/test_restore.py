@@ -178,7 +178,7 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
     assert now.leader_epoch > was.leader_epoch
     resource = ConfigResource(ResourceType.TOPIC, TOPIC)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(120)
     assert found["retention.ms"].value == "-1"
 
     # The group goes on where it was, what it reads first is in the lake alone; the same producer goes on, too.

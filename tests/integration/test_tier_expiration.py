@@ -108,7 +108,7 @@ def test_by_time_what_is_old_goes_and_what_is_new_stays(broker: BrokerProcess) -
     assert start == 3_000
     # Where nothing else is said a consumer begins there.
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "log_level": 0})
-    assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10)[0] == start
+    assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=120)[0] == start
     consumer.close()
     wait_until(
         "the end of deletions",

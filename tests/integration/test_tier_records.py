@@ -88,7 +88,7 @@ def kafka_python(broker: BrokerProcess, topic: str, end: int) -> dict[int, Row]:
     consumer.assign([place])
     consumer.seek(place, 0)
     found: dict[int, Row] = {}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(found) < end and time.monotonic() < deadline:
         for records in consumer.poll(500).values():
             for each in records:

@@ -28,7 +28,7 @@ from kafka_ds.wire.messages.transactions import (
 )
 from tests.integration.raw_client import RawClient
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120
 RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

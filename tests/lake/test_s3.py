@@ -27,7 +27,7 @@ from tests.s3_server import BUCKET, S3Server, address_for
 
 COUNT = 20_000
 MORE = 1_000
-PATIENCE_S = 100
+PATIENCE_S = 120
 
 pytestmark = pytest.mark.usefixtures("s3_environment")
 
@@ -320,7 +320,7 @@ def produce(producer: Producer, values: list[bytes]) -> None:
 
 
 def leader_and_isr(admin: AdminClient) -> tuple[int, list[int]]:
-    found = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0]
+    found = admin.list_topics("orders", timeout=120).topics["orders"].partitions[0]
     return found.leader, found.isrs
 
 

@@ -111,4 +111,4 @@ def kafka_jvm(jar_folder: Path) -> Iterator[Jvm]:
     finally:
         gateway.shutdown()
         process.stdin.close()
-        process.wait(20)
+        process.wait(120)

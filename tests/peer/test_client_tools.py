@@ -172,7 +172,7 @@ def read_committed_until(tools: Tools, topic: str, partition: int) -> int:
         }
     )
     try:
-        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
         end: int = high
         return end
     finally:

@@ -32,7 +32,7 @@ SETTINGS = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "super.users": "User:ANONYMOUS",
 }
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 class ClusterTools:

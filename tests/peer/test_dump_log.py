@@ -242,7 +242,7 @@ def consume(bootstrap: str, topic: str, end_offset: int) -> list[int]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     values = []
     while consumer.position([TopicPartition(topic, 0)])[0].offset < end_offset:
-        message = consumer.poll(20)
+        message = consumer.poll(120)
         assert message is not None
         if message.error() is None:
             values.append(int(message.value()))

@@ -288,7 +288,7 @@ async def following(
 
 async def until(condition: Any) -> None:
     """Give the event loop turns until a condition holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -56,7 +56,7 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     hearing = asyncio.create_task(broker.driver.changed(60))
     await asyncio.sleep(0)
     creating = asyncio.create_task(broker.create("t"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await hearing
     assert broker.driver.entries_after(before, 1 << 20)
     assert not creating.done()

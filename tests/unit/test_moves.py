@@ -37,7 +37,7 @@ def extent(start: int, end: int, *epochs: tuple[int, int]) -> Extent:
 
 
 async def until_ended(bench: MovingBench) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while bench.manager.futures.get("t", 0) is not None or bench.moves.under_way:
             await asyncio.sleep(0.0005)
 
@@ -394,7 +394,7 @@ class Writer:
         bench.disk.crash_after = crash_after
         try:
             bench.moves.alter("t", 0, "/b")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not self.is_over():
                     await asyncio.sleep(0.0005)
             if not self.is_down():

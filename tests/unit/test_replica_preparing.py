@@ -37,7 +37,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Event:
     prepare: Callable[..., memoryview] = preparing._prepare
 
     def wait(*arguments: object) -> memoryview:
-        assert go.wait(20)
+        assert go.wait(120)
         return prepare(*arguments)
 
     monkeypatch.setattr(preparing, "_prepare", wait)

@@ -54,7 +54,7 @@ def test_frames_of_any_size_cross_both_ways() -> None:
             found.append(bytes(body))
         protocol.close()
         await asyncio.wait_for(closed.wait(), 5)
-        thread.join(5)
+        thread.join(120)
         assert not thread.is_alive(), "the worker's end sees the hang-up"
         return found
 
