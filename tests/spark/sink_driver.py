@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spark_conf.session import session
+from tests.spark.java import QUICK_JAVA
 
 # Executors of their own, whose slower tasks are begun a second time.
 MASTER = "local-cluster[2,1,768]"
@@ -14,8 +15,13 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.3",
     "spark.speculation.minTaskRuntime": "0ms",
-    "spark.executor.memory": "512m",
     "spark.task.maxFailures": "8",
+    # Processes that live for a minute: the least that Spark starts an executor with, and no long compiling.
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.defaultJavaOptions": QUICK_JAVA,
+    "spark.executor.defaultJavaOptions": QUICK_JAVA,
 }
 
 
