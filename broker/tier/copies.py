@@ -18,6 +18,7 @@ from broker.tier.crash_points import CrashPoints
 from broker.tier.messages import (
     CONFLICT,
     FINISHED,
+    ZSTD,
     CopyAnswer,
     CopyRequest,
     CopyTopic,
@@ -25,9 +26,9 @@ from broker.tier.messages import (
 )
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Key, Led, copy_topics
-from broker.tier.policy import Limits, PartitionView, Phase, Range, choose
+from broker.tier.policy import Limits, Pace, PartitionRanges, PartitionView, Phase, Range, choose
 from broker.tier.quota import RemoteQuota
-from broker.tier.settings import TierSettings
+from broker.tier.settings import UNBOUNDED, TierSettings
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class CopyLoop:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
+        self._pace = Pace()
         self._giving_up: set[asyncio.Task[None]] = set()
 
     def look_at(self, key: Key, delay_ms: int = 0) -> None:
@@ -177,7 +179,7 @@ class CopyLoop:
         chosen = choose(candidates, self._limits())
         if not chosen or self._is_held_back(candidates):
             return False
-        topics, taking_part = copy_topics(chosen, self.led)
+        topics, taking_part = copy_topics(chosen, self.led, self._compression(chosen, candidates))
         if not topics:
             return False
         size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
@@ -191,6 +193,21 @@ class CopyLoop:
         """What one copy takes: of a rate no more than a second's, so that it is kept evenly."""
         bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
         return Limits(bytes_max=bytes_max)
+
+    def _compression(
+        self,
+        chosen: Sequence[PartitionRanges],
+        candidates: Sequence[tuple[PartitionView, Sequence[Range]]],
+    ) -> str:
+        """Copies that do not keep up cost less; where a quota decides how fast they are that would gain nothing."""
+        self._pace.taken(
+            sum(each.size_bytes for each in chosen),
+            sum(one.size_bytes for _, ranges in candidates for one in ranges),
+        )
+        has_quota = self._quota.bytes_per_second < UNBOUNDED
+        if has_quota or not self._pace.is_behind:
+            return ZSTD
+        return self._settings.lake_behind_compression_type
 
     def _is_held_back(self, candidates: Sequence[tuple[PartitionView, Sequence[Range]]]) -> bool:
         """Whether the copy quota is used up (KIP-956): what there is to copy stays, and is looked at again in time."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from broker.tier.crash_points import CrashPoints
-from broker.tier.messages import CopyRange
+from broker.tier.messages import ZSTD, CopyRange
 from broker.tier.shares import cut
 from broker.tier.source import RangeSource
 from broker.tier.spi import StorageError, Written
@@ -69,7 +69,12 @@ def write_ranges(
     def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
         with turns:
             return _write_rows(
-                store, table, segments[0], [each for _, each in share], file_bytes, level
+                store,
+                table,
+                segments[0],
+                [each for _, each in share],
+                file_bytes,
+                level if sources[0].compression == ZSTD else None,
             )
 
     try:
@@ -121,15 +126,16 @@ def _write_rows(
     first: RemoteLogSegment,
     origins: Sequence[RangeSource],
     file_bytes: int,
-    level: int,
+    level: int | None,
 ) -> list[WrittenFile]:
-    """Files of about `file_bytes` each; none where the ranges have no row."""
+    """Files of about `file_bytes` each; none where the ranges have no row. `level` is zstd's, None: in haste."""
     attempt = uuid_text(first.segment_id)
     rows = Peekable(chain.from_iterable(origin.rows() for origin in origins))
     files: list[WrittenFile] = []
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
-        path = f"{table}/{data_file(first.partition, offset, attempt)}"
+        name = data_file(first.partition, offset, attempt, is_light=level is None)
+        path = f"{table}/{name}"
         written = write_rows(store, path, rows.up_to(file_bytes), level=level)
         assert written is not None, "rows make a file"
         files.append(written)

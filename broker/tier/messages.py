@@ -8,6 +8,8 @@ already holds is answered with what it holds.
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+ZSTD = "zstd"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRange:
@@ -28,6 +30,8 @@ class CopyRange:
     """[producer id, first offset, last offset] of the aborted transactions in it."""
     producer_snapshot: str = ""
     """Hex of the producers at the end of the range, in Kafka's snapshot format."""
+    compression: str = ZSTD
+    """Of the Parquet file, by Kafka's name; what is not zstd is compressed anew when it is merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

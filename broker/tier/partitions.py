@@ -5,7 +5,7 @@ range into what the worker needs to copy it. It decides nothing and waits for no
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
@@ -192,7 +192,7 @@ def _bytes_behind(log: Log, offset: int) -> int:
 
 
 def copy_topics(
-    chosen: Sequence[PartitionRanges], led: dict[Key, Led]
+    chosen: Sequence[PartitionRanges], led: dict[Key, Led], compression: str
 ) -> tuple[list[CopyTopic], list[Led]]:
     """What to ask of the worker for chosen ranges, topic by topic, and the partitions in it."""
     topics: dict[bytes, CopyTopic] = {}
@@ -207,5 +207,5 @@ def copy_topics(
             each.topic_id,
             CopyTopic(topic=each.topic, topic_id=uuid_text(each.topic_id), ranges=[]),
         )
-        topic.ranges.extend(ranges)
+        topic.ranges.extend(replace(each, compression=compression) for each in ranges)
     return list(topics.values()), taking_part

@@ -168,6 +168,27 @@ def choose(
     ]
 
 
+class Pace:
+    """Whether copies keep up with what is closed meanwhile.
+
+    They do not once each of two in a row left something behind, the second no less than the first; until one leaves
+    nothing. Of a burst, and of what lay there before, each copy leaves less than the one before it.
+    """
+
+    __slots__ = ("_left_bytes", "is_behind")
+
+    def __init__(self) -> None:
+        self._left_bytes = 0
+        self.is_behind = False
+
+    def taken(self, taken_bytes: int, pending_bytes: int) -> None:
+        """A copy takes so many of the bytes that may be copied."""
+        left_bytes = max(0, pending_bytes - taken_bytes)
+        grows = left_bytes >= self._left_bytes > 0
+        self.is_behind = left_bytes > 0 and (self.is_behind or grows)
+        self._left_bytes = left_bytes
+
+
 class Backoff:
     """How long to wait after failures in a row: doubles from the first to the longest."""
 

@@ -40,6 +40,8 @@ class TierSettings:
     """Bytes of records in one Parquet file, about."""
     lake_compression_level: int = 1
     """Of zstd, in the files that copies write."""
+    lake_behind_compression_type: str = "snappy"
+    """The same while copies do not keep up with what is closed."""
     lake_offsets_interval_ms: int = 60_000
     """How often partitions' and groups' offsets are noted in the lake; -1: never."""
     lake_maintenance_interval_ms: int = 300_000

@@ -3,8 +3,8 @@
 Rules of this file: one thread receives, one copies, one looks after the tables' layout, a few read. Each request is
 answered once, with a result or an error of a known kind; an unexpected exception is logged and answered, and the
 process goes on. The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying
-at any line is what the commit protocol is made for. Copying runs at a lower priority than reading, and both below
-the broker.
+at any line is what the commit protocol is made for. Copying runs at a lower priority than reading, the upkeep of
+tables at a lower one still, and all below the broker.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ Operation = Callable[[Header], Answer]
 
 READ_NICENESS = 2
 COPY_NICENESS = 10
+# Nobody waits for files to be merged; where cores are busy copies go first.
+UPKEEP_NICENESS = 15
 # A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
 SWITCH_SECONDS = 0.0005
 
@@ -76,7 +78,7 @@ class Worker:
     def run(self) -> None:
         """Serve until the broker hangs up."""
         self._thread(self._writes, COPY_NICENESS)
-        self._thread(self._maintenance, COPY_NICENESS)
+        self._thread(self._maintenance, UPKEEP_NICENESS)
         for _ in range(self._reader_threads):
             self._thread(self._reads, self._reader_niceness)
         while True:
@@ -92,7 +94,7 @@ class Worker:
             # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
             with contextlib.suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-                if niceness == COPY_NICENESS:
+                if niceness >= COPY_NICENESS:
                     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             while True:
                 request = source.get()

@@ -7,6 +7,7 @@ Rules of this file:
   that overlap are merged when each of them is sorted: a merge holds a page of each. A few small ones go at once.
 - Small files that follow one another are merged when there are enough of them, or enough bytes. None is written again
   unless the others hold as much as it does: so a row is written anew a few times in its life, however small the copies.
+- A file that was compressed in haste, as copies did not keep up, counts as small whatever it holds.
 - A file's own facts are asked for only where its name does not say that it was written here.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kafka_ds.lake.index import FileEntry, clusters
+from kafka_ds.lake.names import is_light_file
 
 # A file is small below this part of what files are merged to.
 SMALL_PART = 8
@@ -77,8 +79,7 @@ def next_task(
         task = _of_cluster(cluster, log_start_offset, rules, is_well_laid) if not is_left else None
         if task is not None:
             return task
-        is_small = len(cluster) == 1 and cluster[0].size < rules.file_bytes // SMALL_PART
-        is_small = is_small and not is_left
+        is_small = len(cluster) == 1 and not is_left and _is_small(cluster[0], rules)
         if is_small and cluster[0].min_offset >= log_start_offset:
             run.append(cluster[0])
             if sum(each.size for each in run) < rules.file_bytes:
@@ -87,6 +88,10 @@ def next_task(
             return found
         run = []
     return _merge(run, rules.file_bytes, rules.files_min)
+
+
+def _is_small(entry: FileEntry, rules: LayoutRules) -> bool:
+    return entry.size < rules.file_bytes // SMALL_PART or is_light_file(entry.path)
 
 
 def _of_cluster(

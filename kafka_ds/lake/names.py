@@ -27,7 +27,9 @@ ID_CHARACTERS = 22
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
-_DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
+# Says that a file is to be compressed anew (`layout`).
+_LIGHT = "light-"
+_DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-({_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
 _APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")
 
 
@@ -36,14 +38,21 @@ def topic_table(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 
 
-def data_file(partition: int, start_offset: int, attempt: str) -> str:
-    """A Parquet file, relative to its table."""
-    return f"partition={partition}/{start_offset:020d}-{attempt}.parquet"
+def data_file(partition: int, start_offset: int, attempt: str, *, is_light: bool = False) -> str:
+    """A Parquet file, relative to its table; a light one was compressed in haste."""
+    mark = _LIGHT if is_light else ""
+    return f"partition={partition}/{start_offset:020d}-{mark}{attempt}.parquet"
 
 
 def is_data_file(path: str) -> bool:
     """Whether a file is called as those that are written here: in offset order, in small row groups."""
     return _DATA_FILE.fullmatch(path) is not None
+
+
+def is_light_file(path: str) -> bool:
+    """Whether a file was written here, and compressed in haste."""
+    match = _DATA_FILE.fullmatch(path)
+    return match is not None and match[1] is not None
 
 
 def residue_file(partition: int, start_offset: int, attempt: str) -> str:

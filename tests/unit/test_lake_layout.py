@@ -6,6 +6,7 @@ import pytest
 
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.layout import LayoutRules, Reason, Task, next_task
+from kafka_ds.lake.names import data_file
 
 RULES = LayoutRules(file_bytes=800, files_min=4, expired_ratio=0.5)
 
@@ -44,6 +45,17 @@ def test_small_files_in_a_row_are_merged_when_there_are_enough() -> None:
     assert task(row_of(4)) == Task(Reason.SMALL, tuple(row_of(4)))
     # One that is not small parts them.
     assert task([*row_of(3), file(30, 39, 100), *row_of(3, start=40)]) is None
+
+
+def test_a_file_that_was_compressed_in_haste_is_merged_whatever_it_holds() -> None:
+    """When there are enough of them, or enough bytes; what comes of it is not merged again."""
+    light = [
+        file(at * 10, at * 10 + 9, 300, data_file(0, at * 10, 22 * "a", is_light=True))
+        for at in range(3)
+    ]
+    assert task(light[:2]) is None
+    assert task(light) == Task(Reason.SMALL, tuple(light))
+    assert task([file(each.min_offset, each.max_offset, 300) for each in light]) is None
 
 
 def test_no_more_is_merged_than_makes_a_file() -> None:

@@ -10,12 +10,15 @@ from kafka_ds.lake.names import (
     commit_file,
     data_file,
     encode_path,
+    is_data_file,
+    is_light_file,
     parse_app_id,
     residue_file,
     resolve_path,
     topic_table,
     version_of_commit,
 )
+from kafka_ds.wire.types import uuid_text
 
 DASHED = b"\xfb\xef\xbe" * 5 + b"\xff"  # In base64 it is dashes all over.
 
@@ -23,8 +26,23 @@ DASHED = b"\xfb\xef\xbe" * 5 + b"\xff"  # In base64 it is dashes all over.
 def test_paths():
     assert topic_table("orders.eu") == "topics/orders.eu"
     assert data_file(3, 42, "abc") == "partition=3/00000000000000000042-abc.parquet"
+    assert (
+        data_file(3, 42, "abc", is_light=True)
+        == "partition=3/00000000000000000042-light-abc.parquet"
+    )
     assert residue_file(3, 42, "abc") == "_residue/partition=3/00000000000000000042-abc.residue"
     assert commit_file(7) == "_delta_log/00000000000000000007.json"
+
+
+def test_a_file_that_was_compressed_in_haste_says_so():
+    """Also where an id looks as if it did."""
+    for attempt in (uuid_text(bytes(range(16))), uuid_text(DASHED), "light-" + 16 * "-"):
+        name = f"topics/t/{data_file(3, 42, attempt)}"
+        light = f"topics/t/{data_file(3, 42, attempt, is_light=True)}"
+        assert is_data_file(name) and is_data_file(light)
+        assert (is_light_file(name), is_light_file(light)) == (False, True)
+        assert light.endswith(f"-{attempt}.parquet"), "found by its attempt"
+    assert not is_light_file("partition=3/00000000000000000042-light-abc.parquet"), "not ours"
 
 
 def test_names_in_a_log():

@@ -1,6 +1,7 @@
 """What the copy loop makes of the lake's answers, and of its quota."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,12 +54,16 @@ class CopiesAtOnce:
 
     def __init__(self) -> None:
         self.copied: list[list[tuple[str, int, int]]] = []
+        self.compressions: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         ranges = [(topic, each) for topic in request["topics"] for each in topic["ranges"]]
         self.copied.append(
             [(topic["topic"], each["partition"], each["start_offset"]) for topic, each in ranges]
         )
+        self.compressions += {each["compression"] for _, each in ranges}
+        self.meanwhile()
         ends: dict[tuple[str, int], int] = {}
         for topic, each in ranges:
             ends[topic["topic_id"], each["partition"]] = each["end_offset"]
@@ -178,6 +183,36 @@ def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> 
     desk = Desk(led, now_ms=1_500)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == count
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        (UNBOUNDED, ["zstd", "zstd", *["snappy"] * 7, "zstd"]),
+        # A quota decides how fast copies are: to hurry would gain nothing.
+        (1 << 40, ["zstd"] * 10),
+    ],
+)
+def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: list[str]) -> None:
+    """A copy takes a MiB; during each of the first six half as much again is closed."""
+    led = led_partition("t", 0, 0, 1 << 19)
+    views: list[SegmentView] = []
+    led.log.closed_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
+        each for each in views if each.next_offset > start
+    ]
+
+    def close(count: int) -> None:
+        more = led_partition("t", 0, len(views) + count, 1 << 19).log
+        views[:] = more.closed_segments()
+        led.log.log_end_offset = more.log_end_offset  # type: ignore[misc]
+        led.last_stable_offset = lambda: more.log_end_offset
+
+    close(2)
+    desk = Desk(led, bytes_per_second=rate)
+    desk.worker.meanwhile = lambda: close(3) if len(desk.worker.copied) <= 6 else None
+    asyncio.run(desk.until(100))
+    assert (led.state.copied_offset, len(views)) == (199, 20)
+    assert desk.worker.compressions == expected
 
 
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:

@@ -10,6 +10,7 @@ from broker.tier.policy import (
     CopyLag,
     CopyState,
     Limits,
+    Pace,
     PartitionView,
     Phase,
     Range,
@@ -186,6 +187,29 @@ def test_a_large_range_does_not_keep_smaller_ones_of_others_out() -> None:
 
 def test_nothing_to_do_is_nothing_chosen() -> None:
     assert choose(candidates(view([])), Limits()) == []
+
+
+@pytest.mark.parametrize(
+    ("pending", "behind"),
+    [
+        # Steady: all is taken each time.
+        ([50, 100, 80, 100], [False] * 4),
+        # A burst, or what lay there when the broker started.
+        ([20, 900, 800, 700, 650, 600], [False] * 6),
+        # More is closed than is copied, until nothing is left over.
+        ([100, 120, 140, 130, 110, 90, 120], [False, False, True, True, True, False, False]),
+        # No more than so many segments are looked at.
+        ([400, 400, 400], [False, True, True]),
+    ],
+)
+def test_copies_that_do_not_keep_up_are_told_from_a_burst(
+    pending: list[int], behind: list[bool]
+) -> None:
+    pace, found = Pace(), []
+    for each in pending:
+        pace.taken(min(each, 100), each)
+        found.append(pace.is_behind)
+    assert found == behind
 
 
 def test_back_off_doubles_to_its_bound_and_is_forgotten() -> None:

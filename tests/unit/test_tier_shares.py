@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker.tier import shares
@@ -12,6 +14,7 @@ from broker.tier.messages import CopyRange
 from broker.tier.shares import cut
 from broker.tier.spi import SourceGone, Written
 from broker.tier.turns import Turns
+from kafka_ds.lake.names import is_light_file
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.residue import Residue
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
@@ -123,6 +126,18 @@ def test_the_rows_of_all_shares_are_those_of_one(ranges: list[CopyRange]) -> Non
         was, now = before.segment, after.segment
         assert (was.row_count, was.max_timestamp_ms) == (now.row_count, now.max_timestamp_ms)
         assert len(now.files) == 3 and now.residue == was.residue
+
+
+def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[CopyRange]) -> None:
+    store = MemoryStore()
+    done = written(store, [replace(each, compression="snappy") for each in ranges], 2)
+    assert sum(offsets_of(store, done), []) == list(range(251))
+    for each in done[0].parts.files:
+        group = pq.read_metadata(pa.BufferReader(store.read(each.path))).row_group(0)
+        assert {group.column(at).compression for at in range(group.num_columns)} == {"SNAPPY"}
+        assert is_light_file(each.path)
+    plainly = written(store, ranges, 2)[0].parts.files
+    assert not any(is_light_file(each.path) for each in plainly)
 
 
 def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
