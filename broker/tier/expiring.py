@@ -181,7 +181,7 @@ class ExpirationLoop:
         try:
             if decision.expired and not await self._move(led, decision):
                 return
-            if decision.expired or survey["below"]:
+            if decision.expired or survey["below"] or survey["has_files_below"]:
                 self._crash_points.at("broker_before_sweep")
                 swept, _ = await self._worker.ask({"op": "sweep", **_place(led)})
                 self._swept(led, swept)

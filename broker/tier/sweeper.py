@@ -59,6 +59,8 @@ class Survey:
     below: int = 0
     """Segments that lie below the log start and may go."""
     below_bytes: int = 0
+    has_files_below: bool = False
+    """Whether the table has files there, also of ranges that nobody has said to be FINISHED."""
     milliseconds: int = 0
 
 
@@ -121,6 +123,7 @@ class Sweeper:
             size_bytes=sum(each.size_bytes for each in segments if each.state is FINISHED),
             below=len(below),
             below_bytes=sum(each.size_bytes for each in below),
+            has_files_below=front.has_files_below,
             milliseconds=round((time.monotonic() - began) * 1000),
         )
 

@@ -28,6 +28,7 @@ class Desk:
         self.decision = Decision(log_start_offset=10, expired=1, expired_bytes=100)
         self.in_table = 10
         self.below = 0
+        self.has_files_below = False
         self.when: dict[str, Callable[[], None]] = {}
         self.metrics = TierMetrics()
         self.clock = ManualClock()
@@ -79,6 +80,7 @@ class Desk:
             "size_bytes": 500,
             "below": self.below,
             "below_bytes": self.below * 100,
+            "has_files_below": self.has_files_below,
             "milliseconds": 3,
         }
         return {"partitions": [found]}
@@ -139,6 +141,12 @@ def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
     desk.decision = Decision(log_start_offset=20)
     assert "survey" in desk.rounds()
     desk.led.lake_log_start, desk.below = 20, 1
+    assert desk.rounds(3) == ["survey", "sweep"]
+
+
+def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
+    desk = Desk()
+    desk.decision, desk.has_files_below = Decision(log_start_offset=0), True
     assert desk.rounds(3) == ["survey", "sweep"]
 
 
