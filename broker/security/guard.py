@@ -53,7 +53,11 @@ def guarded(
         return _Guarding(served, context, authorizer, failure_of).handle(request)
     throttling = Throttling(quotas, served, context, size_bytes)
     started_s = perf_counter()
-    result = _Guarding(served, context, authorizer, failure_of, throttling).handle(request)
+    try:
+        result = _Guarding(served, context, authorizer, failure_of, throttling).handle(request)
+    except BaseException:
+        throttling.give_back()
+        raise
     worked_s = perf_counter() - started_s
     if isinstance(result, Awaitable):
         return _throttled_later(throttling, request, result, worked_s)
@@ -63,7 +67,12 @@ def guarded(
 async def _throttled_later(
     throttling: Throttling, request: Any, result: Awaitable[Any], worked_s: float
 ) -> Any:
-    return throttling.answered(request, await result, worked_s)
+    try:
+        response = await result
+    except BaseException:
+        throttling.give_back()
+        raise
+    return throttling.answered(request, response, worked_s)
 
 
 class _Guarding:

@@ -9,8 +9,9 @@ Rules of this file:
   the quota waits as long as it takes until the rate over a window that is longer by that time is the quota.
 - A share of the broker's time never keeps a client waiting for longer than one sample.
 - Changes of topics are counted by partitions in a bucket that fills at the rate of the quota, up to a whole window's
-  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599). Counted is what was
-  granted, never the number that a client names.
+  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599). What is asked for is
+  taken at once, or several requests of one moment would all pass; counted in the end is what was granted, never the
+  number that a client names.
 - Nobody is told to wait for longer than an answer can say. Names are told apart by their first NAME_LENGTH_MAX
   characters: they are the clients' own words, and are remembered.
 - Clients that nobody hears of any more are forgotten, the longest silent first, where there are more than SENSORS_MAX.
@@ -232,15 +233,32 @@ class ClientQuotas:
         seconds = max(self._samples - 1, 1) * self._window_ms / _MS
         return int(min(limit.value * seconds, BYTES_MAX))
 
-    def mutation_wait_ms(self, user: str, client_id: str, pending: int, now_ms: int) -> int:
-        """How long a client has to wait before it may change more partitions, with `pending` asked for already."""
+    def mutation_wait_ms(self, user: str, client_id: str, now_ms: int) -> int:
+        """How long a client has to wait before it may change more partitions."""
         found = self._filled(user, client_id, now_ms)
         if found is None:
             return 0
-        limit, tokens, burst = found
-        # Nobody has granted these yet: they count for no more than it takes to spend all.
-        left = tokens - min(pending, burst + 1)
-        return max(_wait_ms(-left / limit.value), 1) if left < 0 else 0
+        limit, tokens, _ = found
+        return max(_wait_ms(-tokens / limit.value), 1) if tokens < 0 else 0
+
+    def reserve_mutations(self, user: str, client_id: str, count: int, now_ms: int) -> float:
+        """A client wants to change this many partitions: what is taken for it until that is decided.
+
+        Nobody has granted these yet, so it is no more than it takes to spend all.
+        """
+        found = self._filled(user, client_id, now_ms)
+        if found is None:
+            return 0.0
+        limit, _, burst = found
+        taken = min(count, burst + 1)
+        self._bucket(limit).take(taken)
+        return taken
+
+    def give_back_mutations(self, user: str, client_id: str, taken: float, now_ms: int) -> None:
+        """It is decided; what was changed indeed counts by `mutated`."""
+        found = self._filled(user, client_id, now_ms)
+        if found is not None:
+            self._bucket(found[0]).take(-taken)
 
     def mutated(self, user: str, client_id: str, count: int, now_ms: int) -> int:
         """A client has changed this many partitions; how long it has to wait before it may change more."""
@@ -248,10 +266,8 @@ class ClientQuotas:
         if found is None:
             return 0
         limit, tokens, _ = found
-        sensor = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared)
-        assert sensor.bucket is not None, "it has just been filled"
-        sensor.bucket.take(count)
-        sensor.rate.record(count, now_ms)
+        self._bucket(limit).take(count)
+        self._sensor(CONTROLLER_MUTATION_RATE, limit.shared).rate.record(count, now_ms)
         return _wait_ms((count - tokens) / limit.value)
 
     def _filled(self, user: str, client_id: str, now_ms: int) -> tuple[Limit, float, float] | None:
@@ -264,6 +280,11 @@ class ClientQuotas:
         if sensor.bucket is None:
             sensor.bucket = TokenBucket(burst, now_ms)
         return limit, sensor.bucket.fill(limit.value, burst, now_ms), burst
+
+    def _bucket(self, limit: Limit) -> TokenBucket:
+        bucket = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared).bucket
+        assert bucket is not None, "it has just been filled"
+        return bucket
 
     def throttled(self, name: str, user: str, client_id: str, throttle_ms: int) -> None:
         """A client was told to wait so long, for this quota."""

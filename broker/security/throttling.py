@@ -82,6 +82,7 @@ class Throttling:
         "_client_id",
         "_context",
         "_quotas",
+        "_reserved",
         "_served",
         "_size_bytes",
         "_taken",
@@ -102,6 +103,7 @@ class Throttling:
         self._throttle_ms = 0
         # What may be changed by this request, if it can be: how many partitions, by topic.
         self._taken: Counter[str] = Counter()
+        self._reserved = 0.0
 
     def mutations(self, request: Any) -> tuple[str, list[Any], list[Any], str] | None:
         """Of a request that changes topics here: field, what may be done, what may not, the answer's field."""
@@ -118,10 +120,7 @@ class Throttling:
         for item in getattr(request, field):
             wait_ms = 0
             if strict:
-                pending = self._taken.total()
-                wait_ms = self._quotas.mutation_wait_ms(
-                    self._user, self._client_id, pending, self._now_ms()
-                )
+                wait_ms = self._quotas.mutation_wait_ms(self._user, self._client_id, self._now_ms())
             if wait_ms:
                 refused.append(item)
                 self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
@@ -129,6 +128,9 @@ class Throttling:
             allowed.append(item)
             count = mutation.partitions_of(item, node.metadata, node.config)
             self._taken[_key_of(item)] += count
+            self._reserved += self._quotas.reserve_mutations(
+                self._user, self._client_id, count, self._now_ms()
+            )
         return field, allowed, refused, mutation.answers
 
     def answered(self, request: Any, response: Any, worked_s: float) -> Any:
@@ -153,8 +155,17 @@ class Throttling:
             response.throttle_time_ms = self._throttle_ms
         return response
 
+    def give_back(self) -> None:
+        """What was taken for what it wants is free again: it is decided, or there is no answer."""
+        if self._reserved:
+            self._quotas.give_back_mutations(
+                self._user, self._client_id, self._reserved, self._now_ms()
+            )
+            self._reserved = 0.0
+
     def _mutated(self, response: Any, now_ms: int) -> None:
         """Count what was changed indeed: what was refused for another reason is not the client's use."""
+        self.give_back()
         mutation = MUTATIONS[self._served.name]
         changed = {
             _key_of(each) for each in getattr(response, mutation.answers) if not each.error_code

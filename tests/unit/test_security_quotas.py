@@ -128,21 +128,23 @@ def test_a_share_of_time_keeps_nobody_for_longer_than_a_sample() -> None:
 
 def test_changes_of_topics_are_a_bucket() -> None:
     quotas = limited(controller_mutation_rate=2.0)
-    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 0
+    assert quotas.mutation_wait_ms("u", "c", 0) == 0
     assert quotas.mutated("u", "c", 30, 0) == 4000, "22 are there, more may be taken"
-    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 4000
+    assert quotas.mutation_wait_ms("u", "c", 0) == 4000
     assert quotas.mutated("u", "c", 1, 0) == 4500, "older clients wait"
-    assert quotas.mutation_wait_ms("u", "c", 0, 4500) == 0
+    assert quotas.mutation_wait_ms("u", "c", 4500) == 0
     assert quotas.mutated("x", "c", 10**6, 0) == 0
-    assert quotas.mutation_wait_ms("u", "c", 2**31 - 1, 4500) == 11_500, "nobody granted them yet"
-    assert quotas.mutation_wait_ms("u", "c", 0, 4500) == 0, "to have asked costs nothing"
+    taken = quotas.reserve_mutations("u", "c", 2**31 - 1, 4500)
+    assert quotas.mutation_wait_ms("u", "c", 4500) == 11_500, "nobody granted them yet"
+    quotas.give_back_mutations("u", "c", taken, 4500)
+    assert quotas.mutation_wait_ms("u", "c", 4500) == 0, "to have asked costs nothing"
 
 
 def test_no_wait_is_longer_than_an_answer_can_say() -> None:
     quotas = limited(producer_byte_rate=1e-300, controller_mutation_rate=1e-9)
     assert quotas.produced("u", "c", 10**9, 0) == 2**31 - 1
     assert quotas.mutated("u", "c", 1000, 0) == 2**31 - 1
-    assert quotas.mutation_wait_ms("u", "c", 0, 0) == 2**31 - 1
+    assert quotas.mutation_wait_ms("u", "c", 0) == 2**31 - 1
 
 
 def test_long_names_are_not_remembered_whole() -> None:
@@ -369,8 +371,12 @@ async def test_what_was_not_granted_is_not_counted(tmp_path: Path) -> None:
         await limit(broker, {"user": "alice"}, controller_mutation_rate=1.0)
         many = await broker.ask(new("a", partitions=2**31 - 1), 7, principal=ALICE)
         assert many.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-        made = await broker.ask(new("b", partitions=20), 7, principal=ALICE)
-        assert made.topics[0].error_code == ErrorCode.NONE
+        # Of two at the same moment the second finds what the first has taken.
+        made = await asyncio.gather(
+            *(broker.ask(new(name, partitions=20), 7, principal=ALICE) for name in ("b", "d"))
+        )
+        codes = [answer.topics[0].error_code for answer in made]
+        assert codes == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
         refused = await broker.ask(new("c"), 7, principal=ALICE)
         assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
