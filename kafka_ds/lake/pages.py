@@ -1,8 +1,8 @@
 """Shell: row groups of a topic's Parquet file as the encoding loop takes them, without a copy of each value.
 
 Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` alone):
-- It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd or nothing, the
-  encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Of whatever else it meets, and of what is malformed, it
+- It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or
+  nothing, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Of whatever else it meets, and of what is malformed, it
   says Unusual: Arrow reads that, or tells what is wrong.
 - A page's header is a struct of Thrift's compact protocol (parquet.thrift). Its bounds are checked before use.
 - The bytes of values stay where the page was decompressed to, unless a column has several pages.
@@ -36,6 +36,7 @@ VALUE_COUNT, ENCODING, LEVEL_ENCODING = 1, 2, 3
 TRUE, FALSE, BYTE, INT16, INT32, INT64, BINARY, STRUCT = 1, 2, 3, 4, 5, 6, 8, 12
 DEPTH_MAX = 4
 LEVELS_SIZE_BYTES = 4
+CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": None}
 # Offsets of 32 bits.
 BYTES_MAX = (1 << 31) - 1
 
@@ -52,7 +53,8 @@ class Chunk(NamedTuple):
     start: int
     size_bytes: int
     rows: int
-    is_compressed: bool
+    codec: str | None
+    """What Arrow calls it."""
     has_levels: bool
 
     @property
@@ -106,7 +108,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
     codec = column.compression
     if (
         column.physical_type != physical_type
-        or codec not in ("ZSTD", "UNCOMPRESSED")
+        or codec not in CODECS
         or leaf.max_repetition_level
         or leaf.max_definition_level > 1
         or column.has_dictionary_page
@@ -117,7 +119,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
         column.data_page_offset,
         column.total_compressed_size,
         column.num_values,
-        codec == "ZSTD",
+        CODECS[codec],
         leaf.max_definition_level == 1,
     )
 
@@ -207,8 +209,8 @@ def _page(chunk: Chunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, 
     if end > len(data) or rows > chunk.rows:
         raise Unusual("a page that is larger than its chunk")
     body = data[position:end]
-    if chunk.is_compressed:
-        body = _decompressed(body, plain_size)
+    if chunk.codec is not None:
+        body = _decompressed(chunk.codec, body, plain_size)
     if not chunk.has_levels:
         return _Page(rows, _NO_BYTES, 0, body, 0, encoding), end
     if of_page.get(LEVEL_ENCODING) != RLE:
@@ -223,13 +225,22 @@ def _size(fields: dict[int, Any], number: int) -> int:
     return value
 
 
-def _decompressed(body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
+def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
+    # A frame of zstd that is of another size is refused; snappy says its size first, and Arrow believes it.
+    if codec == "snappy" and _told(body.data) != size_bytes:
+        raise Unusual("a page of another size than its header says")
     try:
-        # It refuses a frame of another size.
-        plain = pa.Codec("zstd").decompress(pa.py_buffer(body), decompressed_size=size_bytes)
+        plain = pa.Codec(codec).decompress(pa.py_buffer(body), decompressed_size=size_bytes)
     except (OSError, pa.ArrowException) as error:
         raise Unusual(str(error)) from error
     return read_only(plain, np.uint8)
+
+
+def _told(body: memoryview) -> int:
+    try:
+        return _varint(body, 0)[0]
+    except IndexError:
+        raise Unusual("a page that ends early") from None
 
 
 def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _Page:
