@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import OffsetsGone, PlanDiverged
 from kafka_ds.client.fetch import Range, fetch_range
+from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.intervals import HIGHEST, Intervals
 from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
@@ -205,7 +206,7 @@ def _read_hot(
 ) -> Iterator[pa.RecordBatch]:
     """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
     start, end = piece.start, piece.end
-    with Cluster(config.client) as cluster:
+    with kept_cluster(config.client) as cluster:
         while start < end:
             span = Range(
                 topic=task.topic,

@@ -2,7 +2,9 @@
 
 Rules of this file: `read` is stateless and the reader is pickled for the executors, so connections live in a survey
 that is left out of the pickle; an end is pinned when it is named (high watermark or last stable offset) and read as
-often as Spark replays the batch, with the same rows; what Spark asks with `ReadAllAvailable` overrides our limits.
+often as Spark replays the batch, with the same rows; what Spark asks with `ReadAllAvailable` overrides our limits. A
+batch without rows of the tables that is planned right after its end was named asks nothing again: what goes meanwhile
+is missed when it is read.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from kafka_ds.client.cluster import Topic
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.limits import TopicPartition
 from kafka_ds.source.options import Options
@@ -47,11 +50,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._survey = Survey(options)
+        self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._initial: dict[str, Any] | None = None
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
+        # The end that was named last, by what was seen for it: to be planned next, as a rule.
+        self._named: dict[str, Any] | None = None
         # None before the first micro-batch, which waits for nothing.
         self._last_trigger: float | None = None
 
@@ -83,6 +89,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""
+        end = self._end_of_next(start, limit)
+        self._named = None if self._available_now else end
+        return end
+
+    def _end_of_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = StreamOffset.parse(start)
         if self._available_now:
             if self._target is None:
@@ -153,7 +164,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self, *, tables: bool = False) -> StreamOffset:
         """The end of every partition subscribed to, pinned."""
-        topics = self._survey.topics()
+        topics = self._topics = self._survey.topics()
         # Without brokers the tables are all that knows an end.
         if tables or self._options.tiers == "remote":
             self._survey.open_tables(topics)
@@ -186,7 +197,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = until.beginning(StreamOffset.parse(start))
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
             return []
-        self._look(tables=True)
+        if end != self._named or self._meets_tables(begin):
+            self._look(tables=True)
         planned = steps(begin, until, self._earliest(begin, until))
         strange = self._strange(until)
         ranges = {tp: span for tp, span in planned.ranges.items() if tp not in strange}
@@ -215,6 +227,15 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
         return [InputPartition(task) for task in plan.tasks]
+
+    def _meets_tables(self, begin: StreamOffset) -> bool:
+        """Whether tables hold rows behind the beginning: those are for leaders to confirm that are asked afterwards."""
+        self._survey.open_tables(self._topics)
+        ends = self._survey.ends_of_tables()
+        return any(
+            tp in self._bounds and (tp not in begin.positions or begin.positions[tp].offset < end)
+            for tp, end in ends.items()
+        )
 
     def _strange(self, until: StreamOffset) -> dict[TopicPartition, str]:
         """Partitions that are not there any more, or belong to another topic of the same name by now.

@@ -171,6 +171,14 @@ class Survey:
         """The versions that `open_tables` pinned, by topic."""
         return {name: self.tables().version(name) for name, views in self._lakes.items() if views}
 
+    def ends_of_tables(self) -> dict[TopicPartition, int]:
+        """Up to where the tables that `open_tables` pinned hold each partition."""
+        return {
+            (name, index): view.end
+            for name, views in self._lakes.items()
+            for index, view in views.items()
+        }
+
     def _bounds_of_tables(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Bounds]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kafka_ds.client.kept import close_kept
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.frame import decode_request_header, encode_response
 from kafka_ds.wire.messages import (
@@ -117,4 +118,6 @@ def scripted(script: Script) -> Iterator[ScriptedBroker]:
     try:
         yield broker
     finally:
+        # A client that a task left behind would hold the broker's thread.
+        close_kept()
         broker.close()

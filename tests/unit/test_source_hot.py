@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from kafka_ds.client import kept
+from kafka_ds.client.kept import kept_cluster
+from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.crc import crc32c
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
+from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
 from tests.unit.source_broker import TOPIC_ID, scripted
 
@@ -30,21 +34,31 @@ def read(records: bytes, end: int) -> list[int]:
     """The offsets of a task that reads [0, end) of a leader with these records."""
 
     def script(request: Any) -> Any:
-        if not isinstance(request, FetchRequest):
-            return None
-        partition = FetchPartitionData(partition_index=0, high_watermark=end, records=records)
-        topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
-        return FetchResponse(responses=[topic])
+        return _fetched(records, end) if isinstance(request, FetchRequest) else None
 
-    piece = HotPiece(start=0, end=end, leader_epoch=0)
-    task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
     with scripted(script) as broker:
-        given = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": "t"}
-        config = ReadConfig(client=parse_options(given).client, schema=SCHEMA)
-        rows = pa.Table.from_batches(read_task(task, config), SCHEMA)
+        rows = pa.Table.from_batches(_task_rows(broker.port, end), SCHEMA)
     assert rows["value"].to_pylist() == [b"v%d" % n for n in rows["offset"].to_pylist()]
     offsets: list[int] = rows["offset"].to_pylist()
     return offsets
+
+
+def _fetched(records: bytes, end: int) -> FetchResponse:
+    partition = FetchPartitionData(partition_index=0, high_watermark=end, records=records)
+    topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
+    return FetchResponse(responses=[topic])
+
+
+def _settings(port: int) -> ClientSettings:
+    given = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "subscribe": "t"}
+    return parse_options(given).client
+
+
+def _task_rows(port: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task that reads [0, end)."""
+    piece = HotPiece(start=0, end=end, leader_epoch=0)
+    task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
+    return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA))
 
 
 def test_batches_become_rows_up_to_the_end_of_the_plan() -> None:
@@ -59,3 +73,38 @@ def test_a_broken_batch_is_an_error_that_names_its_offsets(checksum_fits: bool) 
         broken[CRC_AT : CRC_AT + 4] = crc32c(broken[CRC_AT + 4 :]).to_bytes(4, "big")
     with pytest.raises(CorruptBatch, match="t-0: the batch of offsets 4 to 9 cannot be decoded"):
         read(bytes(batch(0, 4) + broken), 10)
+
+
+def test_the_tasks_of_a_worker_speak_on_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches are many and small; a client that failed, or that nobody took for long, is not used again."""
+    records = [bytes(batch(0, 8))]
+
+    def script(request: Any) -> Any:
+        return _fetched(records[0], 8) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+
+        def rows() -> int:
+            return sum(each.num_rows for each in _task_rows(broker.port, 8))
+
+        def connections() -> int:
+            return sum(isinstance(each, ApiVersionsRequest) for each in broker.seen)
+
+        assert [rows(), rows(), connections()] == [8, 8, 1]
+        broken = batch(0, 8)
+        broken[RECORDS_AT] ^= 0xFF
+        records[0] = bytes(broken)
+        with pytest.raises(CorruptBatch):
+            rows()
+        assert connections() == 1
+        records[0] = bytes(batch(0, 8))
+        assert [rows(), rows(), connections()] == [8, 8, 2]
+        # Two at once have one each, of which one stays.
+        with (
+            kept_cluster(_settings(broker.port)) as one,
+            kept_cluster(_settings(broker.port)) as two,
+        ):
+            assert one is not two
+        assert [rows(), connections()] == [8, 2]
+        monkeypatch.setattr(kept, "IDLE_MAX_S", 0.0)
+        assert [rows(), connections()] == [8, 3]

@@ -118,6 +118,34 @@ def test_a_stream_begins_once(log: LogBroker) -> None:
     assert (piece.start, piece.end) == (100, 110)
 
 
+def test_a_batch_is_planned_by_what_was_seen_when_its_end_was_named(log: LogBroker) -> None:
+    """Each question is a round trip in every micro-batch; a batch that was named by another is asked about."""
+    import pyarrow as pa
+
+    def asked() -> list[str]:
+        names = [type(each).__name__ for each in log.broker.seen]
+        log.broker.seen.clear()
+        return [name for name in names if name in ("MetadataRequest", "ListOffsetsRequest")]
+
+    reader = KafkaStreamReader(parse_options(log.options(), stream=True), pa.schema([]))
+    once = ["MetadataRequest", "ListOffsetsRequest", "ListOffsetsRequest"]
+    try:
+        begin = reader.initialOffset()
+        asked()
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        assert asked() == once
+        planned = [task.value for task in reader.partitions(begin, end)]
+        assert asked() == []
+        assert [task.value for task in reader.partitions(begin, end)] == planned
+        assert [task.pieces for task in planned] == [(HotPiece(start=0, end=100, leader_epoch=0),)]
+        log.topic_id = OTHER_ID
+        with pytest.raises(DataLoss, match="topic t was deleted and created again"):
+            reader.partitions(at(5), at(50))
+        assert asked() == once
+    finally:
+        reader.stop()
+
+
 def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
     """The driver dies in it: what it begins at is in its end, wherever `latest` is by then."""
     import pyarrow as pa

@@ -1,0 +1,75 @@
+"""Shell: clients that outlive a task: a Python worker of Spark's runs many, one after the other, of the same settings.
+
+Rules of this file: whoever takes a client has it alone, and who finds none makes one; it is kept only when all went
+well, for as long as no broker closes a connection that is idle (their `connections.max.idle.ms` is minutes). What a new
+one costs in each micro-batch is a connection, its versions and, with TLS and SASL, that both sides get to know each
+other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import ClientSettings
+
+# Settings of which a client is kept, and for how long one is that nobody takes.
+KEPT_MAX: Final = 4
+IDLE_MAX_S: Final = 60.0
+
+_LOCK = threading.Lock()
+# Clients that nobody has, and when they were given back: the longest ago first.
+_KEPT: dict[ClientSettings, tuple[Cluster, float]] = {}
+# A child would speak on its parent's connections.
+os.register_at_fork(after_in_child=_KEPT.clear)
+
+
+@contextmanager
+def kept_cluster(settings: ClientSettings) -> Iterator[Cluster]:
+    """A client of these settings, for the caller alone until the block ends."""
+    cluster = _taken(settings)
+    try:
+        yield cluster
+    except BaseException:
+        # What was under way, or what it knows, may be what went wrong.
+        cluster.close()
+        raise
+    _give_back(settings, cluster)
+
+
+def close_kept() -> None:
+    """End the connections of all clients that nobody has."""
+    with _LOCK:
+        idle = [cluster for cluster, _ in _KEPT.values()]
+        _KEPT.clear()
+    for cluster in idle:
+        cluster.close()
+
+
+def _taken(settings: ClientSettings) -> Cluster:
+    with _LOCK:
+        found = _KEPT.pop(settings, None)
+    if found is None:
+        return Cluster(settings)
+    cluster, since = found
+    if time.monotonic() - since < IDLE_MAX_S:
+        return cluster
+    cluster.close()
+    return Cluster(settings)
+
+
+def _give_back(settings: ClientSettings, cluster: Cluster) -> None:
+    with _LOCK:
+        # Another thread's of the same settings may be there already.
+        ended = [_KEPT.pop(settings, None)]
+        _KEPT[settings] = (cluster, time.monotonic())
+        while len(_KEPT) > KEPT_MAX:
+            ended.append(_KEPT.pop(next(iter(_KEPT))))
+    for each in ended:
+        if each is not None:
+            each[0].close()
