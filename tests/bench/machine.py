@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# Of a broker that nobody asks for anything.
+RESTING_CORES = 0.15
 
 
 def children(pid: int) -> list[int]:
@@ -81,6 +83,22 @@ def watching(pids: list[int]) -> Iterator[Use]:
     use.wall_s = time.monotonic() - began
     use.cpu_s = cpu_seconds(pids) - watched
     use.foreign_cores = max(0.0, _busy() - busy - (cpu_seconds(everybody) - mine)) / use.wall_s
+
+
+def rest(pids: list[int], *, window_s: float, timeout_s: float) -> None:
+    """Wait until processes have next to nothing to do: what they do of themselves is then no part of a measurement.
+
+    Raises:
+        TimeoutError: they went on.
+    """
+    deadline = time.monotonic() + timeout_s
+    used = window_s
+    while used > RESTING_CORES * window_s:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {pids} used {used / window_s:.2f} cores to the last")
+        before = cpu_seconds(pids)
+        time.sleep(window_s)
+        used = cpu_seconds(pids) - before
 
 
 def bare_write_s_per_gb(folder: Path) -> float:

@@ -38,12 +38,15 @@ TOPICS = {
     SMALL: (int(10_000_000 * SCALE), 100),
     LARGE: (int(1_000_000 * SCALE), 1024),
 }
+MAINTENANCE_MS = 5_000
 # Everything is to lie in the lake.
 QUICKLY = {
     "lake.local.grace.ms": 500,
     "log.retention.check.interval.ms": 300,
     "remote.log.manager.task.interval.ms": 500,
     "lake.max.lag.ms": 1000,
+    # The small files of so quick a fill are merged before anything is measured, and not meanwhile.
+    "lake.maintenance.interval.ms": MAINTENANCE_MS,
 }
 
 
@@ -260,3 +263,5 @@ def _fill(ours: OurSide, theirs: ApacheKafka) -> None:
             partial(_lake_holds, ours, topic, count),
             timeout_s=600,
         )
+    pids = [*ours.pids(), *theirs.pids()]
+    machine.rest(pids, window_s=2 * MAINTENANCE_MS / 1_000, timeout_s=600)
