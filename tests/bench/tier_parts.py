@@ -40,6 +40,8 @@ class _Copied:
     produced: float
     tiered: float
     cpu_s_gb: float
+    lake_bytes: float
+    """Of a byte of log, before files are merged."""
     foreign_cores: float
 
 
@@ -101,6 +103,13 @@ def keeping_up(folder: Path, report: Report, runs: int) -> None:
             ours=[each.cpu_s_gb for each in steady],
         )
     )
+    report.add(
+        Figure(
+            name="bytes in the lake / bytes of records, as copied, steady",
+            unit="",
+            ours=[each.lake_bytes for each in steady],
+        )
+    )
 
 
 def _add(report: Report, name: str, rates: list[float], found: list[_Copied]) -> None:
@@ -115,10 +124,12 @@ def _copied_of(side: OurSide, topic: str, what: str, **options: object) -> _Copi
         count = int(made.get("records", options["count"]))
         last = _wait_for_tiered(side.bootstrap, topic, count - ACTIVE_RECORDS)
         took_s = time.monotonic() - made["began"]
+    files = side.folder.rglob(f"topics/{topic}/partition=0/*.parquet")
     return _Copied(
         produced=count * SIZE / made["wall_s"] / 1e6,
         tiered=(last + 1) * SIZE / took_s / 1e6,
         cpu_s_gb=use.cpu_s / (count * SIZE / 1e9),
+        lake_bytes=sum(each.stat().st_size for each in files) / ((last + 1) * SIZE),
         foreign_cores=use.foreign_cores,
     )
 

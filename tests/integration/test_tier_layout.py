@@ -4,7 +4,7 @@ import errno
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from kafka_ds.lake import relaying
+from kafka_ds.lake.names import is_light_file
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.lake.relaying import is_well_laid
 from kafka_ds.lake.snapshot import TopicSnapshot
@@ -41,7 +42,7 @@ END = RANGES * 10
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """Eight files of ten offsets each."""
+    """Eight files of ten offsets each, every other one compressed in haste."""
     made = Lake("delta", tmp_path)
     made.settings = TierSettings(
         lake_uri=str(tmp_path / "lake"), node_id=1, lake_maintenance_min_files=4
@@ -53,7 +54,9 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 def fill(lake: Lake, start: int) -> None:
     path = segment(lake.root / f"{start:020d}.log", start, 10)
-    lake.copy(copy_request([copy_range(path, start, start + 9)]))
+    compression = "snappy" if start % 20 else "zstd"
+    made = replace(copy_range(path, start, start + 9), compression=compression)
+    lake.copy(copy_request([made]))
 
 
 def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
@@ -91,6 +94,18 @@ def scramble(lake: Lake) -> None:
     table(lake).optimize.z_order(["value"])
 
 
+def compressions(lake: Lake) -> set[str]:
+    """Of the table's files; those of zstd alone are not called light."""
+    found = snapshot(lake)
+    reader = FileReader(found.log.store)
+    codecs = {
+        each.path: reader.footer(each.path).metadata.row_group(0).column(0).compression
+        for each in found.index.files(0)
+    }
+    assert all(is_light_file(path) == (codec != "ZSTD") for path, codec in codecs.items())
+    return set(codecs.values())
+
+
 def lie_well(lake: Lake) -> bool:
     found = snapshot(lake)
     reader = FileReader(found.log.store)
@@ -102,6 +117,7 @@ def lie_well(lake: Lake) -> bool:
 
 def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     before = table(lake).to_pyarrow_table().sort_by("offset")
+    assert compressions(lake) == {"SNAPPY", "ZSTD"}
     state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
     done = lay_out(storage_of(lake))
     assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
@@ -111,6 +127,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     assert table(lake).to_pyarrow_table().sort_by("offset") == before
     assert lake.records() == records(0, END)
     assert storage_of(lake).state(TOPIC, TOPIC_ID, 0) == state
+    assert compressions(lake) == {"ZSTD"}
     (entry,) = snapshot(lake).index.files(0)
     assert (entry.rows, entry.min_offset, entry.max_offset) == (END, 0, END - 1)
     assert (entry.partition, entry.null_timestamps) == (0, 0)
