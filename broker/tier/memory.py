@@ -1,9 +1,11 @@
-"""Shell: gives back the memory that start-up needed and work does not.
+"""Shell: gives back the memory that start-up needed and work does not, and what a piece of work needed and left behind.
 
 Rules of this file: code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident
 until the kernel runs short. Pages of a file that nobody wrote to can be dropped at any time: they are read
 again from the page cache if they are needed after all. Only mappings that are read-only and hold no page of
-the process's own are touched. Where the kernel does not tell (no /proc), nothing is done.
+the process's own are touched. Where the kernel does not tell (no /proc), nothing is done. The C library keeps what was
+freed below something that is in use: some 50 MiB after files were merged. Once a minute it is told to give that back,
+if it is much: a page that is needed again has to be had anew.
 """
 
 import contextlib
@@ -12,8 +14,8 @@ import logging
 import mmap
 import re
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 GROWTH_BYTES = 32 * 1024 * 1024
 # To look costs about as much as an answer out of the cache.
 LOOK_SECONDS = 0.25
+# Of what the C library keeps so much may stay, and is looked at so often.
+FREE_BYTES = 24 * 1024 * 1024
+FREE_SECONDS = 60.0
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(.*)")
 
 
@@ -33,24 +38,58 @@ class _Mapping(NamedTuple):
     own_kib: int
 
 
-class Trimmer:
-    """Drops pages of files that were needed once. One thread at a time."""
+class _Mallinfo2(ctypes.Structure):
+    """What glibc (2.33 and later) tells of all its arenas."""
 
-    def __init__(self) -> None:
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+class Trimmer:
+    """Drops pages of files that were needed once, and gives back what was freed. One thread at a time."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is a clock that never goes back."""
+        self._now_s = now_s
         self._kept_bytes = 0
         self._look_at_s = 0.0
+        self._free_at_s = now_s() + FREE_SECONDS
 
     def look(self) -> None:
         """Drop them if there are many more than the last time; called often, it does so now and then."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_SECONDS
+        if now_s >= self._free_at_s:
+            self._free_at_s = now_s + FREE_SECONDS
+            _give_back_freed()
         with contextlib.suppress(OSError, AttributeError, ValueError):
             if resident_file_bytes() - self._kept_bytes >= GROWTH_BYTES:
                 dropped = _drop_clean_pages()
                 self._kept_bytes = resident_file_bytes()
                 log.debug("gave back %d MiB of clean pages", dropped // 1024)
+
+
+def freed_bytes() -> int:
+    """What the C library has, and nobody uses; 0 where it does not tell."""
+    with contextlib.suppress(AttributeError, OSError):
+        tell = ctypes.CDLL(None).mallinfo2
+        tell.restype = _Mallinfo2
+        return int(tell().fordblks)
+    return 0
+
+
+def _give_back_freed() -> None:
+    before = freed_bytes()
+    if before >= FREE_BYTES:
+        ctypes.CDLL(None).malloc_trim(0)
+        log.debug("had %d MiB of freed memory given back", before >> 20)
 
 
 def resident_file_bytes() -> int:

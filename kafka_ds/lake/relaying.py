@@ -32,7 +32,8 @@ from kafka_ds.lake.parquet import (
 from kafka_ds.lake.store import Store
 from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 
-WINDOW_BYTES = 64 << 20
+# Twice as much is held for a moment, and much of it stays with the allocator afterwards.
+WINDOW_BYTES = 16 << 20
 BATCH_ROWS = 8192
 # A row group that a reader of a few rows has to unpack as a whole: above it a file is badly laid.
 GROUP_BYTES_MAX = 8 * ROW_GROUP_BYTES
