@@ -116,14 +116,15 @@ class Node(Parts):
         self.network = between_brokers(network, config, lambda: self.config)
         self.metrics = Metrics()
         self.tier = None
+        self._dispatcher = Dispatcher(REGISTRY, self, self.metrics.net)
         self.server = Server(
             config,
-            Dispatcher(REGISTRY, self, self.metrics.net),
+            self._dispatcher,
             self.metrics.net,
             now_ms=clock.now_ms,
             credentials=lambda user, way: self.security.scram_users.credential(user, way),
         )
-        self.judge_listeners = self.server.doors.judge
+        self.keys = self.server.keys
         self._metrics_server = MetricsServer(self.metrics)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads
@@ -301,7 +302,7 @@ class Node(Parts):
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
             network=self.network,
-            answer_here=partial(answer_here, self, self.server.dispatcher),
+            answer_here=partial(answer_here, self, self._dispatcher),
             failed=self._fail,
         )
         self.security = Security(
@@ -311,7 +312,7 @@ class Node(Parts):
             node_id=config.node_id,
             executor=self._executor,
             new_uuid=new_uuid,
-            address_rates=self.server.address_rates,
+            address_rates=self.server.connections.address_rates,
         )
 
     def _wire_replicas(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
 
     from broker.cleaning.manager import LogCleaner
     from broker.cluster.driver import ClusterDriver
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from broker.replica.moves import LogMoves
     from broker.replica.preparing import BatchPreparer
     from broker.seams import Clock, Disk, Network
+    from broker.security.listener_keys import ListenerKeys
     from broker.security.wiring import Security
     from broker.tier.manager import TierManager
     from broker.transactions.coordinator import TransactionCoordinator
@@ -40,8 +40,7 @@ class Parts:
     network: Network
     preparer: BatchPreparer
     fetching: Fetching
-    # Raises ConfigError where listeners could not go on with this.
-    judge_listeners: Callable[[BrokerConfig], Awaitable[None]]
+    keys: ListenerKeys
     # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
     failed: asyncio.Future[BaseException] | None
 

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from broker.principal import ANONYMOUS, Principal
-from kafka_ds.wire.types import message_info
+from kafka_ds.wire.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts
@@ -173,10 +173,3 @@ def version_range(text: str) -> tuple[int, int]:
     ends = int(lowest), int(highest or lowest)
     assert 0 <= ends[0] <= ends[1], f"no version range: {text}"
     return ends
-
-
-def api_key_of(request: type) -> int:
-    """The API key that a request class declares."""
-    key = message_info(request).key
-    assert key is not None, f"{request.__name__} is no request"
-    return key

@@ -56,7 +56,7 @@ class InProcess:
         waiting = self.begin(request, version, client_id=client_id, principal=principal)
         if not isinstance(waiting, Waiting):
             return waiting
-        dispatcher = self.node.server.dispatcher
+        dispatcher = self.node.server.connections.dispatcher
         try:
             result, error = await waiting.result, None
         except Exception as raised:
@@ -73,7 +73,7 @@ class InProcess:
     ) -> Any:
         """The decoded answer where it is there at once, else what is waited for."""
         frame = bytearray(encode_request(request, version, 7, client_id))
-        outcome = self.node.server.dispatcher.handle(
+        outcome = self.node.server.connections.dispatcher.handle(
             memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal
         )
         if isinstance(outcome, Waiting):

@@ -48,7 +48,7 @@ async def why_not(node: Parts, changes: Changes) -> str | None:
     """Why this broker could not work with them."""
     try:
         changed = check_settings(node.config, changes, node.metadata)
-        await node.judge_listeners(changed)
+        await node.keys.judge(changed)
     except ConfigError as error:
         return str(error)
     return None

@@ -10,9 +10,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import failure_of
-from broker.registry import REGISTRY, RequestContext, api_key_of
+from broker.registry import REGISTRY, RequestContext
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.frame import RequestHeader
+from kafka_ds.wire.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts

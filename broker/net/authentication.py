@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
 from broker.principal import USER, Principal
-from broker.registry import api_key_of
 from broker.security.sasl import Phase, SaslServer
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -28,6 +27,7 @@ from kafka_ds.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kafka_ds.wire.types import api_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

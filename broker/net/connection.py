@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.net.frames import FrameAssembler
@@ -28,9 +28,8 @@ from broker.principal import ANONYMOUS
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
-    from broker.net.authentication import Authentication
+    from broker.net.connections import Connections
     from broker.net.memory import RequestMemory
-    from broker.net.server import Server
     from broker.principal import Principal
     from broker.security.listener_security import ListenerSecurity
 
@@ -65,12 +64,25 @@ class _Slot:
         self.answer = answer
 
 
+class Door(Protocol):
+    """What stands before a connection whose client has to authenticate (`broker.net.authentication`)."""
+
+    def handle(
+        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
+    ) -> Answer | Waiting:
+        """Let a request through, or not; Unanswerable closes the connection."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol that the event loop calls for one client."""
 
     __slots__ = (
+        "_all",
         "_assembler",
-        "_authentication",
+        "_door",
         "_frames",
         "_frames_bytes",
         "_handle",
@@ -84,7 +96,6 @@ class Connection(asyncio.BufferedProtocol):
         "_out_bytes",
         "_reached_end",
         "_security",
-        "_server",
         "_slots",
         "_transport",
         "_waits_for_room",
@@ -96,26 +107,22 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, server: Server, listener: str, security: ListenerSecurity | None = None
+        self, connections: Connections, listener: str, security: ListenerSecurity | None = None
     ) -> None:
         """`security` is the listener's, where it is not PLAINTEXT."""
-        self._server = server
+        self._all = connections
         self._assembler = FrameAssembler(
-            server.scratch, server.pool, server.request_bytes_max, server.memory
+            connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
         )
-        self._authentication: Authentication | None = None
-        self._handle: Callable[..., Answer | Waiting] = server.dispatcher.handle
+        self._door: Door | None = None
+        self._handle: Callable[..., Answer | Waiting] = connections.dispatcher.handle
         self._security = security
-        if security is not None and security.uses_sasl:
-            self._authentication = server.doors.authentication(self, security.offered)
-            self._handle = self._authentication.handle
-            self._assembler.size_max = server.unknown_bytes_max
         self._transport: asyncio.Transport
         self.listener = listener
         self.host = ""
         self.peer = ""
         self.principal = ANONYMOUS  # whom the listener has made sure of
-        self.last_tick = server.tick
+        self.last_tick = connections.tick
         # Received, not begun: when (perf_counter's seconds) and what.
         self._frames: deque[tuple[float, memoryview]] = deque()
         self._frames_bytes = 0
@@ -131,6 +138,12 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until_s = 0.0
         self._waits_for_room = False
 
+    def stand_before(self, door: Door) -> None:
+        """Until `let_in` all requests come to this door."""
+        self._door = door
+        self._handle = door.handle
+        self._assembler.size_max = self._all.unknown_bytes_max
+
     # -- what the event loop calls ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -138,20 +151,20 @@ class Connection(asyncio.BufferedProtocol):
         self.comes_from(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         came_by_tls = self._security is not None and self._security.uses_tls
-        if not came_by_tls and self._server.keeps_out(self.host, self._transport.abort):
+        if not came_by_tls and self._all.keeps_out(self.host, self._transport.abort):
             log.info("refused %s: connection_creation_rate of its address", self.peer)
             self._is_closed = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
             return
-        refusal = self._know(self._security) if came_by_tls else self._server.admit(self)
+        refusal = self._know(self._security) if came_by_tls else self._all.admit(self)
         if refusal is not None:
             log.info("refused %s: %s", self.peer, refusal)
             self._is_closed = True
             self._transport.abort()
             return
-        self._server.set_options(transport.get_extra_info("socket"))
-        delay_s = 0.0 if came_by_tls else self._server.delay_s(self)
+        self._all.set_options(transport.get_extra_info("socket"))
+        delay_s = 0.0 if came_by_tls else self._all.delay_s(self)
         if delay_s > 0:
             self._is_reading = False
             self._transport.pause_reading()
@@ -168,32 +181,31 @@ class Connection(asyncio.BufferedProtocol):
             return None
         principal = security.principal_of(self._transport.get_extra_info("peercert"))
         if principal is None:
-            self._server.metrics.failed_authentications += 1
+            self._all.metrics.failed_authentications += 1
             return "no rule of ssl.principal.mapping.rules names the holder of its certificate"
-        self._server.metrics.authentications += 1
+        self._all.metrics.authentications += 1
         self.principal = principal
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._assembler.close()
-        if self._authentication is not None:
-            self._authentication.close()
+        if self._door is not None:
+            self._door.close()
         self._frames.clear()
         self._out.clear()
         for slot in self._slots:
             if slot.future is not None:
                 slot.future.cancel()
         self._slots.clear()
-        self._server.forget(self)
+        self._all.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        server = self._server
-        self.last_tick = server.tick
-        server.metrics.bytes_in += nbytes
+        self.last_tick = self._all.tick
+        self._all.metrics.bytes_in += nbytes
         if self._is_closed or self._reached_end:
             return
         frames = self._assembler.received(nbytes)
@@ -226,13 +238,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        self.last_tick = self._server.tick
+        self.last_tick = self._all.tick
         self._serve()
 
     def let_in(self, principal: Principal, handle: Callable[..., Answer | Waiting] | None) -> None:
         """The client has said who it is; with `handle` there is nothing more to ask of it."""
         self.principal = principal
-        self._assembler.size_max = self._server.request_bytes_max
+        self._assembler.size_max = self._all.request_bytes_max
         if handle is not None:
             self._handle = handle
 
@@ -289,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         slots = self._slots
         if not slots:
             return True
-        return slots[-1].is_pipelined and self._server.dispatcher.is_pipelined(self._frames[0][1])
+        return slots[-1].is_pipelined and self._all.dispatcher.is_pipelined(self._frames[0][1])
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
         self._frames_bytes -= len(frame)
@@ -317,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             if cancelled:
                 raise Unanswerable(f"{slot.waiting.served.name} was cancelled")
             result = None if error else future.result()
-            slot.answer = self._server.dispatcher.finish(slot.waiting, result, error)
+            slot.answer = self._all.dispatcher.finish(slot.waiting, result, error)
         except Unanswerable as failure:
             self._end_malformed(failure)
             self._frames.clear()
@@ -346,15 +358,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         size = self._out_bytes
         self._out, self._out_bytes = [], 0
-        server = self._server
-        server.metrics.bytes_out += size
-        self.last_tick = server.tick
+        self._all.metrics.bytes_out += size
+        self.last_tick = self._all.tick
         transport = self._transport
         if len(out) == 1:
             transport.write(out[0])
         elif size <= JOINED_BYTES_MAX:
             transport.write(b"".join(out))
-        elif server.gathers_writes:
+        elif self._all.gathers_writes:
             transport.writelines(out)
         else:
             for part in out:
@@ -372,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
             and self._frames_bytes < UNANSWERED_BYTES_MAX
-            and (self._server.memory is None or self._has_room(self._server.memory))
+            and (self._all.memory is None or self._has_room(self._all.memory))
         )
         if wants is not self._is_reading:
             self._is_reading = wants
@@ -414,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_at(self._muted_until_s, self._unmute)
             return
         self._is_muted = False
-        self.last_tick = self._server.tick
+        self.last_tick = self._all.tick
         if not self._is_closed:
             self._serve()
 
@@ -434,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_malformed(self, error: Exception) -> None:
         """Nothing more is read; what came before is answered, then the connection is closed."""
-        self._server.metrics.malformed += 1
+        self._all.metrics.malformed += 1
         log.info("closing %s: %s", self.peer, error)
         self._reached_end = True
         self._regulate()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_orig
 from broker.net.metrics import ApiCounters, NetMetrics
 from broker.net.outdated import refuse_outdated
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import Authenticating, Registry, RequestContext, Served, api_key_of
+from broker.registry import Authenticating, Registry, RequestContext, Served
 from broker.security.guard import guarded
 from broker.security.throttling import Unanswered
 from kafka_ds.wire.compile import decode
@@ -29,7 +29,7 @@ from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_res
 from kafka_ds.wire.messages import RESPONSES, FetchRequest
 from kafka_ds.wire.messages.cluster import MetadataRequest
 from kafka_ds.wire.messages.security import AlterUserScramCredentialsRequest
-from kafka_ds.wire.types import MISSING, fields_of
+from kafka_ds.wire.types import MISSING, api_key_of, fields_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts

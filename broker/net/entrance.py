@@ -15,10 +15,11 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from broker.net.connection import Connection
-
 if TYPE_CHECKING:
-    from broker.net.server import Server
+    from collections.abc import Callable
+
+    from broker.net.connection import Connection
+    from broker.net.connections import Connections
     from broker.security.listener_security import ListenerSecurity
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,14 @@ HANDSHAKE_SECONDS_MAX = 30.0
 class Entrance:
     """One client's, until its handshake is done; to its connection it stands for the transport meanwhile."""
 
-    def __init__(self, server: Server, security: ListenerSecurity, accepted: socket.socket) -> None:
-        self._server = server
+    def __init__(
+        self,
+        connections: Connections,
+        security: ListenerSecurity,
+        new_connection: Callable[[], Connection],
+        accepted: socket.socket,
+    ) -> None:
+        self._all = connections
         self._security = security
         self._socket = accepted
         try:
@@ -38,13 +45,13 @@ class Entrance:
         except OSError:
             accepted.close()  # It was gone before anybody looked.
             return
-        self._connection = Connection(server, security.name, security)
+        self._connection = new_connection()
         self._connection.comes_from(self, name)
-        if server.keeps_out(self._connection.host, accepted.close):
+        if connections.keeps_out(self._connection.host, accepted.close):
             log.info("refused %s: connection_creation_rate of its address", self._connection.peer)
             self._connection.connection_lost(None)
             return
-        refusal = server.admit(self._connection)
+        refusal = connections.admit(self._connection)
         if refusal is not None:
             log.info("refused %s: %s", self._connection.peer, refusal)
             self._connection.connection_lost(None)
@@ -67,7 +74,7 @@ class Entrance:
         return True
 
     async def _enter(self) -> None:
-        delay_s = self._server.delay_s(self._connection)
+        delay_s = self._all.delay_s(self._connection)
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         self._has_begun = True
@@ -83,7 +90,7 @@ class Entrance:
         if error is None and not task.cancelled():
             return
         if error is not None:
-            self._server.metrics.failed_authentications += 1
+            self._all.metrics.failed_authentications += 1
             log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
         self._connection.connection_lost(None)
         if not self._has_begun:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.config.listeners import JAAS, names_of
 from broker.config.settings import ConfigError
 from broker.net.frames import SCRATCH_BYTES
-from broker.registry import api_key_of
 from kafka_ds.security.jaas import JaasEntry, JaasError
 from kafka_ds.security.mechanisms import ClientMechanism, Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError
@@ -39,6 +38,7 @@ from kafka_ds.wire.messages import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
+from kafka_ds.wire.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig

@@ -148,6 +148,13 @@ def message_info(cls: type) -> MessageInfo:
     return info
 
 
+def api_key_of(request: type) -> int:
+    """The API key that a request class declares."""
+    key = message_info(request).key
+    assert key is not None, f"{request.__name__} is no request"
+    return key
+
+
 def is_struct(cls: object) -> bool:
     """Whether this is a class declared with `@struct` or `@message`."""
     return isinstance(cls, type) and "__kafka_fields__" in cls.__dict__

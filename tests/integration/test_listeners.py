@@ -311,13 +311,13 @@ def test_keys_are_read_anew(broker: Broker) -> None:
     assert serial() == broker.identity.certificate.serial_number
     renewed = broker.authority.issue("broker-2")
     broker.keys.write_text(renewed.both_file.read_text())
-    broker.run(broker.node.server.doors.look())
+    broker.run(broker.node.keys.look())
     assert serial() == renewed.certificate.serial_number
     broker.keys.write_text("no key")
-    broker.run(broker.node.server.doors.look())  # is an error in the log, and nothing else
+    broker.run(broker.node.keys.look())  # is an error in the log, and nothing else
     assert serial() == renewed.certificate.serial_number
     broker.keys.write_text(renewed.both_file.read_text())
-    broker.run(broker.node.server.doors.look())
+    broker.run(broker.node.keys.look())
     # Or other files are named, as kafka-configs.sh does: those of one listener alone, and back.
     third = broker.authority.issue("broker-3", {"CN": "broker-2"})
     missing = str(third.both_file) + ".not"
@@ -477,8 +477,8 @@ def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
 
     async def end_sessions() -> None:
         for each in broker.node.server.connections:
-            if str(each.principal) == "User:dave" and each._authentication is not None:
-                each._authentication._machine._ends_ms = 0
+            if str(each.principal) == "User:dave" and each._door is not None:
+                each._door._machine._ends_ms = 0
 
     with Cluster(parse_settings(ours(broker, "oauth"))) as cluster:
         connection = cluster.any_broker()

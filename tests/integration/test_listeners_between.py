@@ -48,7 +48,7 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         assert {e.security_protocol for b in image.brokers.values() for e in b.endpoints} == {
             "SASL_SSL"
         }
-        assert cluster.controller.node.server.metrics.authentications
+        assert cluster.controller.node.server.connections.metrics.authentications
         wanted = CreatableTopic(
             name="t", num_partitions=1, replication_factor=2, assignments=[], configs=[]
         )
@@ -64,7 +64,7 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         servers = [broker.node.server for broker in cluster.nodes.values()]
         await cluster.until(
             "sessions that were renewed",
-            lambda: sum(s.metrics.reauthentications for s in servers) > 2,
+            lambda: sum(s.connections.metrics.reauthentications for s in servers) > 2,
         )
         answer = await leader.produce("t", batch_of([b"y"]))
         assert answer.error_code == ErrorCode.NONE

@@ -196,7 +196,7 @@ def test_ends_of_connections(run: Callable[[Coroutine[Any, Any, None]], None]) -
         assert (await next_answer(reader))[0] == 3
         assert await reader.read() == b""
         writer.close()
-        await until(lambda: harness.server.connections == ())
+        await until(lambda: not harness.server.connections)
         await harness.server.stop()
 
     run(test())
@@ -206,7 +206,7 @@ def test_who_does_not_end_is_cut_off(
     run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        monkeypatch.setattr("broker.net.server.DRAIN_SECONDS_MAX", 0.1)
+        monkeypatch.setattr("broker.net.connections.DRAIN_SECONDS_MAX", 0.1)
         harness, connect = await serve()
         reader, writer = await connect()
         writer.write(fetch(1))

@@ -187,7 +187,7 @@ class Harness:
         self.server = Server(self.config, dispatcher, self.metrics)
 
     def connect(self, host: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
-        connection = Connection(self.server, "PLAINTEXT")
+        connection = Connection(self.server.connections, "PLAINTEXT")
         transport = FakeTransport(connection, host)
         connection.connection_made(transport)  # type: ignore[arg-type]
         return connection, transport

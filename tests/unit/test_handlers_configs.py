@@ -317,7 +317,7 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
             answer = await change(broker, BROKER, "", (key, SET, bad))
             assert answer.error_code == ErrorCode.INVALID_CONFIG, bad
         assert not (await change(broker, BROKER, "", (key, SET, good))).error_code
-        limits = broker.node.server.limits
+        limits = broker.node.server.connections.limits
         assert limits.settings.of_host["127.0.0.9"] == 3
         assert limits.settings.of_host["::9"] == 4
         assert limits.settings.of_host["127.0.0.1"] == 7
@@ -330,7 +330,7 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
         assert limits.settings.of_host["127.0.0.9"] == 3
         await broker.create("t")
     async with in_process(memory_path) as broker:
-        assert broker.node.server.limits.settings.of_host["127.0.0.9"] == 3
+        assert broker.node.server.connections.limits.settings.of_host["127.0.0.9"] == 3
         assert "t" in broker.node.metadata.topics
 
 

@@ -340,7 +340,7 @@ def test_who_goes_away_leaves_nothing_behind() -> None:
         connection.connection_lost(ConnectionResetError())
         await settle()
         assert harness.handlers.cancelled == 1
-        assert harness.server.connections == ()
+        assert not harness.server.connections
         assert harness.metrics.connections == 0
         assert ids(transport) == []
 
@@ -429,7 +429,7 @@ def test_what_a_handler_keeps_is_not_overwritten() -> None:
         harness.handlers.kept = None
         kept.clear()
         feed(connection, produce(9, bytes([9]) * 200_000))
-        assert harness.server.pool.free_bytes > 0
+        assert harness.server.connections.pool.free_bytes > 0
         assert len(ids(transport)) == 5
 
     run(test())

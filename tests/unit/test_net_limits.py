@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 from broker.config.endpoints import overrides_of
 from broker.config.listeners import listener_key
 from broker.config.settings import ConfigError
+from broker.net.connection import Connection
 from broker.net.entrance import Entrance
 from broker.net.frames import SCRATCH_BYTES
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
@@ -89,7 +91,9 @@ async def test_the_longest_of_what_was_told_counts() -> None:
 async def test_who_is_gone_before_it_is_let_in_leaves_nothing_behind() -> None:
     harness = Harness()
     accepted = socket.socket()  # Not connected, as one that was reset.
-    Entrance(harness.server, SimpleNamespace(name="PLAINTEXT"), accepted)  # type: ignore[arg-type]
+    connections, security = harness.server.connections, SimpleNamespace(name="PLAINTEXT")
+    new = partial(Connection, connections, "PLAINTEXT")
+    Entrance(connections, security, new, accepted)  # type: ignore[arg-type]
     assert accepted.fileno() == -1
     assert not harness.server.connections
 
@@ -126,7 +130,7 @@ def test_names_of_listeners_settings() -> None:
 async def test_a_request_begins_when_there_is_memory() -> None:
     large = 1 << 20
     harness = Harness(f"queued.max.request.bytes={large}")
-    memory = harness.server.memory
+    memory = harness.server.connections.memory
     assert memory is not None
     first, first_transport = harness.connect()
     second, second_transport = harness.connect()
@@ -172,7 +176,7 @@ def test_an_address_has_its_own_rate_or_the_one_of_all_others() -> None:
 @in_loop
 async def test_who_comes_too_fast_is_kept_waiting_and_sent_away() -> None:
     harness = Harness("quota.window.num=1")
-    rates = harness.server.address_rates
+    rates = harness.server.connections.address_rates
     rates.replace({entity(ip="10.0.0.1"): {"connection_creation_rate": 0.99}})
     _, transport = harness.connect()
     assert not transport.is_reading and not transport.is_closing()
@@ -185,6 +189,6 @@ async def test_who_comes_too_fast_is_kept_waiting_and_sent_away() -> None:
     _, late = harness.connect()
     entered, left = socket.socketpair()
     with entered, left:
-        assert harness.server.keeps_out("10.0.0.3", left.close)
+        assert harness.server.connections.keeps_out("10.0.0.3", left.close)
         await harness.server.stop()
         assert late.is_closing() and left.fileno() == -1, "nobody waits for a broker that stops"

@@ -261,7 +261,7 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         assert written.throttle_time_ms > 0
         assert (await broker.ask(produce_request("a", batch), 9)).throttle_time_ms == 0
         # What nobody awaits is no answer, but its connection is not heard either.
-        dispatcher = broker.node.server.dispatcher
+        dispatcher = broker.node.server.connections.dispatcher
         frame = memoryview(encode_request(produce_request("a", batch, acks=0), 9, 1, "c"))[4:]
         unanswered = dispatcher.handle(memoryview(bytearray(frame)), "h", LISTENER, 0.0, ALICE)
         assert isinstance(unanswered, Throttled)

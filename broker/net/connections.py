@@ -1,0 +1,227 @@
+"""Shell: what all connections share: who may come, who is there, their buffers, who has been silent for too long.
+
+Rules of this file: it knows no Kafka. Silence is measured in ticks, counted by one timer; a connection notes the
+tick of its last byte, so that a request costs no timer and no look at a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from broker.net.buffers import BufferPool
+from broker.net.frames import Scratch
+from broker.net.limits import ConnectionLimits, LimitSettings
+from broker.net.memory import RequestMemory
+from broker.security.address_rates import AddressRates
+
+if TYPE_CHECKING:
+    from broker.config.loading import BrokerConfig
+    from broker.net.dispatch import Dispatcher
+    from broker.net.metrics import NetMetrics
+
+log = logging.getLogger(__name__)
+
+# A connection is closed after its idle time and at most a part of this more.
+TICKS_PER_IDLE_TIME = 8
+TICK_SECONDS_MIN = 0.05
+# How long answers may take that are owed when the broker stops.
+DRAIN_SECONDS_MAX = 2.0
+# How many may be kept waiting who will not be let in; more are sent away at once.
+KEPT_OUT_MAX = 1_000
+
+
+class Guest(Protocol):
+    """A connection, as far as it is kept here (`broker.net.connection`)."""
+
+    host: str
+    peer: str  # host and port
+    listener: str
+    last_tick: int
+
+    def drain(self) -> None:
+        """Answer what was begun, and close."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Connections:
+    """The connections of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dispatcher: Dispatcher,
+        metrics: NetMetrics,
+        limits: LimitSettings,
+    ) -> None:
+        self._config = config
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+        self.scratch = Scratch()
+        self.pool = BufferPool()
+        self.request_bytes_max = config.socket_request_max_bytes
+        # Of who has not authenticated yet.
+        self.unknown_bytes_max = min(config.sasl_server_max_receive_size, self.request_bytes_max)
+        most = config.queued_max_request_bytes
+        self.memory = RequestMemory(most) if most > 0 else None
+        self.limits = ConnectionLimits(limits)
+        self.address_rates = AddressRates(
+            samples=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1_000
+        )
+        self.tick = 0
+        self.gathers_writes = False
+        self._open: dict[Guest, None] = {}  # In the order in which they came.
+        # Who has come too fast, and how it is closed.
+        self._kept_out: set[Callable[[], object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._bytes_at_last_tick = 0
+        self._all_gone: asyncio.Event | None = None
+
+    def __iter__(self) -> Iterator[Guest]:
+        """Those that are open now."""
+        return iter(tuple(self._open))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # -- beginning and ending -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Let clients come, and the ticks run."""
+        loop = asyncio.get_running_loop()
+        # Selector transports of Python 3.11 join what they are given to write.
+        self.gathers_writes = type(loop).__module__.startswith("uvloop") or sys.version_info >= (
+            3,
+            12,
+        )
+        self._tick()
+
+    @property
+    def are_closing(self) -> bool:
+        """Whether nobody is let in any more."""
+        return self._all_gone is not None
+
+    def close_the_doors(self) -> None:
+        """Let nobody in any more; who is there is served."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._all_gone = asyncio.Event()
+
+    async def end(self) -> None:
+        """Answer what was begun, and close all."""
+        assert self._all_gone is not None, "the doors are closed first"
+        for close in list(self._kept_out):
+            self._send_off(close)
+        for connection in self:
+            connection.drain()
+        if self._open:
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), DRAIN_SECONDS_MAX)
+            except TimeoutError:
+                log.info("%d connections were cut off", len(self._open))
+                for connection in self:
+                    connection.abort()
+
+    # -- coming and going ---------------------------------------------------------------------------
+
+    def admit(self, connection: Guest) -> str | None:
+        """Takes a connection in, or says why not."""
+        refusal = self.limits.why_not(connection.host, connection.listener)
+        if refusal is not None:
+            self.metrics.connections_refused += 1
+            return refusal
+        if self._all_gone is not None:
+            return "the broker is stopping"
+        if self.limits.must_give_way:
+            self._send_away(connection.listener)
+        self._open[connection] = None
+        self.limits.came(connection.host, connection.listener)
+        self.metrics.connections = len(self._open)
+        self.metrics.connections_created += 1
+        return None
+
+    def _send_away(self, listener: str) -> None:
+        """Makes room for a broker: who has been silent for longest goes, of another listener (KIP-402)."""
+        others = [connection for connection in self._open if connection.listener != listener]
+        if others:
+            silent = min(others, key=lambda connection: connection.last_tick)
+            log.info("closing %s: max.connections are there, and a broker comes", silent.peer)
+            silent.abort()
+            self.forget(silent)
+
+    def keeps_out(self, host: str, close: Callable[[], object]) -> bool:
+        """Whether connections from there come too fast (KIP-612): then this one is closed in a while by `close`."""
+        loop = asyncio.get_running_loop()
+        wait_ms = self.address_rates.wait_ms(host, round(loop.time() * 1_000))
+        if not wait_ms:
+            return False
+        self.metrics.connections_kept_out += 1
+        if self._all_gone is not None or len(self._kept_out) >= KEPT_OUT_MAX:
+            close()
+            return True
+        self._kept_out.add(close)
+        loop.call_later(wait_ms / 1_000, self._send_off, close)
+        return True
+
+    def _send_off(self, close: Callable[[], object]) -> None:
+        if close in self._kept_out:
+            self._kept_out.remove(close)
+            close()
+
+    def delay_s(self, connection: Guest) -> float:
+        """How many seconds one that was admitted has to wait (max.connection.creation.rate)."""
+        return self.limits.delay_s(connection.listener, asyncio.get_running_loop().time())
+
+    def set_options(self, connected: socket.socket | None) -> None:
+        """Kafka's options for a client's socket."""
+        if connected is None:
+            return
+        config = self._config
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if config.socket_send_buffer_bytes >= 0:
+            connected.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, config.socket_send_buffer_bytes
+            )
+        if config.socket_receive_buffer_bytes >= 0:
+            connected.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
+            )
+
+    def forget(self, connection: Guest) -> None:
+        """A connection is gone; harmless when it is forgotten."""
+        if connection not in self._open:
+            return
+        del self._open[connection]
+        self.limits.went(connection.host, connection.listener)
+        self.metrics.connections = len(self._open)
+        self.metrics.connections_closed += 1
+        if not self._open and self._all_gone is not None:
+            self._all_gone.set()
+
+    def _tick(self) -> None:
+        """Counts on, closes who was silent for the idle time, lets go of memory that nobody used."""
+        idle_ms = self._config.connections_max_idle_ms
+        seconds = (
+            max(idle_ms / 1000 / TICKS_PER_IDLE_TIME, TICK_SECONDS_MIN) if idle_ms >= 0 else 60.0
+        )
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+        self.tick += 1
+        if self.metrics.bytes_in == self._bytes_at_last_tick:
+            self.pool.clear()
+        self._bytes_at_last_tick = self.metrics.bytes_in
+        if idle_ms < 0:
+            return
+        ticks_max = max(-(-idle_ms // int(seconds * 1000)), 1)
+        for connection in self:
+            if self.tick - connection.last_tick > ticks_max:
+                log.info(
+                    "closed %s: silent for connections.max.idle.ms=%d", connection.peer, idle_ms
+                )
+                self.metrics.connections_idle += 1
+                connection.abort()
