@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.datasource import declared, schema_of
@@ -86,7 +91,7 @@ class Floor:
 
 
 class Given(DataSource):
-    """A source that has its rows already."""
+    """A source that has its rows already: those of a file, or in a stream some of a topic that nobody asks for."""
 
     @classmethod
     def name(cls) -> str:
@@ -97,6 +102,9 @@ class Given(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return GivenReader(self.options["path"], int(self.options["rows"]), os.cpu_count() or 1)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return GivenStreamReader(int(self.options["rows"]), declared(schema))
 
 
 class GivenReader(DataSourceReader):
@@ -113,3 +121,24 @@ class GivenReader(DataSourceReader):
             while left > 0:
                 yield batch.slice(0, min(left, batch.num_rows))
                 left -= batch.num_rows
+
+
+class GivenStreamReader(DataSourceStreamReader):
+    """So many rows in every micro-batch, without a broker: what a micro-batch of any Python source takes."""
+
+    def __init__(self, rows: int, schema: pa.Schema) -> None:
+        self._rows, self._schema, self._end = rows, schema, 0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"end": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        self._end += self._rows
+        return {"end": self._end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(end["end"] - start["end"])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        columns = [pa.nulls(partition.value, field.type) for field in self._schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
