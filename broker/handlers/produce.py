@@ -119,7 +119,7 @@ def produce(
     if append.failed is not None:
         _name_leaders(response, context)
         if acks == 0:
-            raise append.failed
+            raise _untraced(append.failed)
     if append.unacknowledged:
         return _when_acknowledged(response, append, request.timeout_ms, context)
     return response if acks else None
@@ -176,7 +176,7 @@ class Appender:
                     return self._append_later(partition, data.index, records, asking)
             info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
         except KafkaError as error:
-            self.failed = error
+            self.failed = _untraced(error)
             if partition is not None:
                 _count_refused(partition, data.records, error.code)
             return _refused(data.index, error, partition)
@@ -262,7 +262,8 @@ class _Later:
         self.done.add_done_callback(_note)
 
     def refuse(self, error: KafkaError) -> None:
-        self._appender.failed = error
+        error = error.with_traceback(None)
+        self._appender.failed = _untraced(error)
         refused = _refused(self._index, error, self._partition)
         self.response.log_start_offset = refused.log_start_offset
         self.response.record_errors = refused.record_errors
@@ -331,6 +332,14 @@ _WITHOUT_LOG_START = frozenset(
 )
 
 
+def _untraced(error: KafkaError) -> KafkaError:
+    """The same without its traceback, for who keeps it: that keeps its frames and so the request, 100 MiB at most.
+
+    What is kept by a frame of its own traceback, all the more: it goes when garbage is collected, and not before.
+    """
+    return KafkaError(error.code, error.message)
+
+
 def _refused(
     index: int, error: KafkaError, partition: HostedPartition | None = None
 ) -> PartitionProduceResponse:
@@ -395,7 +404,7 @@ async def _when_acknowledged(
     await asyncio.wait([each.done for each in waiting], timeout=max(timeout_ms, 0) / 1000)
     if not append.acks:
         if append.failed is not None:
-            raise append.failed
+            raise _untraced(append.failed)
         return None
     for refused, done in waiting:
         error: BaseException | None

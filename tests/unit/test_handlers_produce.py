@@ -1,16 +1,20 @@
 """Produce through the real codec and log: what is answered, in every version, and what is refused."""
 
 import asyncio
+import gc
+from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
 from broker.net.dispatch import Unanswerable
 from kafka_ds.wire.batch import Codec, Record, build_batch
 from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import ProduceRequest
 from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from tests.in_process import batch_of, in_process, produce_request, values_of
+from tests.in_process import LISTENER, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
 
 
@@ -70,6 +74,23 @@ async def test_without_acks_an_error_closes_the_connection(memory_path: Path, br
         topic, batch = ("t", b"\0" * 80) if broken else ("nowhere", batch_of([b"a"]))
         with pytest.raises(Unanswerable):
             broker.begin(produce_request(topic, batch, acks=0), 9)
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+@in_loop
+async def test_what_is_refused_is_let_go_of_at_once(memory_path: Path, acks: int) -> None:
+    """And not when the collector of garbage comes by: of those who try again a second's requests may be all memory."""
+    async with in_process(memory_path) as broker:
+        request = produce_request("nowhere", batch_of([b"a"]), acks=acks)
+        frame = bytearray(encode_request(request, 9, 7, "test"))
+        handle = broker.node.server.connections.dispatcher.handle
+        gc.disable()
+        try:
+            with suppress(Unanswerable):
+                handle(memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter())
+            frame.append(0)  # a BufferError while anything refers to it
+        finally:
+            gc.enable()
 
 
 @in_loop
