@@ -7,6 +7,7 @@ repeated. After deaths in a row the next start waits, twice as long each time.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -253,7 +254,9 @@ class Worker:
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
         except TimeoutError:
-            process.kill()
+            # It may have ended in the very moment in which that became too long.
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
     async def _end(self) -> None:

@@ -6,10 +6,12 @@ import signal
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.system import SystemClock
+from broker.tier import child
 from broker.tier.channel import BlockingChannel, ChannelProtocol
 from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.crash_points import (
@@ -112,6 +114,30 @@ def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
         answer, _ = await worker.ask({**STATE, "partitions": [["t", "A" * 22, 0]]})
         assert "topics" in answer["partitions"][0]["error"]
         await worker.stop()
+
+    asyncio.run(run())
+
+
+class EndsAsItIsKilled:
+    """A process that ends when that has just become too long; there is nobody to kill any more."""
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._ended.wait()
+
+    def kill(self) -> None:
+        self._ended.set()
+        raise ProcessLookupError
+
+
+def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "STOP_TIMEOUT_SECONDS", 0.01)
+
+    async def run() -> None:
+        process: Any = EndsAsItIsKilled()
+        await Worker._reap(process)
 
     asyncio.run(run())
 
