@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_conf import jars
+from tests.leftovers import (  # noqa: F401 - hooks
+    pytest_runtest_call,
+    pytest_runtest_protocol,
+)
 from tests.model_runs import prepare
 from tests.reruns import (  # noqa: F401 - hooks
     pytest_collection_modifyitems,
@@ -17,6 +21,11 @@ from tests.reruns import (  # noqa: F401 - hooks
 from tests.s3_server import S3Server, running_s3
 
 prepare()
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Long bytes are named by their length: what a compressor has dated is another name in each process of a run."""
+    return f"{argname} of {len(val)}" if isinstance(val, bytes) and len(val) > 16 else None
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,8 +25,8 @@ class BrokerDied(RuntimeError):
 class BrokerProcess:
     """``python -m broker`` with its data and lake below ``folder``; its log goes to ``folder/broker.log``.
 
-    ``overrides`` are settings by Kafka's names. The port is a free one unless ``listeners`` says otherwise; after the
-    first start it stays the same, so that clients find a restarted broker again.
+    ``overrides`` are settings by Kafka's names. The port is a free one unless ``listeners`` says otherwise. It stays
+    the same, so that clients find a restarted broker again, and is nobody else's while the broker is away.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class BrokerProcess:
         self.program: Sequence[str] = (sys.executable, "-m", "broker")
         self.process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
+        for made in _MADE:
+            made.append(self)
 
     @property
     def pid(self) -> int:
@@ -66,6 +69,7 @@ class BrokerProcess:
     def start(self) -> BrokerProcess:
         """Start it and wait for the line ``ready <host>:<port>``."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._hold_a_port()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -84,8 +88,17 @@ class BrokerProcess:
             tail = self.log_file.read_text(errors="replace")[-4000:]
             raise BrokerDied(f"exit status {self.process.returncode}, said {line!r}\n{tail}")
         self.bootstrap = line.split()[1]
-        self.overrides["listeners"] = f"PLAINTEXT://{self.bootstrap}"
         return self
+
+    def _hold_a_port(self) -> None:
+        """A socket that is bound and does not listen keeps the port from all who want any, and not from the broker."""
+        name, any_port, rest = str(self.overrides["listeners"]).partition("://127.0.0.1:0")
+        if not any_port or rest:
+            return
+        self._port = socket.socket()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind(("127.0.0.1", 0))
+        self.overrides["listeners"] = f"{name}://127.0.0.1:{self._port.getsockname()[1]}"
 
     def stop(self) -> int:
         """SIGTERM and the exit status."""
@@ -128,6 +141,25 @@ def running_broker(
         yield broker
     finally:
         broker.stop()
+
+
+# Those that each of the blocks of `ended_when_it_fails` has made.
+_MADE: list[list[BrokerProcess]] = []
+
+
+@contextlib.contextmanager
+def ended_when_it_fails() -> Iterator[None]:
+    """Kill the brokers that were made inside and still run, if what is inside fails."""
+    made: list[BrokerProcess] = []
+    _MADE.append(made)
+    try:
+        yield
+    except BaseException:
+        for each in made:
+            each.kill()
+        raise
+    finally:
+        _MADE.pop()
 
 
 class BrokerCluster:

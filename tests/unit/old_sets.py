@@ -56,7 +56,7 @@ def message(
 def compressed(codec: Codec, data: bytes, magic: int) -> bytes:
     match codec:
         case Codec.GZIP:
-            return gzip.compress(data, 1)
+            return gzip.compress(data, 1, mtime=0)
         case Codec.SNAPPY:
             return _snappy(data)
         case Codec.LZ4:
