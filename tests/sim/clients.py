@@ -59,6 +59,10 @@ class History:
     # The producers with sequences. What another one has given up waiting for may still be appended, late.
     ordered: set[bytes] = field(default_factory=set)
 
+    def record(self, delta: int, now_ms: int, value: bytes) -> Record:
+        """The record that a producer sends for a value."""
+        return Record(delta, now_ms, value, value)
+
 
 class Client:
     """Finds leaders and coordinators, and keeps connections."""
@@ -225,7 +229,7 @@ class Producer(Client):
     ) -> ProduceRequest:
         now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
         batch = build_batch(
-            [Record(i, now_ms, value, value) for i, value in enumerate(values)],
+            [self.history.record(i, now_ms, value) for i, value in enumerate(values)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self._sequences.get(partition, 0) if self.producer_id >= 0 else -1,

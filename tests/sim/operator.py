@@ -79,7 +79,7 @@ class Operator(Client):
         """Change something now and then."""
         while not is_over():
             await asyncio.sleep(self.random.random() * 2)
-            action = self.random.choice((self._make, self._drop, self._move, self._prefer))
+            action = self.random.choice((self._make, self._drop, self._move, self.prefer))
             try:
                 said = await action()
             except TROUBLE as error:
@@ -111,7 +111,8 @@ class Operator(Client):
         answer = await self.ask_any(request, 0)
         return f"{topic}-{index} to {replicas} {ErrorCode(answer.error_code).name}"
 
-    async def _prefer(self) -> str:
+    async def prefer(self) -> str:
+        """Have a partition led by its first replica."""
         topic, index = self.random.choice(self._partitions)
         request = ElectLeadersRequest(
             election_type=PREFERRED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.wire.batch import BatchHeader, Record, iterate_headers, read_records
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchTopic
@@ -12,6 +12,7 @@ from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopi
 from tests.sim.clients import TROUBLE, Client, Partition
 
 LATEST = -1
+EARLIEST = -2
 READ_COMMITTED = 1
 NO_BROKER = -1
 FETCH_VERSION = 12
@@ -65,7 +66,8 @@ class Consumer(Client):
             return
         code = ErrorCode(data.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and asked == NO_BROKER:
-            raise AssertionError(f"{self.partition}: {self.position} is out of range")
+            await self.out_of_range()
+            return
         if code is not ErrorCode.NONE:
             await self._elsewhere()
             return
@@ -73,6 +75,13 @@ class Consumer(Client):
         if self._preferred == NO_BROKER:
             self._preferred = asked
         self._take(data)
+
+    async def out_of_range(self) -> None:
+        """The leader does not have what comes next."""
+        raise AssertionError(f"{self.partition}: {self.position} is out of range")
+
+    def seen(self, record: Record, header: BatchHeader) -> None:
+        """A record was read."""
 
     async def _elsewhere(self) -> None:
         if self._preferred == NO_BROKER:
@@ -143,14 +152,19 @@ class Consumer(Client):
                 self._keep(records, position, header)
             self.position = max(self.position, last + 1)
 
-    def _keep(self, records: memoryview, position: int, header: Any) -> None:
+    def _keep(self, records: memoryview, position: int, header: BatchHeader) -> None:
         for record in read_records(records, position, header):
             if record.offset >= self.position:
                 assert record.value is not None
+                self.seen(record, header)
                 self.read.append((record.offset, bytes(record.value)))
 
     async def end_offset(self) -> int | None:
         """Where the partition ends for this reader, if its leader says so."""
+        return await self.offset_at(LATEST)
+
+    async def offset_at(self, timestamp: int) -> int | None:
+        """What ListOffsets says of a time, or of a word for one; None where it does not."""
         topic, index = self.partition
         try:
             leader = await self.leader(self.partition)
@@ -167,7 +181,7 @@ class Consumer(Client):
                         ListOffsetsPartition(
                             partition_index=index,
                             current_leader_epoch=self.epoch(self.partition),
-                            timestamp=LATEST,
+                            timestamp=timestamp,
                         )
                     ],
                 )

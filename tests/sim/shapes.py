@@ -175,6 +175,14 @@ RECKLESS = (
     "crash_point",
     "lake_away",
 )
+# How much is kept of what is written: all of it, of which the checkers see most, or a part by time or by size.
+RETENTIONS: tuple[dict[str, str], ...] = (
+    {},
+    {},
+    {"log.retention.ms": "2500"},
+    {"log.retention.bytes": "3000"},
+    {"log.retention.ms": "4000", "log.retention.bytes": "6000"},
+)
 
 
 def tier(seed: int) -> Scenario:
@@ -186,22 +194,49 @@ def tier(seed: int) -> Scenario:
     shape = Shape(plain=1, idempotent=1, transactional=1, seconds=10)
     settings = {**BRISK, **REPLICATED, **TIERED, "lake.max.lag.ms": chance.choice(("-1", "300"))}
     plan = Plan(kinds=TIER, every_seconds=0.5, scale=BRISK_SCALE)
-    return TierScenario(seed, shape, plan, settings)
+    settings |= chance.choice(RETENTIONS)
+    deletes_records = chance.random() < 0.4
+    return TierScenario(seed, shape, plan, settings, deletes_records=deletes_records)
 
 
 def reckless(seed: int) -> Scenario:
     """The same, with unclean elections: leaders that sleep through them, and lose what they had."""
     from tests.sim.tier_scenario import TIERED, RecklessScenario
 
+    chance = Random(f"reckless {seed}")
     shape = Shape(plain=1, idempotent=1, transactional=0, min_insync_replicas=1, seconds=10)
     settings = {
         **BRISK,
         **TIERED,
+        **chance.choice(RETENTIONS),
         "unclean.leader.election.enable": "true",
         "lake.max.lag.ms": "300",
     }
     plan = Plan(kinds=RECKLESS, every_seconds=0.4, scale=BRISK_SCALE)
     return RecklessScenario(seed, shape, plan, settings)
+
+
+SWITCHES = (
+    "crash_point",
+    "worker_dies",
+    "worker_sleeps",
+    "kill",
+    "power",
+    "pause",
+    "isolate",
+    "crash_and_back",
+    "lake_away",
+)
+
+
+def switches(seed: int) -> Scenario:
+    """A topic that is a table by turns, and by turns none (KIP-950)."""
+    from tests.sim.switches import SwitchScenario
+    from tests.sim.tier_scenario import TIERED
+
+    shape = Shape(plain=1, idempotent=1, transactional=0, seconds=10)
+    plan = Plan(kinds=SWITCHES, every_seconds=0.6, scale=BRISK_SCALE)
+    return SwitchScenario(seed, shape, plan, {**BRISK, **TIERED, "lake.max.lag.ms": "300"})
 
 
 def large(seed: int) -> Scenario:
@@ -228,6 +263,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         transactions,
         tier,
         reckless,
+        switches,
         large,
     )
 }

@@ -20,6 +20,7 @@ from kafka_ds.lake.names import AppIdKind, parse_app_id
 from kafka_ds.lake.store import Entry, LocalStore
 from kafka_ds.wire.types import uuid_text
 from tests.sim.fibers import pause
+from tests.sim.model import COLUMNS, LogModel, Row, rows_of
 from tests.sim.world import SimLake, World
 
 # How long a call takes, as a rule, and now and then.
@@ -113,31 +114,40 @@ class _Table:
 
     version: int = -1
     topic_id: str = ""
-    files: dict[str, dict[tuple[int, int], bytes]] = field(default_factory=dict)
+    files: dict[str, dict[tuple[int, int], Row]] = field(default_factory=dict)
     live: dict[tuple[int, int], str] = field(default_factory=dict)
-    ever: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    ever: dict[tuple[str, int, int], Row] = field(default_factory=dict)
     """All rows there ever were, by topic id, partition and offset."""
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The log starts, as far as they were ever moved."""
 
 
 class TableWatch:
     """Replays the topics' tables, each version as it is made, with nothing of the product's but names of marks.
 
-    At each version an offset is there once; it holds what it always held; a commit brings all offsets from the last
-    tiered end on in one go and none below, and takes none away but with its topic.
+    At each version an offset is there once; it holds what logs held there, and what it always held; a commit brings all
+    offsets from the last tiered end on in one go and none below, and takes none away but with its topic, or from below
+    the log start that an earlier version has.
     """
 
-    def __init__(self, store: FolderStore) -> None:
+    def __init__(self, store: FolderStore, model: LogModel) -> None:
         self._store = store
+        self._model = model
         self.tables: dict[str, _Table] = {}
         self.ghosts: list[str] = []
         """Versions that were won once more, long after they were cleaned up."""
+        self.gone = 0
+        """Rows that went with retention."""
+        self.on_start: Callable[[str, int, int, int], None] = lambda *_: None
+        """Told when a log start moves: topic, partition, from, to."""
         store.on_version = self._seen
 
     def _seen(self, folder: str, version: int, data: bytes) -> None:
         if not folder.startswith(TOPICS):
             return
-        table = self.tables.setdefault(folder.removeprefix(TOPICS), _Table())
+        topic = folder.removeprefix(TOPICS)
+        table = self.tables.setdefault(topic, _Table())
         where = f"{folder} at version {version}"
         if version <= table.version:
             # Its like was cleaned up while somebody slept, who has to see that, and take it away again.
@@ -149,7 +159,7 @@ class TableWatch:
         for action in actions:
             if "metaData" in action:
                 table.topic_id = _topic_id(action["metaData"])
-        before, ends = set(table.live), dict(table.ends)
+        before, ends, starts = set(table.live), dict(table.ends), dict(table.starts)
         for action in actions:
             if "remove" in action:
                 for place in table.files.pop(action["remove"]["path"], {}):
@@ -159,29 +169,32 @@ class TableWatch:
                 self._add(table, folder, action["add"], where)
         for action in actions:
             if "txn" in action:
-                _note_end(table, action["txn"])
-        self._check_step(table, before, ends, where)
+                _note_mark(table, action["txn"], where)
+        self._check_step(table, before, ends, starts, where)
+        for (topic_id, partition), start in table.starts.items():
+            if topic_id == table.topic_id and start > starts.get((topic_id, partition), 0):
+                self.on_start(topic, partition, starts.get((topic_id, partition), 0), start)
 
     def _add(self, table: _Table, folder: str, add: dict[str, Any], where: str) -> None:
         path = add["path"]
         partition = int(add["partitionValues"]["partition"])
-        rows = pq.read_table(
-            os.path.join(self._store.root, folder, path), columns=["offset", "value"]
-        )
+        found = pq.read_table(os.path.join(self._store.root, folder, path), columns=COLUMNS)
         held = table.files[path] = {}
-        for offset, value in zip(*(each.to_pylist() for each in rows.columns), strict=True):
+        for offset, row in rows_of(found):
             place = (partition, offset)
             assert place not in table.live, f"{where}: {place} is there twice"
             table.live[place] = path
-            held[place] = value
-            known = table.ever.setdefault((table.topic_id, *place), value)
-            assert known == value, f"{where}: {place} was {known!r} and is {value!r}"
+            held[place] = row
+            known = table.ever.setdefault((table.topic_id, *place), row)
+            assert known == row, f"{where}: {place} was {known!r} and is {row!r}"
+            self._model.check((table.topic_id, *place), row, where)
 
-    @staticmethod
     def _check_step(
+        self,
         table: _Table,
         before: set[tuple[int, int]],
         ends: dict[tuple[str, int], int],
+        starts: dict[tuple[str, int], int],
         where: str,
     ) -> None:
         for partition, offset in table.live.keys() - before:
@@ -189,14 +202,23 @@ class TableWatch:
             now = table.ends.get((table.topic_id, partition), -1)
             assert end < offset <= now, f"{where}: {offset} is not between {end} and {now}"
         gone = before - table.live.keys()
-        assert not gone or not table.topic_id, f"{where}: {sorted(gone)[:5]} are gone"
+        if not table.topic_id:
+            return
+        live = [each for each in gone if each[1] >= starts.get((table.topic_id, each[0]), 0)]
+        assert not live, f"{where}: {sorted(live)[:5]} are gone, and logs begin at {starts}"
+        self.gone += len(gone)
 
     def end(self, topic: str, partition: int) -> int:
         """The last offset that the table of the topic of now holds, as it says."""
         table = self.tables.get(topic, _Table())
         return table.ends.get((table.topic_id, partition), -1)
 
-    def rows(self, topic: str, partition: int) -> list[tuple[int, bytes]]:
+    def start(self, topic: str, partition: int) -> int:
+        """Where the partition begins, as the table says."""
+        table = self.tables.get(topic, _Table())
+        return table.starts.get((table.topic_id, partition), 0)
+
+    def rows(self, topic: str, partition: int) -> list[tuple[int, Row]]:
         """The rows of a partition now, by offset."""
         table = self.tables[topic]
         return sorted(
@@ -205,13 +227,29 @@ class TableWatch:
             if index == partition
         )
 
+    def spent(self, topic: str, partition: int) -> list[str]:
+        """The files that lie wholly below the log start, and are there yet."""
+        table, start = self.tables.get(topic, _Table()), self.start(topic, partition)
+        return [
+            path
+            for path, held in table.files.items()
+            if held and all(index == partition and offset < start for index, offset in held)
+        ]
+
 
 def _topic_id(metadata: dict[str, Any]) -> str:
     found: str = metadata["configuration"].get(TOPIC_ID_KEY, "")
     return found
 
 
-def _note_end(table: _Table, txn: dict[str, Any]) -> None:
+def _note_mark(table: _Table, txn: dict[str, Any], where: str) -> None:
     name = parse_app_id(txn["appId"])
-    if name is not None and name.kind is AppIdKind.TIERED_END:
-        table.ends[uuid_text(name.topic_id), name.partition] = txn["version"]
+    if name is None:
+        return
+    key, number = (uuid_text(name.topic_id), name.partition), txn["version"]
+    if name.kind is AppIdKind.TIERED_END:
+        assert number > table.ends.get(key, -1), f"{where}: the end of {key} moves back to {number}"
+        table.ends[key] = number
+    elif name.kind is AppIdKind.LOG_START:
+        assert number > table.starts.get(key, -1), f"{where}: {key} begins at {number}, too"
+        table.starts[key] = number

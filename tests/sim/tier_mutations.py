@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.tier import partitions
+from broker.tier import delta_front, expiration, partitions, sweeper
+from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_tables import SharedTable
+from broker.tier.expiring import ExpirationLoop
 from broker.tier.local_deletion import LocalDeletion
 from broker.tier.manager import TierManager
+from broker.tier.sweeper import Sweeper
 from kafka_ds.lake.attempt import Attempt
 from kafka_ds.lake.intent import TopicChange
 from kafka_ds.lake.names import AppIdKind
@@ -118,3 +122,88 @@ def the_newest_range_is_copied_first(patch: pytest.MonkeyPatch) -> None:
         return pending(*given, **named)[-1:]
 
     patch.setattr(partitions, "pending", last)
+
+
+# -- what goes ------------------------------------------------------------------------------------
+
+
+@mutation
+def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
+    """Files are taken out when it is decided that they may be; the table begins later after that."""
+    survey = Sweeper.survey
+
+    def surveyed(self: Any, place: Any, *rest: Any, **named: Any) -> Any:
+        found = survey(self, place, *rest, **named)
+        if found.decision.expired:
+            self._storage.remove_below(
+                place.topic,
+                place.topic_id,
+                place.partition,
+                leader_epoch=place.leader_epoch,
+                offset=found.decision.log_start_offset,
+            )
+        return found
+
+    patch.setattr(Sweeper, "survey", surveyed)
+
+
+@mutation
+def the_log_begins_later_before_the_lake_knows(patch: pytest.MonkeyPatch) -> None:
+    """Consumers are told that records are gone which the next leader would show again."""
+    move = ExpirationLoop._move
+
+    async def moved(self: Any, led: Any, decision: Any) -> bool:
+        led.log.advance_log_start_offset(decision.log_start_offset)
+        return await move(self, led, decision)
+
+    patch.setattr(ExpirationLoop, "_move", moved)
+
+
+@mutation
+def files_go_that_hold_later_records_too(patch: pytest.MonkeyPatch) -> None:
+    """A sweep takes what begins below the log start, and not what ends there."""
+
+    def horizon(log_start_offset: int, files: Any, tiered_end: int) -> int:
+        return max([log_start_offset, *(last + 1 for _, last in files)])
+
+    patch.setattr(delta_front, "horizon", horizon)
+
+
+@mutation
+def retention_takes_one_range_too_many(patch: pytest.MonkeyPatch) -> None:
+    """What is left need not be as much as is to be kept."""
+    due = expiration._due
+
+    def too_early(each: Any, retention: Any, partition_bytes: int) -> Any:
+        return due(each, retention, partition_bytes + each.size_bytes)
+
+    patch.setattr(expiration, "_due", too_early)
+
+
+@mutation
+def files_below_that_nobody_finished_stay(patch: pytest.MonkeyPatch) -> None:
+    """Where a broker died before it said FINISHED there is no segment to delete, and so no reason to."""
+    survey = Sweeper.survey
+
+    def surveyed(self: Any, *given: Any, **named: Any) -> Any:
+        return replace(survey(self, *given, **named), has_files_below=False)
+
+    patch.setattr(Sweeper, "survey", surveyed)
+
+
+@mutation
+def deletions_of_the_dead_are_left_to_them(patch: pytest.MonkeyPatch) -> None:
+    """A deletion that somebody has begun is no reason to look."""
+    patch.setattr(DeltaMetadata, "is_deleting", lambda self, topic_id, partition: False)
+
+
+@mutation
+def the_lake_does_not_hear_of_deleted_records(patch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords moves the leader's log alone."""
+    patch.setattr(TierManager, "_agree_on_start", lambda self, led: None)
+
+
+@mutation
+def other_histories_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """A range counts for retention though the leader's epochs contradict it."""
+    patch.setattr(sweeper, "is_of_this_history", lambda *_: True)

@@ -13,8 +13,18 @@ import pytest
 from deltalake import DeltaTable
 
 # What workers import when they first need it draws from the run's chance: it is here before.
+from broker.log.log import Log
 from broker.tier import delta_writer  # noqa: F401
-from broker.tier.crash_points import BROKER_POINTS, COPY_POINTS, LAYOUT_POINTS, UPKEEP_POINTS
+from broker.tier.crash_points import (
+    BROKER_POINTS,
+    COPY_POINTS,
+    EVENTS_POINTS,
+    EXPIRY_POINTS,
+    LAYOUT_POINTS,
+    SWEEP_POINTS,
+    TOPIC_POINTS,
+    UPKEEP_POINTS,
+)
 from kafka_ds.lake import convert, event_files, maintenance, relaying  # noqa: F401
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.states import RemoteLogSegmentState
@@ -25,9 +35,11 @@ from kafka_ds.wire.types import NO_UUID
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
+from tests.sim.keeping import NO_LIMIT, Bounds, Deleter, TierConsumer, alter_topic
+from tests.sim.model import COLUMNS, LogModel, Row, SentHistory, kept, rows_of, segments_of
 from tests.sim.operator import Operator
-from tests.sim.readers import READ_COMMITTED
-from tests.sim.scenario import QUIET_SECONDS_MAX, Scenario, Shape
+from tests.sim.readers import READ_COMMITTED, Consumer
+from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC, Scenario, Shape
 from tests.sim.sequences import Sequences
 from tests.sim.tier_lake import FolderStore, TableWatch
 from tests.sim.tier_worker import Tier
@@ -38,7 +50,18 @@ FLEETING = "fleeting"
 LIFE_SECONDS_MAX = 3.0
 REST_SECONDS = 0.15
 SLEEP_SECONDS_MAX = 30.0
-POINTS = COPY_POINTS + UPKEEP_POINTS + LAYOUT_POINTS + BROKER_POINTS
+# Reading all events is work.
+EVENTS_SECONDS = 10.0
+OF_BROKERS = BROKER_POINTS + EXPIRY_POINTS
+POINTS = (
+    COPY_POINTS
+    + UPKEEP_POINTS
+    + LAYOUT_POINTS
+    + EVENTS_POINTS
+    + SWEEP_POINTS
+    + TOPIC_POINTS
+    + OF_BROKERS
+)
 # The folder is in memory where the machine has one there: what is synced is nobody's question here.
 SHARED_MEMORY = Path("/dev/shm")
 TIERED = {
@@ -89,7 +112,7 @@ class TierFaults(Sequences):
     def _crash_point(self, host: Host) -> str | None:
         """Whoever comes there next dies: the worker, or its broker."""
         point = self._random.choice(POINTS)
-        takes_broker = point in BROKER_POINTS or self._random.random() < 0.3
+        takes_broker = point in OF_BROKERS or self._random.random() < 0.3
 
         def dies() -> bool:
             worker = self.tier.living(host)
@@ -119,14 +142,21 @@ class TierScenario(Scenario):
 
     FAULTS: type[TierFaults] = TierFaults
 
-    def __init__(self, seed: int, shape: Shape, *args: Any, **named: Any) -> None:
+    def __init__(
+        self, seed: int, shape: Shape, *args: Any, deletes_records: bool = False, **named: Any
+    ) -> None:
+        """`deletes_records`: somebody has the beginnings of partitions deleted all along."""
         shared = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
         self._folder = tempfile.mkdtemp(prefix="kafka-ds-sim-", dir=shared)
         self._lake = FolderStore(self._folder)
         super().__init__(seed, shape, *args, **named, store=self._lake)
+        self._deletes_records = deletes_records
         self.tier = Tier(self._lake)
         self.tier.begin(self.world)
-        self.tables = TableWatch(self._lake)
+        self.model = LogModel([TOPIC, FLEETING])
+        self.history = self.model.history
+        self.tables = TableWatch(self._lake, self.model)
+        self.bounds = Bounds(self.world, self.tables, self.model)
         self.faults = faults = self.FAULTS(self.world, self.faults.plan)
         faults.tier = self.tier
         # What was read of the lake, for those who want to know what a run has shown.
@@ -136,9 +166,20 @@ class TierScenario(Scenario):
         try:
             with pytest.MonkeyPatch.context() as patch:
                 self.tier.put_in_place(patch)
+                self._listen(patch)
                 super().run()
         finally:
             shutil.rmtree(self._folder)
+
+    def _listen(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the model know what logs take."""
+        write, model = Log._write, self.model
+
+        def written(log: Log, records: memoryview, headers: Any, now_ms: int) -> None:
+            write(log, records, headers, now_ms)
+            model.took(log, bytes(records), headers)
+
+        patch.setattr(Log, "_write", written)
 
     async def _run(self) -> None:
         try:
@@ -150,7 +191,16 @@ class TierScenario(Scenario):
 
     def _producers(self) -> list[asyncio.Task[None]]:
         operator, process = self._operator()
-        return [*super()._producers(), self._spawn(self._come_and_go(operator), process)]
+        tasks = [*super()._producers(), self._spawn(self._come_and_go(operator), process)]
+        for partition in self.partitions if self._deletes_records else ():
+            process, network = self._client()
+            client = (network, self.world.bootstrap, self.world.random)
+            deleter = Deleter(*client, bounds=self.bounds, log=self.world.log, partition=partition)
+            tasks.append(self._spawn(deleter.work(lambda: self._is_over), process))
+        return tasks
+
+    def _consumer(self, *client: Any, **named: Any) -> Consumer:
+        return TierConsumer(*client, bounds=self.bounds, model=self.model, **named)
 
     async def _come_and_go(self, operator: Operator) -> None:
         """Make a topic, write to it, delete it, and the same again."""
@@ -164,7 +214,7 @@ class TierScenario(Scenario):
                 self.world.bootstrap,
                 self.world.random,
                 name=f"life{incarnation}",
-                history=History(),
+                history=SentHistory(sent=self.model.history.sent),
             )
             loop = self.world.loop
             end = loop.time() + self.world.random.random() * LIFE_SECONDS_MAX
@@ -200,17 +250,64 @@ class TierScenario(Scenario):
             assert not self.tier.trouble, self.tier.trouble
 
     def _check_local_logs(self) -> None:
-        """No log has let go of what the table does not hold."""
+        """No log has let go of what the table does not hold, nor begins later than somebody has said."""
         for host in self.world.up():
             manager = getattr(host.node, "log_manager", None)
             for partition in self.partitions if manager is not None else ():
                 log = manager.get(*partition)
                 if log is None:
                     continue
-                start = log.local_log_start_offset
-                end = self.tables.end(*partition)
-                assert start <= end + 1, f"{host.name}: {partition} begins at {start}, lake {end}"
+                start, where = log.local_log_start_offset, f"{host.name}: {partition} begins at"
+                end, declared = self.tables.end(*partition), self.bounds.declared(partition)
+                assert start <= max(end + 1, declared), f"{where} {start}, lake {end}, {declared}"
+                limit = self.bounds.limit(partition)
+                assert log.log_start_offset <= limit, f"{where} {log.log_start_offset}, not {limit}"
                 self.local_starts[partition] = max(self.local_starts.get(partition, 0), start)
+
+    async def _check(self, members: list[asyncio.Task[None]]) -> None:
+        await self._keep_what_is_left()
+        await super()._check(members)
+
+    async def _keep_what_is_left(self) -> None:
+        """Let retention come to its end, so that all that is read now is there when the tables are looked at."""
+        operator, process = self._operator()
+
+        async def alter() -> None:
+            for_ever: dict[str, str | None] = {"retention.ms": "-1", "retention.bytes": "-1"}
+            while await alter_topic(operator, TOPIC, for_ever) is not ErrorCode.NONE:
+                await operator.pause()
+
+        await asyncio.wait_for(self._spawn(alter(), process), QUIET_SECONDS_MAX)
+        await self._in_sync()
+        for partition in self.partitions:
+            await self.world.until(
+                lambda partition=partition: self._is_settled(partition),
+                f"what {partition} gave up is gone",
+                QUIET_SECONDS_MAX,
+            )
+
+    def _is_settled(self, partition: Partition) -> bool:
+        """Nothing goes any more, and nothing is left that was to go."""
+        log = self._leaders_log(partition)
+        return (
+            log is not None
+            and log.config.retention_ms == log.config.retention_bytes == NO_LIMIT
+            and log.log_start_offset == self.tables.start(*partition)
+            and not self.tables.spent(*partition)
+        )
+
+    def _leaders_log(self, partition: Partition) -> Log | None:
+        found = self.world.truth.image().partition(*partition)
+        node = self.world.hosts[found.leader - 1].node if found and found.leader > 0 else None
+        log: Log | None = node.log_manager.get(*partition) if node is not None else None
+        return log
+
+    def _kept_history(self) -> History:
+        starts = {each: self.tables.start(*each) for each in self.partitions}
+        return kept(self.history, self.model, {TOPIC: self.bounds.topic_id(TOPIC)}, starts)
+
+    def _may_be_empty(self) -> bool:
+        return any(self.tables.start(*each) for each in self.partitions)
 
     async def _check_storage(self, committed: dict[Partition, list[tuple[int, bytes]]]) -> None:
         for partition in self.partitions:
@@ -219,35 +316,67 @@ class TierScenario(Scenario):
                 f"{partition} is copied",
                 QUIET_SECONDS_MAX,
             )
-            read = dict(committed[partition])
-            rows = self.tables.rows(*partition)
-            end = self.tables.end(*partition)
-            expected = sorted(each for each in read.items() if each[0] <= end)
-            missing = [each for each in expected if each not in rows][:5]
-            surplus = [each for each in rows if read.get(each[0]) != each[1]][:5]
-            assert not missing, f"{partition}: committed, and not in the table: {missing}"
-            assert not surplus, f"{partition}: in the table, and not committed: {surplus}"
-        self._check_lives()
+            self._check_rows(partition, dict(committed[partition]))
+            self._check_disks(partition)
+        await self._check_lives()
         self._check_with_the_library()
+        async with asyncio.timeout(QUIET_SECONDS_MAX):
+            while half := self._half_deleted():
+                self.world.log(f"deletion has begun, and not come to its end: {half}")
+                await asyncio.sleep(EVENTS_SECONDS)
         self._check_events()
+
+    def _check_rows(self, partition: Partition, read: dict[int, bytes]) -> None:
+        """A table holds what was read out of the partition, and what logs had; nothing is missing that is no gap."""
+        start, end = self.tables.start(*partition), self.tables.end(*partition)
+        rows = dict(self.tables.rows(*partition))
+        missing = [each for each in read if each <= end and each not in rows][:5]
+        assert not missing, f"{partition}: committed, and not in the table: {missing}"
+        surplus = [
+            offset
+            for offset, row in rows.items()
+            if offset >= start and read.get(offset) != row.content.value
+        ][:5]
+        assert not surplus, f"{partition}: in the table, and not committed: {surplus}"
+        topic_id = self.bounds.topic_id(partition[0])
+        for offset in range(start, end + 1):
+            place = (topic_id, partition[1], offset)
+            assert offset in rows or self.model.may_be_missing(place), f"{place} is in no table"
+        epochs = [row.epoch for _, row in sorted(rows.items())]
+        assert epochs == sorted(epochs), f"{partition}: leader epochs {epochs}"
+
+    def _check_disks(self, partition: Partition) -> None:
+        """What replicas have is what logs took, and where the table has it, too, it is of the same leader."""
+        where = (self.bounds.topic_id(partition[0]), partition[1])
+        found = self.world.truth.image().partition(*partition)
+        assert found is not None
+        rows = dict(self.tables.rows(*partition))
+        for node_id in found.replicas:
+            for segment in segments_of(self.world, node_id, partition):
+                for first, last, epoch in self.model.check_log(where, segment):
+                    others = {rows[each].epoch for each in range(first, last + 1) if each in rows}
+                    assert others <= {epoch}, f"{partition} of {node_id} at {first}: {others}"
 
     def _is_copied(self, partition: Partition) -> bool:
         """All closed segments are in the lake."""
-        found = self.world.truth.image().partition(*partition)
-        node = self.world.hosts[found.leader - 1].node if found and found.leader > 0 else None
-        log = node.log_manager.get(*partition) if node is not None else None
-        if log is None:
-            return False
-        return not log.closed_segments(self.tables.end(*partition) + 1)
+        log = self._leaders_log(partition)
+        return log is not None and not log.closed_segments(self.tables.end(*partition) + 1)
 
-    def _check_lives(self) -> None:
+    async def _check_lives(self) -> None:
         """What was written once is in one topic of a name; a late request may have met the next one."""
         table = self.tables.tables.get(FLEETING)
-        owners: dict[bytes, set[str]] = {}
-        for (topic_id, _, _), value in table.ever.items() if table is not None else ():
-            owners.setdefault(value, set()).add(topic_id)
+        if table is None:
+            return
+        owners: dict[bytes | None, set[str]] = {}
+        for (topic_id, _, _), row in table.ever.items():
+            owners.setdefault(row.content.value, set()).add(topic_id)
         twice = {value: ids for value, ids in owners.items() if len(ids) > 1}
         assert not twice, f"rows in several topics: {twice}"
+        await self.world.until(
+            lambda: not table.topic_id and not table.live,
+            "deleted rows are gone",
+            QUIET_SECONDS_MAX,
+        )
 
     def _check_with_the_library(self) -> None:
         """`deltalake` reads the same, at every version that is kept."""
@@ -260,7 +389,12 @@ class TierScenario(Scenario):
             assert rows == self.tables.rows(*partition)
             for version in range(max(newest - 3, self._oldest(partition[0])), newest):
                 earlier = _rows_of(DeltaTable(uri, version=version), partition[1])
-                assert earlier == rows[: len(earlier)], f"{partition} at version {version}"
+                # Of what was there then nothing is another now; what lies below the log start may be gone.
+                start, known = self.tables.start(*partition), dict(rows)
+                lost = [
+                    each for each in earlier if each[0] >= start and known.get(each[0]) != each[1]
+                ]
+                assert not lost, f"{partition} at version {version}: {lost[:5]}"
         for ghost in self.tables.ghosts:
             assert self._lake.size(ghost) is None, f"{ghost} was won long after it was cleaned up"
 
@@ -271,6 +405,20 @@ class TierScenario(Scenario):
             if any(folder.glob("*.checkpoint.parquet"))
             else 0
         )
+
+    def _half_deleted(self) -> list[str]:
+        """A deletion of a segment that was begun comes to its end, also where whoever began it is gone."""
+        events = RemoteLogEvents(self._lake)
+        events.open()
+        latest: dict[bytes, Any] = {}
+        for each in events.follow():
+            # Who was slow may say once more what was true before: no state comes back.
+            latest[each.segment_id] = max(latest.get(each.segment_id, each), each, key=_state)
+        return [
+            f"{each.topic}-{each.partition} {each.start_offset}-{each.end_offset} of {each.broker_id}"
+            for each in latest.values()
+            if each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        ]
 
     def _check_events(self) -> None:
         """The finished segments of a partition do not overlap, and the table holds them."""
@@ -311,15 +459,19 @@ class RecklessScenario(TierScenario):
         return []
 
     async def _check(self, members: list[asyncio.Task[None]]) -> None:
-        await self._in_sync()
+        await self._keep_what_is_left()
         for isolation in (0, READ_COMMITTED):
             self.watch = Watch(self.world)
             read = {p: await self._read_all(p, isolation) for p in self.partitions}
         await self._check_storage(read)
 
 
-def _rows_of(table: DeltaTable, partition: int) -> list[tuple[int, bytes]]:
+def _state(segment: Any) -> int:
+    return int(segment.state)
+
+
+def _rows_of(table: DeltaTable, partition: int) -> list[tuple[int, Row]]:
     found: pa.Table = table.to_pyarrow_table(
-        columns=["offset", "value"], filters=[("partition", "=", partition)]
+        columns=COLUMNS, filters=[("partition", "=", partition)]
     )
-    return sorted(zip(*(each.to_pylist() for each in found.columns), strict=True))
+    return rows_of(found)

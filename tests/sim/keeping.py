@@ -1,0 +1,180 @@
+"""What of a partition may be gone, and who says so: somebody had it deleted, retention took it, it left with the lake.
+
+A reader is told that it is too late only below what an operator has asked to be deleted, or below the log start that a
+topic's table has: before anything goes the table says so. Retention takes nothing too early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kafka_ds.wire.batch import BatchHeader, Record
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DeleteRecordsRequest, IncrementalAlterConfigsRequest
+from kafka_ds.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
+from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.wire.types import uuid_text
+from tests.sim.clients import EPOCH_MS, TROUBLE, Client, Partition
+from tests.sim.model import LogModel
+from tests.sim.readers import EARLIEST, LATEST, Consumer
+from tests.sim.tier_lake import TableWatch
+from tests.sim.world import World
+
+NO_LIMIT = -1
+TOPIC_RESOURCE = 2
+SET, DELETE = 0, 1
+DELETIONS_REST_SECONDS = 3.0
+
+
+class Bounds:
+    """Below which offsets records may be missing."""
+
+    def __init__(self, world: World, tables: TableWatch, model: LogModel) -> None:
+        self._world = world
+        self._tables = tables
+        self._model = model
+        self._retention_ms = int(world.settings.get("log.retention.ms", NO_LIMIT))
+        self._retention_bytes = int(world.settings.get("log.retention.bytes", NO_LIMIT))
+        # By DeleteRecords; as in Kafka a follower knows it from memory until it writes it down, and may forget.
+        self.asked: dict[Partition, int] = {}
+        # Where logs began on disks whose topics had left the lake (KIP-950).
+        self._left: dict[Partition, int] = {}
+        self.out_of_range = 0
+        tables.on_start = self._moved
+
+    def declared(self, partition: Partition) -> int:
+        """Up to where somebody has asked for it, or the lake says it."""
+        return max(self.asked.get(partition, 0), self._tables.start(*partition))
+
+    def limit(self, partition: Partition) -> int:
+        """Below which nothing has to be there."""
+        logs = [
+            log
+            for host in self._world.up()
+            if (manager := getattr(host.node, "log_manager", None)) is not None
+            and (log := manager.get(*partition)) is not None
+        ]
+        if any(not each.config.remote_storage_enable for each in logs):
+            # Who leads gives up what its own disk has not.
+            starts = [each.local_log_start_offset for each in logs]
+            self._left[partition] = max([self._left.get(partition, 0), *starts])
+        return max(self.declared(partition), self._left.get(partition, 0))
+
+    def topic_id(self, topic: str) -> str:
+        """Of the topic of that name."""
+        return uuid_text(self._world.truth.image().topics[topic].topic_id)
+
+    def _moved(self, topic: str, index: int, before: int, now: int) -> None:
+        """A table begins later: what is given up was to be deleted, or is old enough, or too much."""
+        partition, table = (topic, index), self._tables.tables[topic]
+        before = max(before, self.asked.get(partition, 0))
+        if now <= max(before, self._left.get(partition, 0)):
+            return
+        now_ms = EPOCH_MS + int(self._world.loop.time() * 1000)
+        horizon_ms = now_ms - self._retention_ms if self._retention_ms >= 0 else NO_LIMIT
+        young = [
+            offset
+            for offset in range(before, now)
+            if (row := table.ever.get((table.topic_id, index, offset))) is not None
+            and row.content.timestamp_ms > horizon_ms
+        ]
+        if not young:
+            return
+        # By size, then: what is left must be as much as is to be kept.
+        edge = now if self._retention_ms < 0 else max(young) + 1
+        left = self._model.bytes_from((table.topic_id, index), edge)
+        assert 0 <= self._retention_bytes <= left, (
+            f"{topic}-{index} begins at {now}, and not at {before} any more: {len(young)} records are younger than "
+            f"{self._retention_ms} ms, and {left} bytes are left of {self._retention_bytes}"
+        )
+
+
+class TierConsumer(Consumer):
+    """A reader that holds what it gets against the model, and begins anew where it is told that it is too late."""
+
+    def __init__(self, *client: Any, bounds: Bounds, model: LogModel, **named: Any) -> None:
+        super().__init__(*client, **named)
+        self._bounds = bounds
+        self._model = model
+        self._topic_id = bounds.topic_id(self.partition[0])
+
+    async def out_of_range(self) -> None:
+        limit = self._bounds.limit(self.partition)
+        assert self.position < limit, (
+            f"{self.partition}: {self.position} is out of range, and nobody has given up more than {limit}"
+        )
+        offset = await self.offset_at(EARLIEST)
+        limit = self._bounds.limit(self.partition)
+        if offset is None:
+            await self.pause()
+            return
+        assert offset <= limit, f"{self.partition}: begins at {offset}, and {limit} is given up"
+        self._bounds.out_of_range += 1
+        self.position = max(self.position, offset)
+
+    def seen(self, record: Record, header: BatchHeader) -> None:
+        self._model.check_read((self._topic_id, self.partition[1], record.offset), record, header)
+
+
+class Deleter(Consumer):
+    """Somebody who has the beginning of a partition deleted (DeleteRecords)."""
+
+    def __init__(
+        self, *client: Any, bounds: Bounds, log: Callable[[str], None], partition: Partition
+    ) -> None:
+        super().__init__(*client, partition=partition, isolation_level=0)
+        self._bounds = bounds
+        self._log = log
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Until it is over."""
+        while not is_over():
+            await asyncio.sleep(self.random.random() * DELETIONS_REST_SECONDS)
+            try:
+                async with asyncio.timeout(5):
+                    await self._delete(self.partition)
+            except TROUBLE:
+                self.forget(self.partition)
+
+    async def _delete(self, partition: Partition) -> None:
+        end = await self.offset_at(LATEST)
+        if end is None:
+            return
+        low = min(end, self._bounds.declared(partition))
+        offset = self.random.randint(low, low + (end - low) // 2)
+        asked = self._bounds.asked
+        asked[partition] = max(asked.get(partition, 0), offset)
+        place = DeleteRecordsPartition(partition_index=partition[1], offset=offset)
+        topics = [DeleteRecordsTopic(name=partition[0], partitions=[place])]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=2_000)
+        answer = await self.ask(await self.leader(partition), request, 2)
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        self._log(f"deletion of {partition} below {offset}: {code.name}")
+        if code is not ErrorCode.NONE:
+            self.forget(partition)
+
+
+async def alter_topic(
+    client: Client, topic: str, changes: dict[str, str | None]
+) -> ErrorCode | None:
+    """Set a topic's settings, or take away its own (None); None where nobody knows what became of it."""
+    configs = [
+        IncrementalAlterableConfig(
+            name=name, config_operation=DELETE if value is None else SET, value=value
+        )
+        for name, value in changes.items()
+    ]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=topic, configs=configs
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    try:
+        answer = await client.ask_any(request, 1)
+    except TROUBLE:
+        return None
+    return ErrorCode(answer.responses[0].error_code)
