@@ -9,7 +9,7 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 FROM base AS broker
 RUN pip install --constraint requirements.txt ".[broker]" \
-    && python -c "from kafka_ds.wire import kernel; kernel.warm_up()" \
+    && python -c "from kafka_ds.lake import pages; from kafka_ds.wire import kernel; kernel.warm_up(); pages.loops()" \
     && useradd --system --uid 1000 --create-home kafka \
     && mkdir -p /var/lib/kafka-ds && chown kafka /var/lib/kafka-ds
 USER kafka

@@ -36,7 +36,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@echo "compiling the record kernels, once (some seconds)"
-	$(BIN)/python -c 'from broker.cleaning.loops import loops; from kafka_ds.sink import loops as sink; from kafka_ds.wire import kernel; kernel.warm_up(); loops(); sink.loops()'
+	$(BIN)/python -c 'from broker.cleaning.loops import loops; from kafka_ds.lake import pages; from kafka_ds.sink import loops as sink; from kafka_ds.wire import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
 	@touch $@
 
 .PHONY: .venv

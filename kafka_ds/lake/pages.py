@@ -24,7 +24,7 @@ from kafka_ds.wire import kernel
 from kafka_ds.wire.arrays import fixed, read_only
 from kafka_ds.wire.encoding import BinaryColumn
 
-__all__ = ["Chunk", "Part", "Unusual", "binaries", "chunk_of", "numbers"]
+__all__ = ["Chunk", "Part", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
 
 # Parquet's numbers (parquet.thrift).
 DATA_PAGE = 0
@@ -88,7 +88,8 @@ class _Loops(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _loops() -> _Loops:
+def loops() -> _Loops:
+    """Compile what is needed here, or load what was compiled before."""
     longs, flags, ends = (np.empty(0, dtype) for dtype in (np.int64, np.uint8, np.int32))
     with kernel.cache_folder() as folder:
         return _Loops(
@@ -132,7 +133,7 @@ def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
         if page.nulls or page.encoding != DELTA_BINARY_PACKED:
             raise Unusual("a column of numbers with nulls or of another encoding")
         into = out[row : row + page.rows]
-        if _loops().deltas(page.data, page.start, len(page.data), into) < 0:
+        if loops().deltas(page.data, page.start, len(page.data), into) < 0:
             raise Unusual("numbers that end early")
         row += page.rows
     return fixed(out)
@@ -166,13 +167,13 @@ def _flags(page: _Page) -> NDArray[np.uint8]:
 
 def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
     """The bytes of a page's values one after the other; `ends` is filled with where each row's end, from `first` on."""
-    loops = _loops()
+    compiled = loops()
     lengths = np.empty(page.rows - page.nulls, np.int64)
     at = page.start
     if len(lengths):
         if page.encoding != DELTA_LENGTH_BYTE_ARRAY:
             raise Unusual("bytes of another encoding")
-        at = loops.deltas(page.data, at, len(page.data), lengths)
+        at = compiled.deltas(page.data, at, len(page.data), lengths)
         if at < 0:
             raise Unusual("lengths that end early")
     else:
@@ -181,7 +182,7 @@ def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint
     if first + room > BYTES_MAX:
         raise Unusual("more than offsets of 32 bits can tell")
     valid = page.valid if page.nulls else np.empty(0, np.uint8)
-    if loops.byte_offsets(lengths, valid, room, first, ends) != room:
+    if compiled.byte_offsets(lengths, valid, room, first, ends) != room:
         raise Unusual("values of other lengths than those that are told")
     return page.data[at:]
 
@@ -249,7 +250,7 @@ def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _Page:
     if start > len(body):
         raise Unusual("levels that are longer than their page")
     valid = np.empty(rows, np.uint8)
-    nulls = _loops().levels(body, LEVELS_SIZE_BYTES, start, valid)
+    nulls = loops().levels(body, LEVELS_SIZE_BYTES, start, valid)
     if nulls < 0:
         raise Unusual("levels that end early")
     return _Page(rows, valid, nulls, body, start, encoding)
