@@ -15,14 +15,18 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.processes import wait_until
 
-SESSION_MS = 6_000
+# Longer than any machine holds a client up: who is thrown out of its group in between reads anew, and cannot commit.
+SESSION_MS = 30_000
 TIMEOUT_S = 120.0
 CLOSING_S = 15.0
 Partitions = frozenset[int]
 
 
 class Member:
-    """What all members have in common; `read` holds (partition, offset, value) in the order of reading."""
+    """What all members have in common; `read` holds (partition, offset, value) in the order of reading.
+
+    Of `read` the first `committed` were committed, and the broker has said so.
+    """
 
     def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
         self.bootstrap = bootstrap
@@ -30,6 +34,7 @@ class Member:
         self.topic = topic
         self.settings = settings
         self.read: list[tuple[int, int, bytes]] = []
+        self.committed = 0
         self.partitions: Partitions = frozenset()
         self.error: BaseException | None = None
         self._ending = threading.Event()
@@ -61,20 +66,17 @@ class Member:
 
     def has(self, count: int) -> Member:
         """Wait until it has so many partitions."""
-        wait_until(
-            f"{count} partitions, not {set(self.partitions)} ({self.error})",
-            lambda: len(self.partitions) == count,
-            timeout_s=TIMEOUT_S,
-        )
-        return self
+        return self._until(f"{count} partitions", lambda: len(self.partitions) == count)
 
     def has_read(self, count: int) -> Member:
-        """Wait until it has read so many records."""
-        wait_until(
-            f"{count} records, not {len(self.read)} ({self.error})",
-            lambda: len(self.read) >= count,
-            timeout_s=TIMEOUT_S,
-        )
+        """Wait until it has read so many records, and committed them."""
+        return self._until(f"{count} records", lambda: self.committed >= count)
+
+    def _until(self, what: str, condition: Callable[[], bool]) -> Member:
+        """Raises what the member has ended with, if it has."""
+        wait_until(what, lambda: condition() or self.error is not None, timeout_s=TIMEOUT_S)
+        if not condition():
+            raise AssertionError(f"{what}: it ended before") from self.error
         return self
 
 
@@ -122,6 +124,7 @@ class LibrdkafkaMember(Member):
                 if messages:
                     last = {m.partition(): m.offset() + 1 for m in messages}
                     self._commit(consumer, last)
+                    self.committed = len(self.read)
         finally:
             consumer.close()
 
@@ -148,12 +151,24 @@ class NewLibrdkafkaMember(LibrdkafkaMember):
                 raise
 
 
+class _Told(kafka.ConsumerRebalanceListener):
+    """Tells kafka-python's member of its partitions while a poll still waits for records."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._member.partitions = frozenset(place.partition for place in assigned)
+
+
 class KafkaPythonMember(Member):
     """A member through kafka-python."""
 
     def consume(self) -> None:
         consumer = kafka.KafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             auto_offset_reset="earliest",
@@ -164,6 +179,7 @@ class KafkaPythonMember(Member):
             partition_assignment_strategy=[RangePartitionAssignor],
             **self.settings,
         )
+        consumer.subscribe([self.topic], listener=_Told(self))
         try:
             while not self._ending.is_set():
                 # kafka-python 3.0.12 forgets an assignment that comes just when a poll's time is over.
@@ -173,6 +189,7 @@ class KafkaPythonMember(Member):
                     self.read += [(where.partition, m.offset, m.value) for m in messages]
                 if batches:
                     consumer.commit()
+                    self.committed = len(self.read)
         finally:
             consumer.close()
 
@@ -212,6 +229,7 @@ class AiokafkaMember(Member):
                     self.read += [(where.partition, m.offset, m.value) for m in messages]
                 if batches:
                     await consumer.commit()
+                    self.committed = len(self.read)
         finally:
             await consumer.stop()
 

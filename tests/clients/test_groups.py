@@ -286,7 +286,7 @@ def test_no_commit_that_was_acknowledged_is_ever_forgotten(tmp_path: Path, topic
     with running_broker(tmp_path, SETTINGS) as broker:
         create_topic(broker.bootstrap, topic)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
-        consumer.committed([Where(topic, 0)], timeout=20)  # which finds it a coordinator
+        consumer.committed([Where(topic, 0)], timeout=120)  # which finds it a coordinator
         consumer.close()
         acknowledged = -1
         for _ in range(2):
@@ -404,6 +404,6 @@ def test_a_consumer_without_subscription_commits_for_itself(
     consumer.commit(offsets=[Where(topic, 1, 7, metadata="done")], asynchronous=False)
     consumer.close()
     other = Consumer(settings)
-    (found, missing) = other.committed([Where(topic, 1), Where(topic, 2)], timeout=20)
+    (found, missing) = other.committed([Where(topic, 1), Where(topic, 2)], timeout=120)
     other.close()
     assert (found.offset, found.metadata, missing.offset) == (7, "done", -1001)
