@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_conf import jars, s3a
+from spark_conf import home, jars, s3a
 from spark_conf.system_views import system_views
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def session(
     wanted["spark.jars"] = ",".join([*paths, *filter(None, [extra_jars])])
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with home.launching(master):
+        spark = builder.getOrCreate()
     kafka_ds.register(spark)
     if lake is not None:
         system_views(spark, lake)
