@@ -2,7 +2,7 @@
 
 Rules of this file: every version is pinned here and nowhere else; nothing but Java and PySpark is needed (no Maven, no
 registry named: Ivy's own default resolver is used); a set is complete or absent, never half (it is fetched into a
-neighbouring folder that is renamed when all of it is there).
+neighbouring folder that is renamed when all of it is there); what Ivy waits for is the network, so sets come at once.
 
 Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 """
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ SPARK_VERSION = "4.2.0"
 HADOOP_VERSION = "3.5.0"
 AWS_SDK_VERSION = "2.35.4"
 FETCH_TIMEOUT_S = 600
+# Ivy runs for seconds: a better compiler and threads that collect beside it would cost more than they bring.
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,14 +200,14 @@ def fetch(name: str) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.parent / ".lock"):
+    with _alone(target.parent / f".{name}.lock"):
         # Whoever was faster may have brought it meanwhile.
         return target if target.is_dir() else _bring(name, target)
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time: Ivy's cache takes no two at once."""
+    """One process at a time brings a set: the cache of its Ivy takes no two at once."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -218,7 +221,8 @@ def _bring(name: str, target: Path) -> Path:
         result = subprocess.run(
             [
                 java_command(),
-                f"-Divy.default.ivy.user.dir={target.parent / '.ivy'}",
+                *QUICK_JAVA,
+                f"-Divy.default.ivy.user.dir={target.parent / '.ivy' / name}",
                 "-jar",
                 str(_ivy_jar()),
                 "-ivy",
@@ -257,9 +261,12 @@ def _settle(found: Path, target: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_conf.jars", description=__doc__)
     parser.add_argument("sets", nargs="*", default=["delta"], metavar="set")
-    for name in parser.parse_args().sets:
+    names = parser.parse_args().sets
+    with ThreadPoolExecutor(max(1, len(names))) as pool:
+        coming = [pool.submit(fetch, name) for name in names]
+    for each in coming:
         try:
-            print(fetch(name))  # noqa: T201 (this is the command's output)
+            print(each.result())  # noqa: T201 (this is the command's output)
         except JarsUnavailable as problem:
             print(f"spark_conf.jars: {problem}", file=sys.stderr)  # noqa: T201
             return 1
