@@ -13,7 +13,8 @@ from spark_conf import jars
 
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 TOOL_OPTIONS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-BROKER_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC")
+# A test's broker lives for seconds: what a better compiler would take is never earned back.
+BROKER_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 READY_TIMEOUT_S = 120.0
 LOG4J = """rootLogger.level=INFO
 rootLogger.appenderRef.console.ref=console
@@ -85,6 +86,11 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start it and wait until it listens; its log begins anew."""
+        self.launch()
+        self.listens()
+
+    def launch(self) -> None:
+        """Start the process, which does not listen yet."""
         options = (*BROKER_OPTIONS, f"-Dlog4j2.configurationFile={self._log4j}")
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
@@ -93,6 +99,9 @@ class ApacheKafka:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
+
+    def listens(self) -> None:
+        """Wait until it does."""
         host, port = self.bootstrap.split(":")
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
@@ -100,6 +109,7 @@ class ApacheKafka:
                 socket.create_connection((host, int(port)), 0.5).close()
                 return
             except OSError:
+                assert self._process is not None
                 assert self._process.poll() is None, self.log_file.read_text()[-3000:]
                 assert time.monotonic() < deadline, "Apache Kafka does not listen"
                 time.sleep(0.05)
@@ -115,7 +125,7 @@ class ApacheKafka:
             return
         self._process.send_signal(number)
         try:
-            self._process.wait(30)
+            self._process.wait(120)
         finally:
             self._process.kill()
             self._process.wait()

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from spark_conf import jars
 from spark_conf.session import session
-from tests.bench.sides import ApacheKafka, ready
+from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess, running_broker
+from tests.spark.java import QUICK_JAVA
 from tests.spark.topics import Topic
 
 # Closed segments go to the lake at once, and open ones stay where they are: tests know what is cold and what is hot.
@@ -33,7 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {
-        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.defaultJavaOptions": QUICK_JAVA,
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     # Spark's own Kafka source beside ours, to compare with.
@@ -52,15 +55,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="package")
 def launched(tmp_path_factory: pytest.TempPathFactory, kafka_jars: Path) -> Iterator[ApacheKafka]:
     """Apache Kafka, which may not answer yet: it starts while the session does, where this comes first."""
-    side = ApacheKafka(tmp_path_factory.mktemp("apache"))
-    side.launch(clean=True)
+    side = ApacheKafka(kafka_jars, tmp_path_factory.mktemp("apache") / "kafka")
+    side.launch()
     yield side
-    side.stop()
+    side.kill()
 
 
 @pytest.fixture(scope="package")
 def apache(launched: ApacheKafka) -> ApacheKafka:
-    ready(launched)
+    launched.listens()
     return launched
 
 

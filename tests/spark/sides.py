@@ -43,8 +43,10 @@ class Side:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
     def create(self, topic: str, partitions: int) -> None:
+        """Records may be of any time: none is too old to be kept."""
+        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
         admin = self._admin()
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(LIMIT_S)
+        admin.create_topics([new])[topic].result(LIMIT_S)
 
     def delete(self, topic: str) -> None:
         admin = self._admin()
@@ -86,7 +88,13 @@ class Side:
 
     def transactional(self, name: str) -> Producer:
         producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "transactional.id": name, "linger.ms": 0}
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": name,
+                # As long as brokers let one be open: queries run meanwhile.
+                "transaction.timeout.ms": 900_000,
+                "linger.ms": 0,
+            }
         )
         producer.init_transactions(LIMIT_S)
         return producer

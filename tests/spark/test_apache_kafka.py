@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.bench.sides import ApacheKafka, create_topic
 from tests.integration.sink_life import (
     PARTITIONS,
     Killed,
@@ -20,18 +21,22 @@ from tests.integration.sink_life import (
     life,
     run_through_deaths,
 )
+from tests.peer.apache_kafka import ApacheKafka
+from tests.spark.sides import Side
 
 pytestmark = [pytest.mark.jars]
 
 TOPIC, TRANSACTIONS = "records", "transactions"
 T0_MS = 1_700_000_000_000
 COUNT = 3000
+Options = dict[str, Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def produced(launched: ApacheKafka, spark: SparkSession, apache: ApacheKafka) -> None:
-    create_topic(apache, TOPIC, 3, retention_ms=-1)
-    create_topic(apache, TRANSACTIONS, 1)
+    side = Side(format="kafka", bootstrap=apache.bootstrap)
+    side.create(TOPIC, 3)
+    side.create(TRANSACTIONS, 1)
     _produce(apache.bootstrap)
     _transact(apache.bootstrap)
 
@@ -78,7 +83,7 @@ def _transact(bootstrap: str) -> None:
 
 
 def read(
-    spark: SparkSession, source: str, side: ApacheKafka, topic: str, options: dict[str, Any]
+    spark: SparkSession, source: str, side: ApacheKafka, topic: str, options: Options
 ) -> DataFrame:
     given = {
         "kafka.bootstrap.servers": side.bootstrap,
@@ -92,60 +97,64 @@ def read(
 
 
 def both(
-    spark: SparkSession, side: ApacheKafka, topic: str, options: dict[str, Any], sql: str = "true"
+    spark: SparkSession, side: ApacheKafka, topic: str, questions: dict[str, tuple[Options, str]]
 ) -> list[Any]:
-    """The rows of both sources, which must be the same."""
-    frames = [read(spark, source, side, topic, options) for source in ("kafka_ds", "kafka")]
-    assert frames[0].schema == frames[1].schema
-    ours, theirs = (
-        sorted(frame.where(sql).collect(), key=lambda row: (row["partition"], row["offset"]))
-        for frame in frames
-    )
+    """The rows of both sources, which must be the same: one query of each for all questions, whose names rows bear."""
+    found: list[list[Any]] = []
+    schemas = []
+    for source in ("kafka_ds", "kafka"):
+        frames = [
+            read(spark, source, side, topic, options).where(sql).selectExpr(f"'{n}' AS asked", "*")
+            for n, (options, sql) in questions.items()
+        ]
+        schemas.append([frame.schema for frame in frames])
+        rows = reduce(DataFrame.unionAll, frames).collect()
+        found.append(sorted(rows, key=lambda row: (row["asked"], row["partition"], row["offset"])))
+    assert schemas[0] == schemas[1]
+    ours, theirs = found
     assert ours == theirs
+    assert {row["asked"] for row in ours} == questions.keys()
     return ours
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"startingOffsets": {TOPIC: {"0": 17, "1": -2, "2": 300}}},
-        {"endingOffsets": {TOPIC: {"0": 17, "1": -1, "2": 300}}},
-        {"startingTimestamp": T0_MS + 500},
-        {"startingTimestamp": T0_MS + 500, "endingTimestamp": T0_MS + 700},
-        {"startingOffsetsByTimestamp": {TOPIC: {"0": T0_MS, "1": T0_MS + 9, "2": T0_MS + 99}}},
-        {"assign": {TOPIC: [0, 2]}},
-        {"minPartitions": 7},
-        {"kafka.max.partition.fetch.bytes": "5000"},
-    ],
-)
-def test_options_mean_the_same(
-    spark: SparkSession, apache: ApacheKafka, options: dict[str, Any]
-) -> None:
-    assert both(spark, apache, TOPIC, options)
+OPTIONS: dict[str, Options] = {
+    "none": {},
+    "starts": {"startingOffsets": {TOPIC: {"0": 17, "1": -2, "2": 300}}},
+    "ends": {"endingOffsets": {TOPIC: {"0": 17, "1": -1, "2": 300}}},
+    "from a time": {"startingTimestamp": T0_MS + 500},
+    "from time to time": {"startingTimestamp": T0_MS + 500, "endingTimestamp": T0_MS + 700},
+    "times": {"startingOffsetsByTimestamp": {TOPIC: {"0": T0_MS, "1": T0_MS + 9, "2": T0_MS + 99}}},
+    "assigned": {"assign": {TOPIC: [0, 2]}},
+    "cut": {"minPartitions": 7},
+    "little at once": {"kafka.max.partition.fetch.bytes": "5000"},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "partition = 2",
-        "offset BETWEEN 100 AND 120",
-        f"timestamp >= timestamp_millis({T0_MS + 990})",
-        f"timestamp < timestamp_millis({T0_MS + 10}) AND key IS NOT NULL",
-        "value IS NULL AND offset < 50",
-        "topic = 'records' AND partition IN (0, 1) AND offset > 900",
-    ],
-)
-def test_filters_mean_the_same(spark: SparkSession, apache: ApacheKafka, sql: str) -> None:
-    assert both(spark, apache, TOPIC, {}, sql)
+def test_options_mean_the_same(spark: SparkSession, apache: ApacheKafka) -> None:
+    both(spark, apache, TOPIC, {name: (options, "true") for name, options in OPTIONS.items()})
 
 
-@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_transactions_are_read_as_the_level_says(
-    spark: SparkSession, apache: ApacheKafka, level: str
-) -> None:
-    rows = both(spark, apache, TRANSACTIONS, {"kafka.isolation.level": level})
-    assert len(rows) == {"read_committed": 48 + 24 + 18, "read_uncommitted": 3 * 48}[level]
+FILTERS = [
+    "partition = 2",
+    "offset BETWEEN 100 AND 120",
+    f"timestamp >= timestamp_millis({T0_MS + 990})",
+    f"timestamp < timestamp_millis({T0_MS + 10}) AND key IS NOT NULL",
+    "value IS NULL AND offset < 50",
+    "topic = 'records' AND partition IN (0, 1) AND offset > 900",
+]
+
+
+def test_filters_mean_the_same(spark: SparkSession, apache: ApacheKafka) -> None:
+    both(spark, apache, TOPIC, {str(n): ({}, sql) for n, sql in enumerate(FILTERS)})
+
+
+def test_transactions_are_read_as_the_level_says(spark: SparkSession, apache: ApacheKafka) -> None:
+    levels = {"read_committed": 48 + 24 + 18, "read_uncommitted": 3 * 48}
+    questions: dict[str, tuple[Options, str]] = {
+        level: ({"kafka.isolation.level": level}, "true") for level in levels
+    }
+    rows = both(spark, apache, TRANSACTIONS, questions)
+    assert Counter(row["asked"] for row in rows) == levels
 
 
 def test_read_committed_is_the_default_unlike_sparks(
@@ -180,7 +189,7 @@ def test_a_stream_reads_the_same(spark: SparkSession, apache: ApacheKafka, tmp_p
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(240)
     ours, theirs = (
         sorted(
             spark.table(f"stream_{source}").collect(), key=lambda r: (r["partition"], r["offset"])
@@ -197,7 +206,7 @@ def test_a_stream_is_written_exactly_once_there_too(
     """Its driver dies at places of the protocol; what was decided and aborted is written again."""
     topics = ["written-a", "written-b"]
     for name in topics:
-        create_topic(apache, name, PARTITIONS)
+        Side(format="kafka", bootstrap=apache.bootstrap).create(name, PARTITIONS)
     spark = life(apache.bootstrap, topics, monkeypatch)
     run_through_deaths(spark, 2, 7)
     with pytest.raises(Killed):

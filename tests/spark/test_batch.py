@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import kafka_ds
+from kafka_ds.source.batch import KafkaBatchReader
+from kafka_ds.source.options import parse_options
 from kafka_ds.source.report import LOGGING_SETTING
 from tests.processes import BrokerProcess
 from tests.spark.topics import T0_MS, Topic, found, moment
@@ -44,15 +47,15 @@ def test_cold_and_hot_are_one_exact_scan(spark: SparkSession, both: tuple[Topic,
 
 def test_each_tier_alone(spark: SparkSession, both: tuple[Topic, int]) -> None:
     topic, end = both
-    remote = topic.read(spark, tiers="remote", includeHeaders=True)
-    rows = found(remote.where("partition = 0"))
-    assert rows == topic.expected(lambda row: row["partition"] == 0 and row["offset"] < end)
+    remote = found(topic.read(spark, tiers="remote", includeHeaders=True))
+    wanted = topic.expected(lambda row: row["partition"] == 0 and row["offset"] < end)
+    assert [row for row in remote if row[0] == 0] == wanted
     by_folder = topic.read(spark, tiers="remote", lake=str(topic.broker.lake), includeHeaders=True)
-    assert found(by_folder) == found(remote)
+    assert found(by_folder) == remote
     local = found(topic.read(spark, tiers="local", includeHeaders=True))
     assert set(local) <= set(topic.expected())
     assert {(row[0], row[1]) for row in topic.expected()} == {
-        (row[0], row[1]) for row in local + found(remote)
+        (row[0], row[1]) for row in local + remote
     }
 
 
@@ -89,9 +92,9 @@ def test_filters_keep_what_they_say(
 def test_the_option_where_says_the_same(spark: SparkSession, both: tuple[Topic, int]) -> None:
     topic, _ = both
     sql = f"partition = 1 AND offset BETWEEN 10 AND 6020 AND timestamp > {moment(T0_MS + 11_900)}"
-    frame = topic.read(spark, where=sql, includeHeaders=True)
-    assert found(frame) == found(topic.read(spark, includeHeaders=True).where(sql))
-    assert frame.count() > 20
+    rows = found(topic.read(spark, where=sql, includeHeaders=True))
+    assert rows == found(topic.read(spark, includeHeaders=True).where(sql))
+    assert len(rows) > 20
 
 
 def test_taken_filters_are_not_applied_again(spark: SparkSession, both: tuple[Topic, int]) -> None:
@@ -153,8 +156,9 @@ def test_columns_and_schemas_choose_and_prune(spark: SparkSession, both: tuple[T
     topic, end = both
     frame = topic.read(spark, columns="offset, Leader_Epoch,partition")
     assert frame.columns == ["offset", "leader_epoch", "partition"]
-    assert frame.count() == len(topic.rows)
-    assert {row["leader_epoch"] for row in frame.collect()} == {0}
+    rows = frame.collect()
+    assert len(rows) == len(topic.rows)
+    assert {row["leader_epoch"] for row in rows} == {0}
     assert frame.where("leader_epoch = 1").count() == 0
     assert frame.where("leader_epoch IN (0, 1)").count() == len(topic.rows)
     reader = spark.read.format("kafka_ds").options(**topic.options({}))
@@ -211,9 +215,10 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, topic: Topic) -> None:
     assert found(topic.read(spark)) == []
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_read(spark: SparkSession, topic: Topic, codec: str) -> None:
-    topic.create().produce(300, headers=True, settings={"compression.type": codec})
+def test_every_codec_is_read(spark: SparkSession, topic: Topic) -> None:
+    topic.create()
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        topic.produce(300, headers=True, settings={"compression.type": codec})
     assert found(topic.read(spark, includeHeaders=True)) == topic.expected()
 
 
@@ -228,22 +233,25 @@ def test_topics_are_found_by_pattern_and_assigned(
     assert made[0].read(spark, subscribePattern="nothing-.*").count() == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"subscribe": "no-such-topic"}, "option 'subscribe'.*no-such-topic"),
-        ({"assign": {"both": [7]}}, "option 'assign'.*both-7"),
-        ({"startingOffsets": {"both": {"0": 5}}}, "option 'startingOffsets'.*both-1"),
-        ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies behind.*both-0"),
-        ({"endingOffsets": {"both": {"0": 10**6, "1": 0}}}, r"both-0 \[6050, 1000000\).*'failOnDataLoss'"),
-        ({"lake": "/no/such/folder"}, "option 'lake'.*/no/such/folder"),
-        ({"lake": "gs://bucket/lake"}, "option 'lake'.*gs"),
-        ({"tiers": "remote", "isolation": "read_uncommitted"}, "option 'isolation'"),
-    ],
-)  # fmt: skip
-def test_a_wrong_option_is_named_by_the_query(
-    spark: SparkSession, both: tuple[Topic, int], options: dict[str, object], message: str
-) -> None:
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({"subscribe": "no-such-topic"}, "option 'subscribe'.*no-such-topic"),
+    ({"assign": {"both": [7]}}, "option 'assign'.*both-7"),
+    ({"startingOffsets": {"both": {"0": 5}}}, "option 'startingOffsets'.*both-1"),
+    ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies behind.*both-0"),
+    ({"endingOffsets": {"both": {"0": 10**6, "1": 0}}}, r"both-0 \[6050, 1000000\).*'failOnDataLoss'"),
+    ({"lake": "/no/such/folder"}, "option 'lake'.*/no/such/folder"),
+    ({"lake": "gs://bucket/lake"}, "option 'lake'.*gs"),
+    ({"tiers": "remote", "isolation": "read_uncommitted"}, "option 'isolation'"),
+]  # fmt: skip
+
+
+def test_a_wrong_option_is_named_by_the_query(spark: SparkSession, both: tuple[Topic, int]) -> None:
+    for options, message in WRONG:
+        # Planned here, without a round of Spark's, which keeps the message.
+        given = {name: str(value) for name, value in both[0].options(options).items()}
+        with pytest.raises(Exception, match=message):
+            KafkaBatchReader(parse_options(given, stream=False), pa.schema([])).partitions()
+    options, message = WRONG[0]
     with pytest.raises(PySparkException, match=message):
         both[0].read(spark, **options).count()
 

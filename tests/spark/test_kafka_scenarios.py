@@ -20,17 +20,21 @@ import kafka_ds
 from kafka_ds.client.settings import ClientOptionError
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options import OptionError, parse_options
-from tests.bench.sides import ApacheKafka
+from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
 from tests.spark.sides import Given, Side, expected, named, offsets, rows
 
-pytestmark = [pytest.mark.jars, pytest.mark.usefixtures("launched")]
+pytestmark = [
+    pytest.mark.jars,
+    pytest.mark.usefixtures("launched"),
+    pytest.mark.timeout(1200),
+]
 
 T0_MS = 1_700_000_000_000
 LATER_MS = [T0_MS, T0_MS + 1_000, T0_MS + 2_000]
 FAR_MS = 2**62
 TIMEOUT_S = 240
-STARTS = 5
+STARTS = 20
 ANY = pa.schema([])
 ZERO_TO_TWO = ("0", "1", "2")
 
@@ -59,6 +63,13 @@ def topics(sides: list[Side]) -> Iterator[list[Side]]:
                 values = (n for n in range(at * 10, at * 10 + 10) if n % 3 == partition)
                 side.send("timed", partition, values, timestamp_ms=time_ms)
     yield sides
+
+
+@pytest.fixture
+def again(request: pytest.FixtureRequest) -> str:
+    """The end of this try's names of topics: a second one has no topics of the first."""
+    attempt = getattr(request.node, "execution_count", 1)
+    return "" if attempt == 1 else str(attempt)
 
 
 def each(topic: str, *numbers: int) -> dict[str, dict[str, int]]:
@@ -216,25 +227,28 @@ def test_what_a_batch_cannot_mean_is_refused_by_both(
 
 
 def test_rows_that_are_gone_are_left_out_or_an_error(
-    spark: SparkSession, sides: list[Side], tmp_path: Path
+    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
 ) -> None:
     """Deleted below where a batch or a stream begins, and between two runs of one frame."""
+    topic = f"gone{again}"
     given = {
-        "startingOffsets": {"gone": {"0": 0}},
+        "startingOffsets": {topic: {"0": 0}},
         "kafkaConsumer.pollTimeoutMs": "10000",
-        "subscribe": "gone",
+        "subscribe": topic,
     }
     for side in sides:
-        side.create("gone", 1)
-        side.send("gone", 0, range(50))
-        from_start = side.read(spark, {"subscribe": "gone"})
+        side.create(topic, 1)
+        side.send(topic, 0, range(50))
+        from_start = side.read(spark, {"subscribe": topic})
         assert from_start.count() == 50
-        side.delete_records("gone", 0, 30)
+        side.delete_records(topic, 0, 30)
         assert from_start.count() == 20
         going_on = {**given, "failOnDataLoss": "false"}
         batch = named(spark, {"batch": going_on}, side.read)
         assert rows(batch) == expected({"batch": [*range(30, 50)]}), side
-        said = r"30 offsets are not there: gone-0 \[0, 30\)" if side.format == "kafka_ds" else None
+        said = (
+            rf"30 offsets are not there: {topic}-0 \[0, 30\)" if side.format == "kafka_ds" else None
+        )
         with pytest.raises(Exception, match=said):
             side.read(spark, given).collect()
         job = Job(spark, side, tmp_path / side.format, {"stream": going_on})
@@ -303,23 +317,23 @@ def starts(topic: str) -> dict[str, Given]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_streams_begin_and_go_on_alike(
-    spark: SparkSession, sides: list[Side], tmp_path: Path
+    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
 ) -> None:
     """A stop, rows and partitions that come meanwhile, a topic that goes."""
+    begun = f"begun{again}"
     for side in sides:
-        side.create("begun", 3)
-        side.create("begun-goes", 1)
+        side.create(begun, 3)
+        side.create(f"{begun}-goes", 1)
         for partition in range(3):
-            side.send("begun", partition, [partition, 10 + partition], timestamp_ms=T0_MS)
+            side.send(begun, partition, [partition, 10 + partition], timestamp_ms=T0_MS)
         for partition in range(2):
-            side.send("begun", partition, [20 + partition], timestamp_ms=LATER_MS[1])
-        side.send("begun-goes", 0, ["old"])
+            side.send(begun, partition, [20 + partition], timestamp_ms=LATER_MS[1])
+        side.send(f"{begun}-goes", 0, ["old"])
         sources = {
-            **starts("begun"),
+            **starts(begun),
             "that goes": {
-                "subscribePattern": "begun-",
+                "subscribePattern": f"^{begun}-",
                 "startingOffsets": "earliest",
                 "failOnDataLoss": "false",
             },
@@ -334,12 +348,12 @@ def test_streams_begin_and_go_on_alike(
             "that goes": ["old"],
         }
         assert rows(job.rows()) == expected(first), side
-        side.grow("begun", 4)
+        side.grow(begun, 4)
         for partition in range(4):
-            side.send("begun", partition, [30 + partition], timestamp_ms=LATER_MS[2])
-        side.delete("begun-goes")
-        side.create("begun-comes", 1)
-        side.send("begun-comes", 0, ["new"])
+            side.send(begun, partition, [30 + partition], timestamp_ms=LATER_MS[2])
+        side.delete(f"{begun}-goes")
+        side.create(f"{begun}-comes", 1)
+        side.send(f"{begun}-comes", 0, ["new"])
         job.run()
         new = [30, 31, 32, 33]
         then = {name: [*first.get(name, []), *new] for name in sources if name != "that goes"}
@@ -350,30 +364,32 @@ def test_streams_begin_and_go_on_alike(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_limits_cut_streams_alike(spark: SparkSession, sides: list[Side], tmp_path: Path) -> None:
+def test_limits_cut_streams_alike(
+    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
+) -> None:
     """In proportion over partitions, through transactions that leave no rows, up to one that is open."""
+    plain, transacted = f"limited{again}", f"transacted{again}"
     found: dict[str, Any] = {}
     for side in sides:
-        side.create("limited", 3)
+        side.create(plain, 3)
         for partition, count in enumerate((30, 5, 1)):
-            side.send("limited", partition, (f"{partition}-{n}" for n in range(count)))
-        side.create("transacted", 1)
-        producer = side.transactional(f"limits-{side.format}")
+            side.send(plain, partition, (f"{partition}-{n}" for n in range(count)))
+        side.create(transacted, 1)
+        producer = side.transactional(f"{transacted}-{side.format}")
         for values, ends in (
             (range(3), producer.commit_transaction),
             (range(4, 8), producer.abort_transaction),
             (range(9, 10), producer.commit_transaction),
         ):
             producer.begin_transaction()
-            side.send("transacted", 0, values, producer=producer)
+            side.send(transacted, 0, values, producer=producer)
             ends(TIMEOUT_S)
         producer.begin_transaction()
-        side.send("transacted", 0, [11], producer=producer)
+        side.send(transacted, 0, [11], producer=producer)
         few = {"startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": "5000"}
-        three = of("transacted", maxOffsetsPerTrigger="3", **few)
+        three = of(transacted, maxOffsetsPerTrigger="3", **few)
         sources = {
-            "in proportion": of("limited", maxOffsetsPerTrigger="10", **few),
+            "in proportion": of(plain, maxOffsetsPerTrigger="10", **few),
             "committed": {**three, "kafka.isolation.level": "read_committed"},
             "uncommitted": {**three, "kafka.isolation.level": "read_uncommitted"},
         }
@@ -395,7 +411,7 @@ def test_limits_cut_streams_alike(spark: SparkSession, sides: list[Side], tmp_pa
         ]  # fmt: skip
         found[side.format] = (job.ends(), lags)
         producer.commit_transaction(TIMEOUT_S)
-        side.send("limited", 1, range(40))
+        side.send(plain, 1, range(40))
         # All at once, whatever the limits say.
         job.run(once=True)
         assert [p["numInputRows"] for p in job.progress if p["numInputRows"]] == [41], side

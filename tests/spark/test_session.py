@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import doctest
 import inspect
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import kafka_ds
 from kafka_ds.source.datasource import KafkaDataSource
@@ -25,6 +26,13 @@ def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 
 
+def test_python_processes_find_compiled_modules(spark: SparkSession) -> None:
+    """No archive is in front of the installed package (`spark_conf.home`)."""
+    assert spark._jvm is not None
+    places = spark._jvm.org.apache.spark.api.python.PythonUtils.sparkPythonPath().split(":")
+    assert [each for each in places if each.endswith(".zip") and Path(each).exists()] == []
+
+
 def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProcess) -> None:
     Topic(broker, "flights").create().produce(10)
     for documented in (KafkaDataSource, kafka_ds.scan, kafka_ds.scan_report):
@@ -40,17 +48,21 @@ def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProce
 def test_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
     topic.create(partitions=1).produce(5000, size=500, partitions=1)
 
-    def finished() -> list[object]:
-        made = system_views(spark, topic.broker.lake)
-        if "remote_segments" not in made:
-            return []
-        return spark.sql(
-            f"SELECT * FROM remote_segments WHERE topic = '{topic.name}' "
-            "AND state = 'COPY_SEGMENT_FINISHED' ORDER BY start_offset"
-        ).collect()
+    # The table has the records before the metadata say that their copy has finished.
+    topic.wait_until_tiered(0)
+    rows: list[Row] = []
 
-    wait_until("a finished segment", lambda: len(finished()) > 0)
-    rows = finished()
+    def finished() -> bool:
+        made = system_views(spark, topic.broker.lake)
+        if "remote_segments" in made:
+            asked = (
+                f"SELECT * FROM remote_segments WHERE topic = '{topic.name}' "
+                "AND state = 'COPY_SEGMENT_FINISHED' ORDER BY start_offset"
+            )
+            rows[:] = spark.sql(asked).collect()
+        return bool(rows)
+
+    wait_until("a finished segment", finished)
     assert rows[0]["start_offset"] == 0
     assert max(row["end_offset"] for row in rows) < topic.wait_until_tiered(0)
     assert all(row["size_bytes"] > row["lake_bytes"] > 0 for row in rows)
