@@ -186,8 +186,9 @@ def _parts(log: Log, end: int, ended: Ending) -> bool:
         _LOGGER.warning("%s: the lake does not know its leader epochs at %d", log.name, end)
         return False
     owner = ended.leader_epochs[-1][0]
-    if end < log.log_start_offset:
-        # What the log had there is given up, and its epoch forgotten; along a log epochs never go down.
-        first = log.leader_epochs.entries[:1]
-        return bool(first) and first[0][0] < owner
+    known = log.leader_epochs.entries
+    if known and end < known[0][1]:
+        # What the log had there is given up, and its epoch forgotten, while a kill may have taken the log start back.
+        # Along a log epochs never go down.
+        return known[0][0] < owner
     return log.leader_epochs.epoch_for_offset(end) != owner

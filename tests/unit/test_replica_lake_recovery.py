@@ -22,7 +22,7 @@ LAKE_END = 35
         ([(0, 0), (1, 20)], 36, False),
         ([(0, 0), (1, 20), (2, 40)], 50, False),
         ([(0, 0)], 36, True),
-        ([], 36, False),
+        ([], 0, True),
     ],
 )
 def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
@@ -32,6 +32,6 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
     for epoch, start in epochs:
         known.assign(epoch, start)
     known.truncate_from_start(log_start)
-    log: Any = SimpleNamespace(name="t-0", leader_epochs=known, log_start_offset=log_start)
+    log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
     ended = Ending(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
     assert _parts(log, LAKE_END, ended) is has_parted
