@@ -53,6 +53,10 @@ class Bounds:
 
     def limit(self, partition: Partition) -> int:
         """Below which nothing has to be there."""
+        return max(self.declared(partition), self._left_at(partition))
+
+    def _left_at(self, partition: Partition) -> int:
+        """Where logs began at last whose topic had left the lake; 0 where it never has."""
         logs = [
             log
             for host in self._world.up()
@@ -63,7 +67,7 @@ class Bounds:
             # Who leads gives up what its own disk has not.
             starts = [each.local_log_start_offset for each in logs]
             self._left[partition] = max([self._left.get(partition, 0), *starts])
-        return max(self.declared(partition), self._left.get(partition, 0))
+        return self._left.get(partition, 0)
 
     def topic_id(self, topic: str) -> str:
         """Of the topic of that name."""
@@ -73,7 +77,7 @@ class Bounds:
         """A table begins later: what is given up was to be deleted, or is old enough, or too much."""
         partition, table = (topic, index), self._tables.tables[topic]
         before = max(before, self.asked.get(partition, 0))
-        if now <= max(before, self._left.get(partition, 0)):
+        if now <= max(before, self._left_at(partition)):
             return
         now_ms = EPOCH_MS + int(self._world.loop.time() * 1000)
         horizon_ms = now_ms - self._retention_ms if self._retention_ms >= 0 else NO_LIMIT
@@ -115,6 +119,8 @@ class TierConsumer(Consumer):
             return
         assert offset <= limit, f"{self.partition}: begins at {offset}, and {limit} is given up"
         self._bounds.out_of_range += 1
+        if offset <= self.position:
+            await self.pause()
         self.position = max(self.position, offset)
 
     def seen(self, record: Record, header: BatchHeader) -> None:

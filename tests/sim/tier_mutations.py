@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.log.config import LogConfig
 from broker.tier import delta_front, expiration, partitions, sweeper
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_tables import SharedTable
@@ -207,3 +208,9 @@ def the_lake_does_not_hear_of_deleted_records(patch: pytest.MonkeyPatch) -> None
 def other_histories_are_counted(patch: pytest.MonkeyPatch) -> None:
     """A range counts for retention though the leader's epochs contradict it."""
     patch.setattr(sweeper, "is_of_this_history", lambda *_: True)
+
+
+@mutation
+def a_topic_that_left_gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
+    """The log starts where it did, though what is not on the leader's disk is read no more (KIP-950)."""
+    patch.setattr(LogConfig, "has_table", property(lambda self: self.remote_storage_enable))

@@ -31,7 +31,7 @@ from kafka_ds.lake.states import RemoteLogSegmentState
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteTopicsRequest
 from kafka_ds.wire.messages.topics import DeleteTopicState
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import NO_UUID, uuid_from_text
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
@@ -424,16 +424,17 @@ class TierScenario(Scenario):
         """The finished segments of a partition do not overlap, and the table holds them."""
         events = RemoteLogEvents(self._lake)
         events.open()
-        finished: dict[tuple[str, int], set[tuple[int, int]]] = {}
+        finished: dict[tuple[bytes, int], set[tuple[int, int]]] = {}
         for each in events.follow():
             if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                place = finished.setdefault((each.topic, each.partition), set())
+                spans = finished.setdefault((each.topic_id, each.partition), set())
                 span = (each.start_offset, each.end_offset)
-                assert span not in place, f"{each.topic}-{each.partition}: {span} ended twice"
-                place.add(span)
+                assert span not in spans, f"{each.topic}-{each.partition}: {span} ended twice"
+                spans.add(span)
         for partition in self.partitions:
             following = 0
-            for start, end in sorted(finished.get(partition, ())):
+            place = (uuid_from_text(self.bounds.topic_id(partition[0])), partition[1])
+            for start, end in sorted(finished.get(place, ())):
                 assert start >= following, f"{partition}: {start} where {following} is next"
                 following = end + 1
             assert following <= self.tables.end(*partition) + 1
