@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.config.settings import ConfigError
-from kafka_ds.lake.store import Store, StoreNotExclusive, UnsupportedStore, open_store, probe
+from kafka_ds.lake.opening import open_store, probe
+from kafka_ds.lake.store import Store, StoreNotExclusive, UnsupportedStore
 
 
 def open_exclusive(uri: str) -> Store:

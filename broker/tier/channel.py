@@ -17,6 +17,9 @@ from typing import Any, cast
 
 Header = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
+# What a request comes to, and what makes it.
+Answer = tuple[Header, Sequence[Buffer]]
+Operation = Callable[[Header], Answer]
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30

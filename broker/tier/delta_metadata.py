@@ -22,13 +22,14 @@ from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.states import (
     RemoteLogSegment,
     RemoteLogSegmentState,
     RemoteSegments,
     is_valid_transition,
 )
-from kafka_ds.lake.store import Store, open_store
+from kafka_ds.lake.store import Store
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 # How old what is known of other brokers' deletions may be.

@@ -7,7 +7,7 @@ committed again with the same bytes before anything else happens to that table.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from broker.tier.delta_front import drop_residue, front_of, removals, residue_of
 from broker.tier.delta_layout import LayoutKeeper
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_residue import ResidueFiles
+from broker.tier.delta_segments import DATA_SUFFIX, completed, described, named_after
 from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.disk_cache import DiskCache
 from broker.tier.messages import CopyRange, TieredState
@@ -45,11 +46,12 @@ from kafka_ds.lake.intent import (
 )
 from kafka_ds.lake.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.names import deleted_mark
+from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.parquet import FileReader
 from kafka_ds.lake.snapshot import NoSuchTable
 from kafka_ds.lake.states import RemoteLogSegment
-from kafka_ds.lake.store import Store, open_store
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.lake.store import Store
+from kafka_ds.wire.types import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,6 @@ FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
 # Of a 64 MiB file a footer is half a MiB in memory.
 FOOTERS_MAX = 32
-DATA_SUFFIX = ".parquet"
 
 
 class DeltaStorage:
@@ -211,7 +212,7 @@ class DeltaStorage:
                 adds=tuple(
                     file.add(shared.folder, partition, now_ms=now_ms) for file in files.values()
                 ),
-                segments=tuple(_described(each.segment) for each in parts),
+                segments=tuple(described(each.segment) for each in parts),
             )
 
     def move_log_start(
@@ -331,10 +332,12 @@ class DeltaStorage:
                 decided = self._decided(table, snapshot.version, segment)
                 if decided is None:
                     # The commit is cleaned up, and covered the range: what is left of the files is known.
-                    return replace(segment, files=_named_after(segment, table, snapshot.files))
+                    return replace(
+                        segment, files=named_after(segment, table.folder, snapshot.files)
+                    )
         for each in decided:
             if each["id"] == uuid_text(segment.segment_id):
-                return _completed(segment, each)
+                return completed(segment, each)
         self._lost.add(segment.segment_id)
         return None
 
@@ -465,36 +468,3 @@ def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:
     dropped = {each.segment.partition: str(conflict) for each in ranges}
     is_final = isinstance(conflict, FINAL_CONFLICTS)
     return Committed(dropped=dropped, final=frozenset(dropped if is_final else ()))
-
-
-def _described(segment: RemoteLogSegment) -> dict[str, Any]:
-    """What of a segment is known only when its files are written."""
-    return {
-        "id": uuid_text(segment.segment_id),
-        "startOffset": segment.start_offset,
-        "endOffset": segment.end_offset,
-        "files": list(segment.files),
-        "residue": segment.residue,
-        "rows": segment.row_count,
-        "lakeBytes": segment.lake_bytes,
-        "maxTimestamp": segment.max_timestamp_ms,
-    }
-
-
-def _named_after(
-    segment: RemoteLogSegment, table: SharedTable, paths: Iterable[str]
-) -> tuple[str, ...]:
-    attempt = f"-{uuid_text(segment.segment_id)}{DATA_SUFFIX}"
-    return tuple(each.removeprefix(f"{table.folder}/") for each in paths if each.endswith(attempt))
-
-
-def _completed(segment: RemoteLogSegment, described: Mapping[str, Any]) -> RemoteLogSegment:
-    assert uuid_from_text(described["id"]) == segment.segment_id
-    return replace(
-        segment,
-        files=tuple(described["files"]),
-        residue=described["residue"],
-        row_count=described["rows"],
-        lake_bytes=described["lakeBytes"],
-        max_timestamp_ms=described["maxTimestamp"],
-    )

@@ -29,8 +29,9 @@ from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
 from kafka_ds.lake.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.snapshot import TableSnapshot
-from kafka_ds.lake.store import Store, open_store
+from kafka_ds.lake.store import Store
 from kafka_ds.lake.tables import CLUSTER_METADATA_SCHEMA
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 

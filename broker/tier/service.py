@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from broker.system import SystemClock, SystemDisk, new_uuid
+from broker.tier.channel import Answer, Operation
 from broker.tier.copier import STORE_ERRORS, Copier
 from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
@@ -25,12 +26,11 @@ from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from broker.tier.upkeep import Upkeep
-from broker.tier.worker import Answer, Operation
 from kafka_ds.lake.attempt import CommitError, Conflict
 from kafka_ds.lake.log import ForeignTable, SystemLogClock
 from kafka_ds.lake.names import OFFSETS
 from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.store import open_store, probe
+from kafka_ds.lake.opening import open_store, probe
 from kafka_ds.wire.types import uuid_from_text
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from broker import log_lines
-from broker.tier.channel import BlockingChannel, Buffer, Header
+from broker.tier.channel import BlockingChannel, Buffer, Header, Operation
 from broker.tier.crash_points import WORKER_POINTS, armed_from_environment
 from broker.tier.memory import Trimmer
 from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
@@ -28,9 +28,6 @@ from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import FateUnknownError, OffsetOutOfRange, StorageError
 
 log = logging.getLogger(__name__)
-
-Answer = tuple[Header, Sequence[Buffer]]
-Operation = Callable[[Header], Answer]
 
 READ_NICENESS = 2
 COPY_NICENESS = 10

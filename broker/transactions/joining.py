@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker.cluster.events import NO_LEADER
 from broker.coordinating.outbox import Outbox, found_in
@@ -37,7 +37,9 @@ from kafka_ds.wire.messages.transactions import (
 )
 
 if TYPE_CHECKING:
-    from broker.transactions.coordinator import TransactionCoordinator
+    from collections.abc import Iterable
+
+    from broker.coordinating.topic import CoordinatedTopic
 
 
 class Support(IntEnum):
@@ -188,12 +190,31 @@ class Asking:
                 refused(error)
 
 
+class Coordinating(Protocol):
+    """This broker's transactions, as far as they are asked here (`broker.transactions.coordinator`)."""
+
+    topic: CoordinatedTopic[Any]
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> None:
+        """Refuse a write to a partition that does not belong to the open transaction."""
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int = 0,
+    ) -> Any:
+        """Take partitions into the transaction: None, or what waits for it."""
+
+
 class Joins:
     """Asks coordinators, here and elsewhere, what belongs to transactions."""
 
-    def __init__(
-        self, transactions: TransactionCoordinator, outbox: Outbox[Joining], node_id: int
-    ) -> None:
+    def __init__(self, transactions: Coordinating, outbox: Outbox[Joining], node_id: int) -> None:
         self._transactions = transactions
         self._outbox = outbox
         self._node_id = node_id

@@ -34,7 +34,8 @@ from kafka_ds.lake.actions import Action, add_action
 from kafka_ds.lake.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.lake.index import UNKNOWN, FileEntry
 from kafka_ds.lake.names import encode_path
-from kafka_ds.lake.store import Store, bucket_and_path, open_store
+from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store import Store, bucket_and_path
 from kafka_ds.lake.tables import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20

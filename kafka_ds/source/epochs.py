@@ -20,9 +20,18 @@ from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from kafka_ds.source.progress import StreamOffset
-    from kafka_ds.source.survey import Bounds
 
 UNKNOWN_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the brokers hold of one partition, pinned: offsets [start, end), under this leader epoch."""
+
+    topic_id: bytes
+    start: int
+    end: int
+    leader_epoch: int
 
 
 class Asked(Protocol):

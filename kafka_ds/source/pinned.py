@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
-from kafka_ds.source.epochs import held_to
+from kafka_ds.source.epochs import Bounds, held_to
 from kafka_ds.source.limits import (
     AtLeaderEpoch,
     AtOffsets,
@@ -26,7 +26,7 @@ from kafka_ds.source.options import Options
 from kafka_ds.source.planning import PartitionView
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.scanning import TableVersion
-from kafka_ds.source.survey import Bounds, Survey
+from kafka_ds.source.survey import Survey
 
 LOGGER = logging.getLogger("kafka_ds.source")
 

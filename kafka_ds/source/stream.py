@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.source.batch import read_config
+from kafka_ds.source.epochs import Bounds
 from kafka_ds.source.limits import TopicPartition
 from kafka_ds.source.options import Options
 from kafka_ds.source.planning import LostRange, plan_scan
@@ -37,7 +38,7 @@ from kafka_ds.source.progress import (
     waiting_offsets,
 )
 from kafka_ds.source.reading import LOGGER, DataLoss, read_task, report_loss
-from kafka_ds.source.survey import Bounds, Survey
+from kafka_ds.source.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa

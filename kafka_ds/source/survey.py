@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from kafka_ds.client.cluster import (
@@ -24,7 +24,7 @@ from kafka_ds.client.cluster import (
     Topic,
 )
 from kafka_ds.client.errors import ClientError, UnsupportedByBroker
-from kafka_ds.source.epochs import UNKNOWN_EPOCH, ends_as_of, offsets_of_epochs
+from kafka_ds.source.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
 from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.limits import (
     AtLeaderEpoch,
@@ -47,16 +47,6 @@ from kafka_ds.wire.errors import KafkaError
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What the brokers hold of one partition, pinned: offsets [start, end), under this leader epoch."""
-
-    topic_id: bytes
-    start: int
-    end: int
-    leader_epoch: int
 
 
 class Survey:

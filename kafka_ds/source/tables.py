@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
-from kafka_ds.lake.store import Store, UnsupportedStore, open_store
+from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store import Store, UnsupportedStore
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import AsOf
 from kafka_ds.source.planning import LakeFile, LakeView

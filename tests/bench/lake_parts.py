@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from kafka_ds.lake.convert import decode_batches
 from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.batch import Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, create_topic, ready

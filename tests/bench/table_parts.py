@@ -16,7 +16,7 @@ from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.maintenance import write_checkpoint
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from kafka_ds.wire.types import uuid_text
 from tests.bench.report import Figure, Report

@@ -22,7 +22,7 @@ from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.lake.log import DeltaLog, ForeignTable
 from kafka_ds.lake.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.batch import Record, build_batch, crc_is_valid, iterate_headers, read_records
 from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.compression import CorruptRecord

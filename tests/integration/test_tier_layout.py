@@ -22,10 +22,11 @@ from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from kafka_ds.lake import relaying
 from kafka_ds.lake.names import is_light_file
+from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.lake.relaying import is_well_laid
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Store, open_store
+from kafka_ds.lake.store import Store
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,

@@ -16,7 +16,7 @@ from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
 from broker.tier.sweeper import Sweeper
-from kafka_ds.lake import store
+from kafka_ds.lake import store_local
 from tests.integration.tier_segments import copy_range, copy_request, segment
 
 # Their own globals, classes and caches are the process's.
@@ -44,7 +44,7 @@ def test_topics_that_come_and_go_leave_nothing(
         (delta_reader, "ENDS_MAX"),
         (delta_reader, "PLACES_MAX"),
         (delta_storage, "FOOTERS_MAX"),
-        (store, "KNOWN_FOLDERS_MAX"),
+        (store_local, "KNOWN_FOLDERS_MAX"),
     ):
         monkeypatch.setattr(module, name, 1)
     settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()

@@ -7,7 +7,7 @@ import pytest
 
 from broker.tier.orphans import Orphans
 from kafka_ds.lake.log import SystemLogClock
-from kafka_ds.lake.store import open_store
+from kafka_ds.lake.opening import open_store
 from tests.integration.test_tier_spi import Crash, Lake
 from tests.integration.tier_segments import (
     TOPIC,

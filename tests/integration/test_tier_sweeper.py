@@ -16,9 +16,9 @@ from broker.tier.spi import OffsetOutOfRange, StorageError
 from broker.tier.sweeper import Place, Survey, Sweeper
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.events import RemoteLogEvents
+from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.states import RemoteLogSegmentState
-from kafka_ds.lake.store import open_store
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.lake.store import LocalStore, Store, open_store
+from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store import Store
+from kafka_ds.lake.store_local import LocalStore
 from tests.s3_server import address_for
 
 

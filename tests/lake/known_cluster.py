@@ -35,7 +35,8 @@ from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.offsets import OffsetsTable
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store import LocalStore, Store
+from kafka_ds.lake.store import Store
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock
 

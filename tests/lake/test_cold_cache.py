@@ -22,7 +22,7 @@ from broker.tier.pieces import Piece
 from broker.tier.settings import TierSettings
 from broker.tier.shared_memory import BrokerMemory, WorkerMemory
 from broker.tier.spi import ColdRead
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (
     TOPIC,

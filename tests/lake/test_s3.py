@@ -16,8 +16,9 @@ from kafka_ds.lake import store_s3
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.opening import open_store, probe
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Store, UnsupportedStore, open_store, probe
+from kafka_ds.lake.store import Store, UnsupportedStore
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
 from tests.integration.test_restore import restore

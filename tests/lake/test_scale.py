@@ -10,7 +10,7 @@ from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.maintenance import write_checkpoint
 from kafka_ds.lake.names import AppIdKind, app_id, data_file
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 

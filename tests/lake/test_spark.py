@@ -11,7 +11,7 @@ from broker.tier.settings import TierSettings
 from kafka_ds.lake.maintenance import write_checkpoint
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of

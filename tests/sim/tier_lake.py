@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from kafka_ds.lake.actions import TOPIC_ID_KEY
 from kafka_ds.lake.names import AppIdKind, parse_app_id
-from kafka_ds.lake.store import Entry, LocalStore
+from kafka_ds.lake.store import Entry
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.types import uuid_text
 from tests.sim.fibers import pause
 from tests.sim.model import COLUMNS, LogModel, Row, rows_of

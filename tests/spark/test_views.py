@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from spark_conf.system_views import questions, system_views
 from tests.lake import known_cluster
 from tests.processes import wait_until

@@ -12,7 +12,7 @@ from kafka_ds.lake.actions import remove_action
 from kafka_ds.lake.intent import Intent, PartitionIntent
 from kafka_ds.lake.names import data_file, topic_table
 from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
 from kafka_ds.lake.topics import TopicTable
 

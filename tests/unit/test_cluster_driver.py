@@ -11,7 +11,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.tail import Tail, decode_events, encode_events
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.loops import in_loop

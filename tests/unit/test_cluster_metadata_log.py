@@ -20,7 +20,8 @@ from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, Meta
 from broker.config.settings import ConfigError
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store import LocalStore, NotWritten
+from kafka_ds.lake.store import NotWritten
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 from tests.loops import in_loop

@@ -18,7 +18,7 @@ from kafka_ds.lake.maintenance import vacuum, write_checkpoint
 from kafka_ds.lake.names import REMOTE_LOG_METADATA
 from kafka_ds.lake.snapshot import TableSnapshot
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
 
 STATES = tuple(RemoteLogSegmentState)[:2]

@@ -10,7 +10,7 @@ from kafka_ds.lake.log import DeltaLog, ForeignTable
 from kafka_ds.lake.maintenance import write_checkpoint
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from tests.fakes.lake_store import SCHEMA_JSON, FakeLogClock, MemoryStore, raise_timeout, times
 
 

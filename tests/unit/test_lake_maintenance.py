@@ -22,7 +22,8 @@ from kafka_ds.lake.maintenance import (
 )
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Entry, LocalStore
+from kafka_ds.lake.store import Entry
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows

@@ -10,7 +10,7 @@ import pytest
 from kafka_ds.lake.footers import FOOTER_STATISTICS
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files, write_rows
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import START_MS, batch_of
 from tests.fakes.lake_store import MemoryStore

@@ -15,7 +15,7 @@ from kafka_ds.lake.names import commit_file, encode_path
 from kafka_ds.lake.parquet import write_rows
 from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.stats import UnsupportedFile, entry_of_add, milliseconds
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock

@@ -6,15 +6,10 @@ import threading
 
 import pytest
 
-from kafka_ds.lake import store as store_module
-from kafka_ds.lake.store import (
-    LocalStore,
-    NotWritten,
-    StoreNotExclusive,
-    UnsupportedStore,
-    open_store,
-    probe,
-)
+from kafka_ds.lake import store_local as store_module
+from kafka_ds.lake.opening import open_store, probe
+from kafka_ds.lake.store import NotWritten, StoreNotExclusive, UnsupportedStore
+from kafka_ds.lake.store_local import LocalStore
 from tests.fakes.lake_store import MemoryStore
 
 

@@ -19,7 +19,7 @@ from kafka_ds.lake.intent import (
 )
 from kafka_ds.lake.log import DeltaLog, ForeignTable
 from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.lake.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times

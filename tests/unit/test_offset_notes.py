@@ -16,7 +16,7 @@ from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import ForeignTable
 from kafka_ds.lake.names import OFFSETS
 from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.store import LocalStore
+from kafka_ds.lake.store_local import LocalStore
 from kafka_ds.wire.messages import OffsetCommitRequest
 from kafka_ds.wire.messages.group_offsets import (
     OffsetCommitRequestPartition,

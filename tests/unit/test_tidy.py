@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_pure_module_imports_nothing_impure(path: Path) -> None:
                 "pyarrow",
                 "numba",
             }, module
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_file_needs_itself_by_way_of_others() -> None:
+    """Types count, too: what is understood together alone is one file, or says by a Protocol what it needs."""
+    ours = {module_of(path): path for path in SOURCES}
+    needs: dict[str, set[str]] = {module: set() for module in ours}
+    for module, path in ours.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                needs[module].update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    needs[module].add(inner if inner in ours else node.module)
+        needs[module] = {each for each in needs[module] if each in ours and each != module}
+    TopologicalSorter(needs).prepare()  # CycleError names the way around
 
 
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
