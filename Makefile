@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+KERNELS := $(VENV)/.compiled
 SEEDS  ?= 200
 SECONDS ?= 60
 MINUTES ?= 60
@@ -29,51 +30,60 @@ help:
 	@echo "make client-suites  librdkafka's and franz-go's own tests; wants git, gcc, g++, make and Go: SUITES='$(SUITES)'"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
-# Every package is pinned in requirements.txt, dependencies of dependencies included.
+# Bytecode is made of what is imported, when it is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
+
+# Every package is pinned in requirements.txt, dependencies of dependencies included. Spark, which has no wheel, is built
+# while the others come: that is half of the time.
 $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("kafka-ds needs Python 3.11 or newer; try make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@grep -E '^(pyspark|py4j)==' requirements.txt > $(VENV)/spark.txt
+	@grep -vE '^(pyspark|py4j)==' requirements.txt > $(VENV)/others.txt
+	$(PIP) -r $(VENV)/spark.txt & spark=$$!; $(PIP) -r $(VENV)/others.txt; others=$$?; wait $$spark && exit $$others
+	$(PIP) --editable .
+	@touch $@
+
+$(KERNELS): $(STAMP)
 	@echo "compiling the record kernels, once (some seconds)"
 	$(BIN)/python -c 'from broker.cleaning.loops import loops; from kafka_ds.lake import pages; from kafka_ds.sink import loops as sink; from kafka_ds.wire import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
 	@touch $@
 
 .PHONY: .venv
-.venv: $(STAMP)
+.venv: $(KERNELS)
 
 java:
 	@sh spark_conf/java.sh > /dev/null
 
-demo: $(STAMP) java
+demo: $(KERNELS) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.demo
 
 # Brought before the tests begin: what the network takes is no test's time.
 jars: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka kafka-clients spark-kafka s3proxy > /dev/null
 
-test: jars
+test: jars $(KERNELS)
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" tests/spark
 
-test-slow: jars
+test-slow: jars $(KERNELS)
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars s3a > /dev/null
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
 
-bench: $(STAMP) java
+bench: $(KERNELS) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
 
-sim: $(STAMP)
+sim: $(KERNELS)
 	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/test_log_crashes.py tests/unit/test_transactions_model.py tests/unit/test_groups_model.py tests/unit/test_cluster_model.py tests/unit/test_replica_model.py tests/unit/test_cleaning_model.py tests/integration/test_bank.py tests/sim
 
-fuzz: $(STAMP)
+fuzz: $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(SECONDS)
 
-soak: $(STAMP)
+soak: $(KERNELS)
 	$(BIN)/python -m tests.soak $(MINUTES)
 
-client-suites: jars
+client-suites: jars $(KERNELS)
 	@for suite in $(SUITES); do JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $$suite || exit 1; done
 
 lint: $(STAMP)
