@@ -40,11 +40,10 @@ def quick_home() -> Path:
 @contextlib.contextmanager
 def launching(master: str) -> Iterator[None]:
     """While a JVM is launched: Spark is where `quick_home` says, if tasks run here and nobody has said otherwise."""
-    if not master.startswith("local") or HOME in os.environ:
+    with contextlib.ExitStack() as after:
+        if master.startswith("local") and HOME not in os.environ:
+            # Where nothing can be written Spark is slower, and no more.
+            with contextlib.suppress(OSError):
+                os.environ[HOME] = str(quick_home())
+                after.callback(os.environ.pop, HOME)
         yield
-        return
-    os.environ[HOME] = str(quick_home())
-    try:
-        yield
-    finally:
-        del os.environ[HOME]
