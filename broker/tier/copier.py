@@ -80,6 +80,16 @@ class _Partition:
         )
 
 
+@dataclass(slots=True)
+class _Settled:
+    """What became of attempts that were left STARTED."""
+
+    finished: list[RemoteLogSegment] = field(default_factory=list)
+    given_up: list[RemoteLogSegment] = field(default_factory=list)
+    doubtful: list[RemoteLogSegment] = field(default_factory=list)
+    """The range became visible; whether by this attempt nobody knows any more."""
+
+
 class Copier:
     """Copies ranges; one thread, but for the files of several partitions, which are written side by side."""
 
@@ -125,35 +135,50 @@ class Copier:
 
         Raises what the metadata raise.
         """
-        finished: list[RemoteLogSegment] = []
-        given_up: list[RemoteLogSegment] = []
-        failed: dict[Key, str] = {}
-        for segment in self._metadata.unfinished():
+        found, failed = _Settled(), dict[Key, str]()
+        self._settle_each(self._metadata.unfinished(), self._settle, found, failed)
+        # The last one first: it was begun as those before it had not won.
+        self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
+        if found.finished:
+            log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(found.finished))
+            self._metadata.update(found.finished)
+        if found.given_up:
+            self._metadata.given_up(found.given_up)
+        return failed
+
+    @staticmethod
+    def _settle_each(
+        segments: Sequence[RemoteLogSegment],
+        settle: Callable[[RemoteLogSegment, _Settled], None],
+        found: _Settled,
+        failed: dict[Key, str],
+    ) -> None:
+        for segment in segments:
             try:
-                self._settle(segment, finished, given_up)
+                settle(segment, found)
             except STORE_ERRORS as error:
                 log.error("%s-%d: %s", segment.topic, segment.partition, error)
                 failed[segment.topic_id, segment.partition] = str(error)
-        if finished:
-            log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(finished))
-            self._metadata.update(finished)
-        if given_up:
-            self._metadata.given_up(given_up)
-        return failed
 
-    def _settle(
-        self,
-        segment: RemoteLogSegment,
-        finished: list[RemoteLogSegment],
-        given_up: list[RemoteLogSegment],
-    ) -> None:
+    def _settle(self, segment: RemoteLogSegment, found: _Settled) -> None:
         """Find out what became of one attempt."""
         committed = self._storage.holds(segment)
-        if committed is not None:
+        if committed is not None and not committed.files and not committed.residue:
+            found.doubtful.append(committed)
+        elif committed is not None:
             self._storage.verify(committed)
-            finished.append(replace(committed, state=DONE))
+            found.finished.append(replace(committed, state=DONE))
         elif self._superseded(segment) and self._storage.discard(segment):
-            given_up.append(segment)
+            found.given_up.append(segment)
+
+    def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
+        """Of attempts at one range one has won. What others may have left is the clean-up of orphans' to judge."""
+        there = self._metadata.list_segments(segment.topic_id, segment.partition)
+        rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
+        if any(each.overlaps(segment) for each in rivals):
+            found.given_up.append(segment)
+        else:
+            found.finished.append(replace(segment, state=DONE))
 
     def _superseded(self, segment: RemoteLogSegment) -> bool:
         """Is the topic deleted, or the range there by another attempt? Else this one may yet win."""

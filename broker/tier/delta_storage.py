@@ -331,7 +331,7 @@ class DeltaStorage:
                 assert snapshot is not None
                 decided = self._decided(table, snapshot.version, segment)
                 if decided is None:
-                    # The commit is cleaned up, and covered the range: what is left of the files is known.
+                    # What is left of its files in the table is known: none where others replaced them, or it lost.
                     return replace(
                         segment, files=named_after(segment, table.folder, snapshot.files)
                     )
@@ -345,22 +345,26 @@ class DeltaStorage:
     def _decided(
         table: SharedTable, version: int, segment: RemoteLogSegment
     ) -> list[dict[str, Any]] | None:
-        """The attempts in the commit that made the segment's range visible; None if it is cleaned up."""
+        """The attempts in the commit that made the segment's range visible; None if it is cleaned up.
+
+        None of them where no commit did: the log start was moved past the range, and what is copied begins there.
+        """
         topic_id = uuid_text(segment.topic_id)
         while version >= 0:
             actions = table.table.log.read_version(version)
             if actions is None:
                 return None
             ours = ours_of(actions) or {}
-            if ours.get("topicId") == topic_id:
-                for part in ours.get("partitions", ()):
-                    if part["partition"] == segment.partition and (
-                        0 <= part["startOffset"] <= segment.end_offset <= part["endOffset"]
-                    ):
-                        found: list[dict[str, Any]] = part.get("segments", [])
-                        return found
+            for part in ours.get("partitions", ()) if ours.get("topicId") == topic_id else ():
+                if part["partition"] != segment.partition or part["startOffset"] < 0:
+                    continue
+                if part["endOffset"] < segment.end_offset:
+                    return []  # Those before it end earlier still.
+                if part["startOffset"] <= segment.end_offset:
+                    found: list[dict[str, Any]] = part.get("segments", [])
+                    return found
             version -= 1
-        return None
+        return []
 
     def verify(self, segment: RemoteLogSegment) -> None:
         table = self._tables.get(segment.topic)

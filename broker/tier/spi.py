@@ -117,6 +117,7 @@ class RemoteStorageManager(Protocol):
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
         """Whether an attempt found unfinished became visible: completed as committed, or None.
 
+        Completed without a file where the storage forgot: this attempt or another at its range became visible.
         Raises FateUnknownError while a commit of it is open, StorageError.
         """
 

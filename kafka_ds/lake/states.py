@@ -96,6 +96,14 @@ class RemoteLogSegment:
         assert 0 <= self.start_offset <= self.end_offset, "an offset range"
         assert self.leader_epochs, "a segment has a leader epoch"
 
+    def overlaps(self, other: RemoteLogSegment) -> bool:
+        """Whether both are of one partition and have an offset in common."""
+        return (
+            (self.topic_id, self.partition) == (other.topic_id, other.partition)
+            and self.start_offset <= other.end_offset
+            and other.start_offset <= self.end_offset
+        )
+
 
 @dataclass(slots=True)
 class _Epoch:

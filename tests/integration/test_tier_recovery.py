@@ -17,6 +17,7 @@ from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.tables import DAY_MS
+from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
@@ -178,6 +179,42 @@ def test_a_range_is_finished_though_its_commit_was_cleaned_up(
     assert later.metadata.unfinished() == []
     (segment,) = later.metadata.list_segments(TOPIC_ID, 0)
     assert [f"{TABLE}/{each}" for each in segment.files] == data_files(store)
+
+
+def test_an_attempt_that_the_log_start_was_moved_past_has_lost(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """What is copied afterwards begins behind it: no commit ever covers its range."""
+    for _ in range(2):
+        die_copying(Worker(store), "before_commit", source(0, 9))
+    later = Worker(store)
+    assert later.copy(source(12, 19))[0].outcome == FINISHED
+    later.copier.recover()
+    assert later.finished() == [(12, 19)]
+    assert later.metadata.unfinished() == []
+    assert len(data_files(store)) == 1
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize("point", ["after_finished", "after_commit"])
+def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
+    store: MemoryStore, source: Callable[..., Any], point: str, replaced: bool
+) -> None:
+    die_copying(Worker(store), "before_commit", source(0, 9))
+    (lost,) = data_files(store)
+    die_copying(Worker(store), point, source(0, 9))
+    (won,) = set(data_files(store)) - {lost}
+    if replaced:
+        del store.objects[lost]
+        optimize_and_vacuum(store)
+    later = Worker(store)
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    store.delete(f"{TABLE}/{commit_file(1)}")
+    later.copier.recover()
+    assert later.metadata.unfinished() == []
+    (segment,) = later.metadata.list_segments(TOPIC_ID, 0)
+    assert uuid_text(segment.segment_id) in won
+    assert later.finished() == [(0, 9)]
 
 
 @pytest.mark.parametrize("created_again", [True, False])
