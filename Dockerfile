@@ -9,10 +9,12 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 FROM base AS broker
 RUN pip install --constraint requirements.txt ".[broker]" \
-    && python -c "from kafka_ds.lake import pages; from kafka_ds.wire import kernel; kernel.warm_up(); pages.loops()" \
     && useradd --system --uid 1000 --create-home kafka \
     && mkdir -p /var/lib/kafka-ds && chown kafka /var/lib/kafka-ds
 USER kafka
+# Into the cache of the user who runs it.
+RUN python -c "from broker.cleaning.loops import loops; from kafka_ds.lake import pages; from kafka_ds.wire import kernel; \
+    kernel.warm_up(); loops(); pages.loops()"
 VOLUME /var/lib/kafka-ds
 EXPOSE 9092 9404
 ENTRYPOINT ["python", "-m", "broker"]

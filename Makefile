@@ -15,6 +15,8 @@ WORKERS ?= 3
 
 # Each broker and each worker is a process that imports hundreds of modules: their bytecode is kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
+# Ours is PySpark's own, of the version that is pinned.
+unexport SPARK_HOME
 
 .PHONY: demo jars test test-slow bench sim fuzz soak client-suites lint format java clean help
 .DEFAULT_GOAL := help
@@ -40,7 +42,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@grep -E '^(pyspark|py4j)==' requirements.txt > $(VENV)/spark.txt
 	@grep -vE '^(pyspark|py4j)==' requirements.txt > $(VENV)/others.txt
-	$(PIP) -r $(VENV)/spark.txt & spark=$$!; $(PIP) -r $(VENV)/others.txt; others=$$?; wait $$spark && exit $$others
+	$(PIP) -r $(VENV)/spark.txt & spark=$$!; trap "kill $$spark 2>/dev/null" INT TERM; $(PIP) -r $(VENV)/others.txt; others=$$?; wait $$spark && exit $$others
 	$(PIP) --editable .
 	@touch $@
 

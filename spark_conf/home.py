@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from spark_conf import jars
@@ -38,10 +39,13 @@ def quick_home() -> Path:
 
 
 @contextlib.contextmanager
-def launching(master: str) -> Iterator[None]:
-    """While a JVM is launched: Spark is where `quick_home` says, if tasks run here and nobody has said otherwise."""
+def launching(master: str, settings: Mapping[str, str]) -> Iterator[None]:
+    """While a JVM is launched: Spark is where `quick_home` says, if tasks run here and by this interpreter."""
     with contextlib.ExitStack() as after:
-        if master.startswith("local") and HOME not in os.environ:
+        is_ours = os.environ.get("PYSPARK_PYTHON") == sys.executable and not any(
+            each in settings for each in ("spark.pyspark.python", "spark.pyspark.driver.python")
+        )
+        if master.startswith("local") and HOME not in os.environ and is_ours:
             # Where nothing can be written Spark is slower, and no more.
             with contextlib.suppress(OSError):
                 os.environ[HOME] = str(quick_home())

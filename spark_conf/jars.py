@@ -28,7 +28,8 @@ SPARK_VERSION = "4.2.0"
 # Those of the Hadoop that PySpark carries, and of the SDK that its S3A was built with.
 HADOOP_VERSION = "3.5.0"
 AWS_SDK_VERSION = "2.35.4"
-FETCH_TIMEOUT_S = 600
+# Several sets may share a slow line.
+FETCH_TIMEOUT_S = 1800
 # Ivy runs for seconds: a better compiler and threads that collect beside it would cost more than they bring.
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -218,28 +219,33 @@ def _bring(name: str, target: Path) -> Path:
         folder = Path(scratch)
         module = folder / "ivy.xml"
         module.write_text(_ivy_module(SETS[name]))
-        result = subprocess.run(
-            [
-                java_command(),
-                *QUICK_JAVA,
-                f"-Divy.default.ivy.user.dir={target.parent / '.ivy' / name}",
-                "-jar",
-                str(_ivy_jar()),
-                "-ivy",
-                str(module),
-                "-confs",
-                "default",
-                "-types",
-                "jar",
-                "bundle",
-                "-retrieve",
-                str(folder / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [
+                    java_command(),
+                    *QUICK_JAVA,
+                    f"-Divy.default.ivy.user.dir={target.parent / '.ivy' / name}",
+                    "-jar",
+                    str(_ivy_jar()),
+                    "-ivy",
+                    str(module),
+                    "-confs",
+                    "default",
+                    "-types",
+                    "jar",
+                    "bundle",
+                    "-retrieve",
+                    str(folder / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=FETCH_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise JarsUnavailable(
+                f"jars {name!r}: not all there after {FETCH_TIMEOUT_S} s; what has come is kept, run it again"
+            ) from None
         found = folder / "jars"
         missing = [jar for a in SETS[name] for jar in a.jars() if not (found / jar).exists()]
         if result.returncode != 0 or missing:

@@ -68,7 +68,7 @@ def session(
     wanted["spark.jars"] = ",".join([*paths, *filter(None, [extra_jars])])
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    with home.launching(master):
+    with home.launching(master, wanted):
         spark = builder.getOrCreate()
     kafka_ds.register(spark)
     if lake is not None:

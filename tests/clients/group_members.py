@@ -38,6 +38,7 @@ class Member:
         self.partitions: Partitions = frozenset()
         self.error: BaseException | None = None
         self._ending = threading.Event()
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         _STARTED.append(self)
         self._thread.start()
@@ -90,6 +91,7 @@ def end_members() -> None:
     of others: Hypothesis takes that for the strategy's doing.
     """
     for member in _STARTED:
+        member._abandoned = True
         member._ending.set()
     for member in _STARTED:
         member._thread.join(TIMEOUT_S)
@@ -205,7 +207,7 @@ class AiokafkaMember(Member):
         reading = asyncio.create_task(self._read())
         while not self._ending.is_set() and not reading.done():
             await asyncio.wait([reading], timeout=0.05)
-        await asyncio.wait_for(reading, CLOSING_S)
+        await asyncio.wait_for(reading, CLOSING_S if self._abandoned else TIMEOUT_S)
 
     async def _read(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(

@@ -20,4 +20,4 @@ def test_a_member_ends_without_its_broker(tmp_path: Path, topic: str, client: st
         create_topic(broker.bootstrap, topic, partitions=1)
         MEMBERS[client](broker.bootstrap, topic, topic).has(1)
     end_members()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before

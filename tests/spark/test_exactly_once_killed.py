@@ -89,7 +89,7 @@ def test_each_row_is_there_once_whoever_is_killed(
     origin.produce(batches * ROWS_A_BATCH, partitions=3)
     targets = [Topic(broker, f"{topic.name}-{n}").create(partitions=3).name for n in range(2)]
     checkpoint = tmp_path / "checkpoint"
-    killed = 0
+    killed, status = 0, None
     for start in range(lives + STARTS):
         # Another number of tasks each time: a batch that is played again is spread otherwise.
         with driver(broker, checkpoint, origin.name, targets, tasks=2 + start % 3) as process:
@@ -99,7 +99,8 @@ def test_each_row_is_there_once_whoever_is_killed(
                     break
             elif goes_on(process, checkpoint):
                 time.sleep(random.random())
-                os.kill(random.choice(executors(process.pid)), signal.SIGKILL)
+                if running := executors(process.pid):
+                    os.kill(random.choice(running), signal.SIGKILL)
                 # The stream bears that, and then its driver dies.
                 killed += goes_on(process, checkpoint)
                 time.sleep(random.random() * 2)

@@ -35,14 +35,17 @@ def test_brokers_that_a_failed_test_has_made_end(tmp_path: Path) -> None:
             each.kill()
 
 
-def test_what_threads_raise_after_a_failure_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_threads_raise_after_a_failure_fails_no_other_of_its_file(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     complaint = pytest.PytestUnhandledThreadExceptionWarning("the broker is gone")
-    for failed in ([], ["tests/clients/test_of_another"]):
-        monkeypatch.setattr(leftovers, "_failed", failed)
+    here, elsewhere = request.node.path, Path("tests/clients/test_of_another.py")
+    for failed in ({elsewhere}, {elsewhere, here}):
+        monkeypatch.setattr(leftovers, "_files_with_failures", failed)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("error")
-            leftovers._bear_leftovers()
-            if failed:
+            leftovers._bear_leftovers(request.node)
+            if here in failed:
                 warnings.warn(complaint, stacklevel=1)
                 assert [each.message for each in seen] == [complaint]
             else:
