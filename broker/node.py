@@ -57,13 +57,13 @@ from broker.net.metrics_server import MetricsServer
 from broker.net.secure_network import between_brokers
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
+from broker.node_replicas import known_home, moves_of, surroundings_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
 from broker.replica.alter_partition import IsrProposals
 from broker.replica.fetching import Fetching
 from broker.replica.manager import ReplicaManager
 from broker.replica.preparing import PREPARING_THREADS_MAX, BatchPreparer
-from broker.replica.wiring import known_home, moves_of, surroundings_of
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
 from broker.system import ThreadBackground, halt, new_uuid

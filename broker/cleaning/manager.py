@@ -28,7 +28,7 @@ from broker.cleaning.settings import CleanerSettings
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from broker.seams import Clock, Disk
-from broker.tier.child import Worker, WorkerDied, WorkerFailed, WorkerLost
+from broker.workers.child import Worker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.wire.batch import CorruptRecord
 from kafka_ds.wire.errors import KafkaError
 

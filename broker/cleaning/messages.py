@@ -1,6 +1,6 @@
 """Pure: what the broker asks of the child process that cleans, and what it answers.
 
-Rules of this file: headers of `broker.tier.channel` are JSON, so values go there and back as lists and numbers. One
+Rules of this file: headers of `broker.workers.channel` are JSON, so values go there and back as lists and numbers. One
 cleaning of a log is a job: `begin` maps the keys of its dirty part, `group` writes one segment out of several, `end`
 forgets it; `abort` makes an operation of it stop where it is.
 """

@@ -29,7 +29,7 @@ from broker.cleaning.rewriting import Cleaning, KeysDoNotFit
 from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.throttle import Throttle
 from broker.seams import Disk
-from broker.tier.channel import Answer, Operation
+from broker.workers.channel import Answer, Operation
 from kafka_ds.wire.batch import CorruptRecord
 
 log = logging.getLogger(__name__)

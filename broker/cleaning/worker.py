@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from broker.cleaning.settings import CleanerSettings
-from broker.tier.worker import COPY_NICENESS, Worker, begin, serve
+from broker.workers.worker import COPY_NICENESS, Worker, begin, serve
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.messages import (
     CONFLICT,
     FAILED,

@@ -12,9 +12,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
+from broker.crash_points import CrashPoints
 from broker.seams import Clock
-from broker.tier.child import Worker, WorkerFailed, WorkerLost
-from broker.tier.crash_points import CrashPoints
 from broker.tier.messages import (
     CONFLICT,
     FINISHED,
@@ -29,6 +28,7 @@ from broker.tier.partitions import Key, Led, copy_topics
 from broker.tier.policy import Limits, Pace, PartitionRanges, PartitionView, Phase, Range, choose
 from broker.tier.quota import RemoteQuota
 from broker.tier.settings import UNBOUNDED, TierSettings
+from broker.workers.child import Worker, WorkerFailed, WorkerLost
 from kafka_ds.wire.types import uuid_from_text, uuid_text
 
 log = logging.getLogger(__name__)

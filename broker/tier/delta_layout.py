@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_tables import SharedTable, TopicTables
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.crash_points import CrashPoints
 from broker.tier.event_merging import EventMerging
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError

@@ -34,8 +34,8 @@ from broker.tier.piece_files import PieceKey
 from broker.tier.pieces import Piece, PieceCache, Run
 from broker.tier.readers import Readers
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import ColdRead, OffsetOutOfRange, StorageError
+from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.snapshot import TopicSnapshot

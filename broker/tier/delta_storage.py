@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.delta_ending import EndingReader
 from broker.tier.delta_front import drop_residue, front_of, removals, residue_of
 from broker.tier.delta_layout import LayoutKeeper
@@ -22,7 +22,6 @@ from broker.tier.delta_tables import SharedTable, TopicTables, tiered_end
 from broker.tier.disk_cache import DiskCache
 from broker.tier.messages import CopyRange, TieredState
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import (
     ColdRead,
     Committed,
@@ -34,6 +33,7 @@ from broker.tier.spi import (
 )
 from broker.tier.turns import Turns
 from broker.tier.upkeep import Upkeep
+from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.intent import (

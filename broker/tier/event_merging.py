@@ -5,7 +5,7 @@ is not young (it has a checkpoint): a worker that copies once an hour lives for 
 used, since others follow the table meanwhile. What fails is tried again at the next look; nobody waits for it.
 """
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from kafka_ds.lake.attempt import CommitError

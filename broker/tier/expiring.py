@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from broker.crash_points import CrashPoints
 from broker.seams import Clock
-from broker.tier.child import Worker, WorkerFailed, WorkerLost
-from broker.tier.crash_points import CrashPoints
 from broker.tier.expiration import Decision, Outlook, Retention
 from broker.tier.metrics import Holding, TierMetrics
 from broker.tier.partitions import Key, Led
-from broker.tier.policy import Backoff, Phase
+from broker.tier.policy import Phase
 from broker.tier.settings import TierSettings
+from broker.workers.backoff import Backoff
+from broker.workers.child import Worker, WorkerFailed, WorkerLost
 from kafka_ds.wire.types import uuid_text
 
 log = logging.getLogger(__name__)

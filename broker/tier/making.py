@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker.tier.delta_residue import ResiduePiece
 from broker.tier.pieces import Piece
-from broker.tier.shared_memory import WorkerMemory
+from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.wire.batch import read_header
 from kafka_ds.wire.crc import Buffer
 

@@ -12,14 +12,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.metrics.names import Metric, Sample
 from broker.seams import Clock
-from broker.tier.channel import Buffer, Header, cut
-from broker.tier.child import Worker, WorkerFailed, WorkerLost
 from broker.tier.copies import CopyLoop
-from broker.tier.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.tier.expiring import ExpirationLoop
 from broker.tier.laying import LayoutLoop
 from broker.tier.local_deletion import LocalDeletion
@@ -28,9 +26,12 @@ from broker.tier.metrics import TierMetrics, tier_samples
 from broker.tier.noting import Coordinators, LedPartitions, OffsetNotes
 from broker.tier.partitions import Led
 from broker.tier.policy import CopyState, Phase
+from broker.tier.process import new_worker
 from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.tier.remote_reads import RemoteReads
 from broker.tier.settings import TierSettings
+from broker.workers.channel import Buffer, Header, cut
+from broker.workers.child import WorkerFailed, WorkerLost
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text
 
@@ -77,7 +78,7 @@ class TierManager:
         self._metrics = TierMetrics()
         self._fetch_quota = self._quota("fetch", FETCH_TIMES)
         self._copy_quota = self._quota("copy", COPY_TIMES)
-        self._worker = Worker(
+        self._worker = new_worker(
             settings.worker_arguments(),
             clock,
             idle_ms=settings.lake_worker_idle_ms,

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from broker.cluster.events import NO_BROKER_EPOCH
 from broker.cluster.image import Position
+from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.crash_points import CrashPoints
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
 from broker.tier.upkeep import Upkeep

@@ -127,4 +127,3 @@ class TieredState:
 OUT_OF_RANGE = "out_of_range"
 UNAVAILABLE = "unavailable"
 """The store, or the table, cannot be read now."""
-INTERNAL = "internal"

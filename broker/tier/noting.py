@@ -19,8 +19,8 @@ from broker.coordinating.lead import Lead
 from broker.coordinating.placement import TOPIC
 from broker.groups.shard import GroupShard
 from broker.replica.hosted import HostedPartition
-from broker.tier.child import WorkerFailed, WorkerLost
 from broker.tier.notes import ShardPlace, partition_note, shard_note
+from broker.workers.child import WorkerFailed, WorkerLost
 
 log = logging.getLogger(__name__)
 

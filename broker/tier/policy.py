@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from broker.workers.backoff import Backoff
+
 NOTHING_COPIED = -1
 
 
@@ -187,34 +189,6 @@ class Pace:
         grows = left_bytes >= self._left_bytes > 0
         self.is_behind = left_bytes > 0 and (self.is_behind or grows)
         self._left_bytes = left_bytes
-
-
-class Backoff:
-    """How long to wait after failures in a row: doubles from the first to the longest."""
-
-    __slots__ = ("_first_ms", "_longest_ms", "failures", "retry_at_ms")
-
-    def __init__(self, first_ms: int = 500, longest_ms: int = 30_000) -> None:
-        self._first_ms = first_ms
-        self._longest_ms = longest_ms
-        self.failures = 0
-        self.retry_at_ms = 0
-
-    def failed(self, now_ms: int) -> int:
-        """Note a failure; returns how long to wait."""
-        wait_ms = min(self._longest_ms, self._first_ms << min(self.failures, 20))
-        self.failures += 1
-        self.retry_at_ms = now_ms + wait_ms
-        return wait_ms
-
-    def succeeded(self) -> None:
-        """Forget the failures."""
-        self.failures = 0
-        self.retry_at_ms = 0
-
-    def ready(self, now_ms: int) -> bool:
-        """May the next try begin?"""
-        return now_ms >= self.retry_at_ms
 
 
 class Phase(Enum):

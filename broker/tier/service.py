@@ -9,10 +9,9 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from broker.crash_points import CrashPoints
 from broker.system import SystemClock, SystemDisk, new_uuid
-from broker.tier.channel import Answer, Operation
 from broker.tier.copier import STORE_ERRORS, Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.disk_cache import FOLDER, DiskCache
@@ -22,10 +21,11 @@ from broker.tier.messages import CopyRequest
 from broker.tier.notes import rows_of
 from broker.tier.orphans import Orphans
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
 from broker.tier.upkeep import Upkeep
+from broker.workers.channel import Answer, Operation
+from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.attempt import CommitError, Conflict
 from kafka_ds.lake.log import ForeignTable, SystemLogClock
 from kafka_ds.lake.names import OFFSETS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from broker.tier.policy import Backoff
+from broker.workers.backoff import Backoff
 
 UNBOUNDED = 2**63 - 1
 

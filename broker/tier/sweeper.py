@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from broker.crash_points import CrashPoints
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.expiration import Decision, Held, Retention, decide, is_of_this_history
 from broker.tier.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
 from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState

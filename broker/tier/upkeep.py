@@ -9,7 +9,7 @@ other engines cannot open the table: it is looked at once in a worker's life.
 import logging
 from collections.abc import Callable
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from kafka_ds.lake.checkpoint import is_torn
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.store import Store

@@ -1,141 +1,30 @@
-"""Shell: the worker process: everything of the tier that needs Arrow, beside the broker and below it.
+"""Shell: the child process that does the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
+process never loads.
 
-Rules of this file: one thread receives, one copies, one looks after the tables' layout, a few read. Each request is
-answered once, with a result or an error of a known kind; an unexpected exception is logged and answered, and the
-process goes on. The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying
-at any line is what the commit protocol is made for. Copying runs at a lower priority than reading, the upkeep of
-tables at a lower one still, and all below the broker.
+Rules of this file: it begins, and hands what is asked to `broker.tier.service`.
 """
 
-import contextlib
+from __future__ import annotations
+
 import gc
-import logging
-import os
-import queue
-import signal
-import socket
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from broker import log_lines
-from broker.tier.channel import BlockingChannel, Buffer, Header, Operation
-from broker.tier.crash_points import WORKER_POINTS, armed_from_environment
-from broker.tier.memory import Trimmer
-from broker.tier.messages import INTERNAL, OUT_OF_RANGE, UNAVAILABLE
+from broker.crash_points import WORKER_POINTS, armed_from_environment
+from broker.tier.messages import OUT_OF_RANGE, UNAVAILABLE
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import WorkerMemory
 from broker.tier.spi import FateUnknownError, OffsetOutOfRange, StorageError
+from broker.workers.shared_memory import WorkerMemory
+from broker.workers.worker import Worker, begin, serve
 
-log = logging.getLogger(__name__)
-
-READ_NICENESS = 2
-COPY_NICENESS = 10
-# Nobody waits for files to be merged; where cores are busy copies go first.
-UPKEEP_NICENESS = 15
 # A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
 SWITCH_SECONDS = 0.0005
-
-
-class Worker:
-    """Hands requests to threads and their answers back."""
-
-    def __init__(
-        self,
-        channel: BlockingChannel,
-        *,
-        writing: dict[str, Operation],
-        reading: dict[str, Operation],
-        maintaining: dict[str, Operation] | None = None,
-        afterwards: Callable[[], None],
-        reader_threads: int,
-        reader_niceness: int = READ_NICENESS,
-        freed: Callable[[Sequence[int]], None] = lambda leases: None,
-    ) -> None:
-        """`freed` is told the leases of shared memory that the broker is done with."""
-        self._freed = freed
-        self._channel = channel
-        maintaining = maintaining or {}
-        self._operations = {**writing, **reading, **maintaining}
-        self._writes: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
-        self._maintenance: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
-        """None: nothing was asked, but there may be something to tidy up."""
-        self._queues = {
-            **dict.fromkeys(writing, self._writes),
-            **dict.fromkeys(reading, self._reads),
-            **dict.fromkeys(maintaining, self._maintenance),
-        }
-        self._afterwards = afterwards
-        self._reader_threads = reader_threads
-        self._reader_niceness = reader_niceness
-        self._trimmer = Trimmer()
-        self._trimming = threading.Lock()
-
-    def run(self) -> None:
-        """Serve until the broker hangs up."""
-        self._thread(self._writes, COPY_NICENESS)
-        self._thread(self._maintenance, UPKEEP_NICENESS)
-        for _ in range(self._reader_threads):
-            self._thread(self._reads, self._reader_niceness)
-        while True:
-            received = self._channel.receive()
-            if received is None:
-                return
-            header, _ = received
-            self._freed(header.pop("freed", ()))
-            self._queues[header["op"]].put(header)
-
-    def _thread(self, source: "queue.SimpleQueue[Header | None]", niceness: int) -> None:
-        def work() -> None:
-            # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
-            with contextlib.suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-                if niceness >= COPY_NICENESS:
-                    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-            while True:
-                request = source.get()
-                if request is None:
-                    self._look_after()
-                else:
-                    self._serve(request)
-                if source is self._writes and source.empty() and self._maintenance.empty():
-                    self._maintenance.put(None)
-                with self._trimming:
-                    self._trimmer.look()
-
-        threading.Thread(target=work, daemon=True).start()
-
-    def _look_after(self) -> None:
-        """Upkeep, whose failure is nobody's answer: it is tried again after the next write."""
-        try:
-            self._afterwards()
-        except Exception:
-            log.exception("upkeep of the tables failed")
-
-    def _serve(self, request: Header) -> None:
-        payload: Sequence[Buffer] = ()
-        try:
-            answer, payload = self._operations[request["op"]](request)
-        except OffsetOutOfRange as error:
-            answer = {"error": OUT_OF_RANGE, "message": str(error)}
-        except (StorageError, FateUnknownError, OSError) as error:
-            answer = {"error": UNAVAILABLE, "message": str(error)}
-        except Exception as error:
-            log.exception("%s failed", request["op"])
-            answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
-        # Without a broker there is nobody to tell: the receiving thread ends the process.
-        with contextlib.suppress(OSError):
-            self._channel.send({**answer, "id": request["id"]}, payload)
-
-
-def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
-    """What every worker process does first; its channel's file descriptor is the first argument."""
-    # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    log_lines.set_up_child(name)
-    return BlockingChannel(socket.socket(fileno=int(arguments[0])))
+KINDS: dict[type[Exception], str] = {
+    OffsetOutOfRange: OUT_OF_RANGE,
+    StorageError: UNAVAILABLE,
+    FateUnknownError: UNAVAILABLE,
+    OSError: UNAVAILABLE,
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -155,17 +44,10 @@ def main(arguments: Sequence[str]) -> None:
         maintaining=service.maintaining(),
         afterwards=service.afterwards,
         reader_threads=settings.remote_log_reader_threads,
+        kinds=KINDS,
         freed=memory.end if memory is not None else lambda leases: None,
     )
     serve(worker)
-
-
-def serve(worker: Worker) -> None:
-    """Work until the broker hangs up. Nothing is flushed or cleaned up: whoever comes next expects a crash."""
-    try:
-        worker.run()
-    finally:
-        os._exit(0)
 
 
 if __name__ == "__main__":

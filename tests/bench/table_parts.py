@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.crash_points import CrashPoints
 from broker.system import SystemClock
-from broker.tier.child import Worker
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_storage import DeltaStorage
+from broker.tier.process import new_worker
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.maintenance import write_checkpoint
 from kafka_ds.lake.store_local import LocalStore
@@ -84,7 +84,7 @@ def _start(store: LocalStore) -> None:
     question = {"op": "state", "partitions": [["orders", uuid_text(TOPIC_ID), 0]]}
 
     async def ask() -> None:
-        worker = Worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
+        worker = new_worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
         answer, _ = await worker.ask(question)
         assert answer["partitions"][0]["tiered_end"] > 0
         await worker.stop()

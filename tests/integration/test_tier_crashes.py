@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from broker.tier.crash_points import (
+from broker.crash_points import (
     BROKER_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.tier.crash_points import EXPIRY_POINTS
+from broker.crash_points import EXPIRY_POINTS
 from kafka_ds.wire.errors import ErrorCode
 from tests.integration.test_tier_log_start import delete_records, earliest, error_at
 from tests.integration.tier_broker import (

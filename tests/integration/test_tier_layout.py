@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake.schema import Field, PrimitiveType
 
-from broker.tier.channel import frame
-from broker.tier.crash_points import LAYOUT_POINTS
+from broker.crash_points import LAYOUT_POINTS
 from broker.tier.delta_layout import OPERATION, LaidOut
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from broker.tier.sweeper import Place, Sweeper
+from broker.workers.channel import frame
 from kafka_ds.lake import relaying
 from kafka_ds.lake.names import is_light_file
 from kafka_ds.lake.opening import open_store

@@ -8,10 +8,10 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.tier import delta_reader, delta_storage
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings

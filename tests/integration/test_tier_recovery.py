@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED

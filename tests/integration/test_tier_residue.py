@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import PartitionOutcome

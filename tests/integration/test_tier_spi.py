@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.crash_points import COPY_POINTS, CrashPoints
 from broker.system import new_uuid
 from broker.tier.copier import Copier
-from broker.tier.crash_points import COPY_POINTS, CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import CopyAnswer, CopyRequest

@@ -7,7 +7,7 @@ from typing import Any
 import deltalake
 import pytest
 
-from broker.tier.crash_points import SWEEP_POINTS, TOPIC_POINTS
+from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.expiration import Retention

@@ -27,7 +27,7 @@ from broker.cluster.events import (
     UnfenceBroker,
 )
 from broker.cluster.metadata_log import MetadataLog, replay_commit
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.materialise import Materialiser
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.events import RemoteLogEvents

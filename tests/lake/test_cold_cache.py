@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from broker.crash_points import CrashPoints
 from broker.system import SystemDisk, new_uuid
-from broker.tier import delta_reader, delta_tables, shared_memory
+from broker.tier import delta_reader, delta_tables
 from broker.tier.copier import Copier
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_reader import ColdReader
 from broker.tier.delta_storage import DeltaStorage
@@ -20,8 +20,9 @@ from broker.tier.disk_cache import DiskCache
 from broker.tier.piece_files import PieceKey
 from broker.tier.pieces import Piece
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import BrokerMemory, WorkerMemory
 from broker.tier.spi import ColdRead
+from broker.workers import shared_memory
+from broker.workers.shared_memory import BrokerMemory, WorkerMemory
 from kafka_ds.lake.store_local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.maintenance import write_checkpoint

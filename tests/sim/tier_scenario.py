@@ -12,10 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-# What workers import when they first need it draws from the run's chance: it is here before.
-from broker.log.log import Log
-from broker.tier import delta_writer  # noqa: F401
-from broker.tier.crash_points import (
+from broker.crash_points import (
     BROKER_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,
@@ -25,6 +22,10 @@ from broker.tier.crash_points import (
     TOPIC_POINTS,
     UPKEEP_POINTS,
 )
+
+# What workers import when they first need it draws from the run's chance: it is here before.
+from broker.log.log import Log
+from broker.tier import delta_writer  # noqa: F401
 from kafka_ds.lake import convert, event_files, maintenance, relaying  # noqa: F401
 from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.states import RemoteLogSegmentState

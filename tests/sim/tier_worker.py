@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from broker.crash_points import WORKER_POINTS, CrashPoints
 from broker.tier import (
     copier,
     delta_layout,
@@ -33,11 +34,10 @@ from broker.tier import (
     source,
     sweeper,
 )
-from broker.tier.child import WorkerDied, WorkerFailed, WorkerLost
-from broker.tier.crash_points import WORKER_POINTS, CrashPoints
-from broker.tier.messages import INTERNAL
 from broker.tier.settings import TierSettings
-from broker.tier.worker import Worker
+from broker.tier.worker import KINDS, Worker
+from broker.workers.child import WorkerDied, WorkerFailed, WorkerLost
+from broker.workers.worker import INTERNAL
 from kafka_ds.lake import log as lake_log
 from kafka_ds.lake import parquet
 from tests.sim.clients import EPOCH_MS
@@ -151,6 +151,7 @@ class WorkerProcess:
             reading=self._operations[2],
             afterwards=self._service.afterwards,
             reader_threads=READERS,
+            kinds=KINDS,
         )
         self._writes, self._maintenance = (Lane(fibers, self.process) for _ in range(2))
         self._reads = [Lane(fibers, self.process) for _ in range(READERS)]
@@ -213,7 +214,7 @@ def _fail(future: asyncio.Future[Any]) -> None:
 
 
 class SimWorker:
-    """A worker as its broker sees it: in the place of `broker.tier.child.Worker`."""
+    """A worker as its broker sees it: in the place of `broker.workers.child.Worker`."""
 
     def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
         self._tier = tier
@@ -295,7 +296,9 @@ class Tier:
 
     def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
         """Let the product meet this world where it would meet the machine."""
-        patch.setattr(manager, "Worker", lambda arguments, clock, **_: SimWorker(self, arguments))
+        patch.setattr(
+            manager, "new_worker", lambda arguments, clock, **_: SimWorker(self, arguments)
+        )
         patch.setattr(manager, "armed_from_environment", self._points_of_broker)
         patch.setattr(service, "open_store", lambda uri: self.opening)
         patch.setattr(service, "probe", lambda store: None)

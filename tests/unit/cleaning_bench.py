@@ -15,7 +15,7 @@ from broker.log.manager import LogManager
 from broker.log.values import AppendOrigin
 from broker.seams import Disk
 from broker.system import InlineBackground
-from broker.tier.child import WorkerFailed
+from broker.workers.child import WorkerFailed
 from kafka_ds.wire.batch import (
     BatchHeader,
     ControlType,

@@ -330,7 +330,7 @@ def test_the_table_is_the_lakes_own() -> None:
 
 @in_loop
 async def test_events_become_rows_for_sql(memory_path: Path) -> None:
-    from broker.tier.crash_points import CrashPoints
+    from broker.crash_points import CrashPoints
     from broker.tier.materialise import Materialiser
     from broker.tier.settings import TierSettings
     from kafka_ds.lake.snapshot import TableSnapshot

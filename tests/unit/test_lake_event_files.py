@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.crash_points import EVENTS_POINTS, CrashPoints
+from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.event_merging import EventMerging
 from broker.tier.settings import TierSettings

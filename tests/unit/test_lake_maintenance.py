@@ -5,7 +5,7 @@ import os
 import pytest
 from deltalake import DeltaTable
 
-from broker.tier.crash_points import CrashPoints
+from broker.crash_points import CrashPoints
 from broker.tier.orphans import Orphans, lost_residue
 from broker.tier.upkeep import Upkeep
 from kafka_ds.lake import maintenance

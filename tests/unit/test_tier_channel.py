@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from broker.system import SystemClock
-from broker.tier import child
-from broker.tier.channel import BlockingChannel, ChannelProtocol
-from broker.tier.child import Worker, WorkerFailed, WorkerLost
-from broker.tier.crash_points import (
+from broker.crash_points import (
     BROKER_POINTS,
     WORKER_POINTS,
     CrashPoints,
     armed_from_environment,
 )
-from broker.tier.memory import Trimmer, resident_file_bytes
+from broker.system import SystemClock
 from broker.tier.messages import CopyAnswer, CopyRequest, PartitionOutcome
+from broker.tier.process import new_worker
 from broker.tier.settings import TierSettings
+from broker.workers import child
+from broker.workers.channel import BlockingChannel, ChannelProtocol
+from broker.workers.child import Worker, WorkerFailed, WorkerLost
+from broker.workers.memory import Trimmer, resident_file_bytes
 from tests.integration.tier_segments import copy_range, copy_request
 
 
@@ -66,7 +67,7 @@ def test_frames_of_any_size_cross_both_ways() -> None:
 
 def worker_of(folder: Path, **settings: object) -> Worker:
     made = TierSettings(lake_uri=str(folder), **settings)  # type: ignore[arg-type]
-    return Worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
+    return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
 
 
 STATE = {"op": "state", "partitions": [["nothing", "A" * 22, 0]]}

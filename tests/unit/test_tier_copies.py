@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.log.config import LogConfig
 from broker.log.values import SegmentView
 from broker.tier.copies import CopyLoop
-from broker.tier.crash_points import CrashPoints
 from broker.tier.manager import TierManager
 from broker.tier.metrics import TierMetrics
 from broker.tier.partitions import Led

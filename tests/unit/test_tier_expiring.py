@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.log.config import LogConfig
-from broker.tier.child import WorkerLost
-from broker.tier.crash_points import CrashPoints
 from broker.tier.expiration import Decision
 from broker.tier.expiring import ExpirationLoop
 from broker.tier.metrics import TierMetrics
 from broker.tier.policy import CopyState
 from broker.tier.settings import TierSettings
+from broker.workers.child import WorkerLost
 from tests.fakes.memory_disk import ManualClock
 
 KEY = (b"t" * 16, 0)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.tier import shared_memory
 from broker.tier.delta_reader import ColdReader
 from broker.tier.pieces import Piece
 from broker.tier.settings import TierSettings
-from broker.tier.shared_memory import BrokerMemory, WorkerMemory
+from broker.workers import shared_memory
+from broker.workers.shared_memory import BrokerMemory, WorkerMemory
 
 PIECE_BYTES = 1024
 OWNER = "a partition"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.memory import FREE_BYTES, FREE_SECONDS, Trimmer, freed_bytes
+from broker.workers.memory import FREE_BYTES, FREE_SECONDS, Trimmer, freed_bytes
 
 MIB = 1 << 20
 # Below what the C library maps by itself, and gives back by itself.

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker.crash_points import CrashPoints
 from broker.tier import shares
-from broker.tier.crash_points import CrashPoints
 from broker.tier.delta_writer import write_ranges
 from broker.tier.messages import CopyRange
 from broker.tier.shares import cut

@@ -16,31 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.seams import Clock
-from broker.tier.channel import Buffer, ChannelProtocol, Header, widen
-from broker.tier.policy import Backoff
-from broker.tier.shared_memory import BrokerMemory
+from broker.workers.backoff import Backoff
+from broker.workers.channel import Buffer, ChannelProtocol, Header, widen
+from broker.workers.shared_memory import BrokerMemory
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_SECONDS = 5.0
 # A worker that was only asked for what keeps the metadata tidy is not kept waiting for more of it.
 BRIEF_IDLE_MS = 5_000
-BRIEF_OPERATIONS = frozenset(
-    {
-        "materialise",
-        "state",
-        "delete_topic",
-        "fence",
-        "ending",
-        "move_log_start",
-        "survey",
-        "sweep",
-        "note_offsets",
-        "noted_offsets",
-        "lay_out",
-        "give_up",
-    }
-)
 # One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
 # allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast. What one
 # piece of a cold read takes stays for the next: of 4 MiB a third of all time went into pages given back and taken anew.
@@ -89,14 +73,17 @@ class Worker:
         clock: Clock,
         *,
         idle_ms: int,
-        module: str = "broker.tier.worker",
-        name: str = "tier worker",
+        module: str,
+        name: str,
+        brief: frozenset[str] = frozenset(),
         shared_bytes: int = 0,
     ) -> None:
         """`module` is what the process runs, with a file descriptor and the arguments; `name` is for the log.
 
+        A worker that was asked for `brief` operations alone is ended soon.
         Of so many bytes that it keeps answers may be views: it gets the descriptor of that memory as its last argument.
         """
+        self._brief = brief
         self._shared_bytes = shared_bytes
         self._memory: BrokerMemory | None = None
         self._arguments = list(arguments)
@@ -131,7 +118,7 @@ class Worker:
             await self._start()
         if self._channel is None:
             raise WorkerLost("the worker died as it started")
-        self._is_brief &= header["op"] in BRIEF_OPERATIONS
+        self._is_brief &= header["op"] in self._brief
         self._last_id += 1
         number = self._last_id
         future = asyncio.get_running_loop().create_future()

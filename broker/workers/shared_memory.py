@@ -24,8 +24,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.tier.channel import Buffer
-from broker.tier.extents import Extents
+from broker.workers.channel import Buffer
+from broker.workers.extents import Extents
 
 # What is being made ready has room beside what is kept.
 SLACK_BYTES = 6 * 1024 * 1024

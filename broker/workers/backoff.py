@@ -1,0 +1,31 @@
+"""Pure: how long to wait after failures in a row."""
+
+from __future__ import annotations
+
+
+class Backoff:
+    """How long to wait after failures in a row: doubles from the first to the longest."""
+
+    __slots__ = ("_first_ms", "_longest_ms", "failures", "retry_at_ms")
+
+    def __init__(self, first_ms: int = 500, longest_ms: int = 30_000) -> None:
+        self._first_ms = first_ms
+        self._longest_ms = longest_ms
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def failed(self, now_ms: int) -> int:
+        """Note a failure; returns how long to wait."""
+        wait_ms = min(self._longest_ms, self._first_ms << min(self.failures, 20))
+        self.failures += 1
+        self.retry_at_ms = now_ms + wait_ms
+        return wait_ms
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def ready(self, now_ms: int) -> bool:
+        """May the next try begin?"""
+        return now_ms >= self.retry_at_ms
