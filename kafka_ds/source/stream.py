@@ -256,22 +256,30 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _diverged(
         self, fences: Mapping[TopicPartition, Position], until: StreamOffset
     ) -> list[str]:
-        """Partitions whose log was cut below what the stream has read or pinned (an unclean election)."""
+        """Partitions whose log was cut below what the stream has read or pinned (an unclean election).
+
+        What it has read is asked about of itself where its epoch is another than that of the end: one log that was
+        cut, and has grown beyond the old place since, names its end under the new epoch, which is whole.
+        """
+        ends = {tp: until.positions[tp] for tp in fences}
+        starts = {tp: begun for tp, begun in fences.items() if begun.epoch != ends[tp].epoch}
+        return [*self._cut_below(ends), *self._cut_below(starts)]
+
+    def _cut_below(self, positions: Mapping[TopicPartition, Position]) -> list[str]:
+        """Which of these places lie beyond where their leader epochs end now."""
         asked = {
             tp: position.epoch
-            for tp, position in until.positions.items()
-            if tp in fences
-            and tp in self._bounds
-            and 0 <= position.epoch < self._bounds[tp].leader_epoch
+            for tp, position in positions.items()
+            if tp in self._bounds and 0 <= position.epoch < self._bounds[tp].leader_epoch
         }
         if not asked:
             return []
         ends = self._survey.cluster.epoch_ends(asked)
         return [
             f"{topic}-{partition}: the records of leader epoch {asked[topic, partition]} now end at "
-            f"{end.end_offset}, below {until.positions[topic, partition].offset}"
+            f"{end.end_offset}, below {positions[topic, partition].offset}"
             for (topic, partition), end in ends.items()
-            if 0 <= end.end_offset < until.positions[topic, partition].offset
+            if 0 <= end.end_offset < positions[topic, partition].offset
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -301,6 +301,30 @@ def test_a_log_that_was_cut_below_the_end_of_a_batch_is_seen(log: LogBroker) -> 
     assert log.planned(at(5, epoch=3), at(50, epoch=3))
 
 
+def test_a_log_that_was_cut_and_has_grown_since_the_last_batch_is_seen(
+    log: LogBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """90 to 99 were read under epoch 3, and are others' by now: the new end, under epoch 4, says nothing of them."""
+    log.broker.leader_epoch = 4
+    log.end = 120
+    log.epoch_ends = {3: 90}
+    batch = at(100, epoch=3), at(120, epoch=4)
+    why = "t-0: the records of leader epoch 3 now end at 90, below 100"
+    with pytest.raises(DataLoss, match=why):
+        log.planned(*batch)
+    with caplog.at_level(logging.WARNING, "kafka_ds.source"):
+        (task,) = log.planned(*batch, failOnDataLoss="false")
+    assert why in caplog.text
+    assert task.pieces == (HotPiece(start=100, end=120, leader_epoch=4),)
+    # Both ends are of leaders that are gone: each is asked about.
+    log.broker.leader_epoch = 5
+    log.epoch_ends = {3: 100, 4: 110}
+    with pytest.raises(DataLoss, match="leader epoch 4 now end at 110, below 120"):
+        log.planned(*batch)
+    log.epoch_ends = {3: 100, 4: 120}
+    assert log.planned(*batch)
+
+
 @pytest.mark.parametrize(
     ("first_epoch", "end", "cut"), [(0, 90, (60, 90)), (0, -1, (60, 100)), (-1, 90, (0, 100))]
 )
