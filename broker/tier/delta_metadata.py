@@ -62,8 +62,10 @@ class DeltaMetadata:
             interval=settings.lake_checkpoint_interval,
             checkpointed=checkpointed,
         )
-        self._merging = EventMerging(store, settings, crash_points, self._clock)
         self._events = RemoteLogEvents(store, clock=self._clock)
+        self._merging = EventMerging(
+            store, self._events.log.table, settings, crash_points, self._clock
+        )
         self._open: Segments | None = None
         self._deleting: set[tuple[str, int]] = set()
         """Partitions, by topic id, where a deletion was begun by this broker and not finished."""

@@ -1,4 +1,4 @@
-"""Shell: the files of `__remote_log_metadata`, merged from time to time by the thread that looks after the tables.
+"""Shell: the files of a table of events, merged from time to time by the thread that looks after the tables.
 
 Rules of this file: looked at every `lake.maintenance.interval.ms`, and at the start of a worker's life where the table
 is not young (it has a checkpoint): a worker that copies once an hour lives for one copy. A log object of its own is
@@ -10,7 +10,6 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from kafka_ds.lake.attempt import CommitError
 from kafka_ds.lake.log import DeltaLog, LogClock
-from kafka_ds.lake.names import REMOTE_LOG_METADATA
 from kafka_ds.lake.snapshot import NoSuchTable
 from kafka_ds.lake.store import Store
 
@@ -19,9 +18,16 @@ class EventMerging:
     """Looks after one table's small files. One thread."""
 
     def __init__(
-        self, store: Store, settings: TierSettings, crash_points: CrashPoints, clock: LogClock
+        self,
+        store: Store,
+        table: str,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        clock: LogClock,
     ) -> None:
+        """`table`: `__remote_log_metadata` or `__cluster_metadata`."""
         self._store = store
+        self._table = table
         self._settings = settings
         self._crash_points = crash_points
         self._clock = clock
@@ -33,7 +39,7 @@ class EventMerging:
         now_ms = self._clock.boot_ms()
         if interval_ms < 0:
             return 0
-        events = DeltaLog(self._store, REMOTE_LOG_METADATA, clock=self._clock)
+        events = DeltaLog(self._store, self._table, clock=self._clock)
         if self._looked_ms is None:
             self._looked_ms = now_ms
             if events.last_checkpoint() is None:
@@ -49,4 +55,4 @@ class EventMerging:
         except NoSuchTable:
             return 0
         except CommitError as error:
-            raise StorageError(f"{REMOTE_LOG_METADATA}: {error}") from error
+            raise StorageError(f"{self._table}: {error}") from error

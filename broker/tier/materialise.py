@@ -22,6 +22,7 @@ from broker.cluster.events import NO_BROKER_EPOCH
 from broker.cluster.image import Position
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
+from broker.tier.event_merging import EventMerging
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
 from broker.tier.upkeep import Upkeep
@@ -65,13 +66,15 @@ class Materialiser:
         checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._store = store
+        clock = SystemLogClock()
         self._upkeep = Upkeep(
             store,
             crash_points,
-            SystemLogClock(),
+            clock,
             interval=settings.lake_checkpoint_interval,
             checkpointed=checkpointed,
         )
+        self._merging = EventMerging(store, CLUSTER_METADATA, settings, crash_points, clock)
         self._crash_points = crash_points
         self._delete_topic = delete_topic
         self._log = DeltaLog(store, CLUSTER_METADATA)
@@ -101,9 +104,10 @@ class Materialiser:
         raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
 
     def maintain(self) -> None:
-        """Checkpoints and clean-up. A starting broker reads the commits back to the last snapshot."""
+        """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
         if self._snapshot.version >= 0:
             self._upkeep.look_after(CLUSTER_METADATA, keep_from=self._snapshot_event_version)
+            self._merging.look()
 
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether the rows say that a topic was deleted. Reads them all: for what happens once in a blue moon."""

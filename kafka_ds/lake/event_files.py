@@ -1,10 +1,11 @@
-"""Shell: `__remote_log_metadata` in fewer files: small ones merged, the events and their order unchanged.
+"""Shell: `__remote_log_metadata`, `__cluster_metadata` in fewer files: small ones merged, rows and order unchanged.
 
 Rules of this file:
 - Which files are merged is `layout`'s to say, as for topics' tables. A merged file holds the rows of its files, each
   event once, in the order of (version, sequence), and is written before the one commit that puts it in their place.
 - That commit changes no data (dataChange=false): who follows the events passes it over. It names no broker, so that
-  nobody takes it for a broker's own last commit, which says what that broker has begun.
+  nobody takes it for a broker's own last commit, which says what that broker has begun. It holds no event, so that it
+  is none of the cluster's decisions, and conflicts with none.
 - Others append meanwhile; whoever took out one of the files first (another broker's merge) ends the attempt.
 - What was replaced stays until VACUUM, for readers that are about to read it.
 """
@@ -28,9 +29,9 @@ from kafka_ds.lake.index import FileEntry
 from kafka_ds.lake.intent import fields_of
 from kafka_ds.lake.layout import Task, next_merge
 from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.names import resolve_path
+from kafka_ds.lake.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, resolve_path
 from kafka_ds.lake.snapshot import TableSnapshot
-from kafka_ds.lake.tables import REMOTE_LOG_METADATA_SCHEMA
+from kafka_ds.lake.tables import CLUSTER_METADATA_SCHEMA, REMOTE_LOG_METADATA_SCHEMA
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,19 @@ EVENTS_MAX = 100_000
 FILES_MAX = 2_000
 COMPRESSION_LEVEL = 9
 ROWS_PER_GROUP = 1 << 16
+SCHEMAS = {
+    REMOTE_LOG_METADATA: REMOTE_LOG_METADATA_SCHEMA,
+    CLUSTER_METADATA: CLUSTER_METADATA_SCHEMA,
+}
+ORDERS = {
+    REMOTE_LOG_METADATA: (("version", "ascending"), ("sequence", "ascending")),
+    # A snapshot in a commit is the state before the commit's own events; both are counted from 0.
+    CLUSTER_METADATA: (
+        ("version", "ascending"),
+        ("kind", "descending"),
+        ("sequence", "ascending"),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +69,7 @@ class Merged:
 def merge_events(
     events: DeltaLog, *, files_min: int, at: Callable[[str], None] = lambda point: None
 ) -> list[Merged]:
-    """Merge what is to be merged, so many small files at least; `at` is told of each step.
+    """Merge what is to be merged of one of `SCHEMAS`' tables, so many small files at least; `at` is told of each step.
 
     Raises CommitError where the store failed (what is not committed is tried anew the next time), OSError.
     """
@@ -73,9 +87,9 @@ def merge_events(
 
 
 def _next_task(snapshot: TableSnapshot, files_min: int) -> Task | None:
-    if set(fields_of(snapshot.metadata)) != set(REMOTE_LOG_METADATA_SCHEMA.names):
+    if set(fields_of(snapshot.metadata)) != set(SCHEMAS[snapshot.log.table].names):
         return None  # Others' columns would be lost.
-    # Names begin with the version of the first event.
+    # Names begin with a version: in its order the events lie in them.
     files = sorted(snapshot.files.values(), key=lambda each: each.path)
     return next_merge(files, rows_max=EVENTS_MAX, files_min=files_min, files_max=FILES_MAX)
 
@@ -83,10 +97,11 @@ def _next_task(snapshot: TableSnapshot, files_min: int) -> Task | None:
 def _merge(snapshot: TableSnapshot, task: Task, at: Callable[[str], None]) -> Merged | None:
     """One merge; None where somebody else was first."""
     events = snapshot.log
-    parts = [read_events(events.store, each.path) for each in task.files]
-    rows = pa.concat_tables(parts).sort_by([("version", "ascending"), ("sequence", "ascending")])
-    order = set(zip(*(rows.column(n).to_pylist() for n in ("version", "sequence")), strict=True))
-    assert len(order) == rows.num_rows, "each event is there once"
+    schema, order = SCHEMAS[events.table], ORDERS[events.table]
+    parts = [read_events(events.store, each.path, schema) for each in task.files]
+    rows = pa.concat_tables(parts).sort_by(list(order))
+    places = set(zip(*(rows.column(name).to_pylist() for name, _ in order), strict=True))
+    assert len(places) == rows.num_rows, "each event is there once"
     data = _encoded(rows)
     name = (
         f"{task.files[0].path.rpartition('/')[2].partition('-')[0]}-{secrets.token_hex(8)}.parquet"
@@ -144,7 +159,7 @@ def _change(
         data_change=False,
     )
     removes = [_removal(each, now_ms) for each in task.files]
-    info: Mapping[str, Any] = {"merged": len(task.files), "events": event_count}
+    info: Mapping[str, Any] = {"merged": len(task.files), "rows": event_count}
     return PlainChange(OPERATION, actions=[add, *removes], info=info, check=check)
 
 

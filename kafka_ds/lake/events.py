@@ -218,10 +218,12 @@ def residue_of_segments(store: Store, topic: str) -> set[str]:
     return found
 
 
-def read_events(store: Store, path: str) -> pa.Table:
-    """The rows of one of the table's files."""
+def read_events(
+    store: Store, path: str, schema: pa.Schema = REMOTE_LOG_METADATA_SCHEMA
+) -> pa.Table:
+    """The rows of one of the table's files; `schema` is the table's."""
     rows = pq.read_table(pa.BufferReader(store.read(path)), use_threads=False)
-    return rows.select(REMOTE_LOG_METADATA_SCHEMA.names).cast(REMOTE_LOG_METADATA_SCHEMA)
+    return rows.select(schema.names).cast(schema)
 
 
 def _events_of(rows: pa.Table) -> list[RemoteLogSegment]:

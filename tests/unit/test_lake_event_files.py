@@ -223,7 +223,7 @@ def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
 
     def merging(interval_ms: int = 300_000) -> EventMerging:
         settings = TierSettings(lake_maintenance_interval_ms=interval_ms)
-        return EventMerging(store, settings, CrashPoints(), clock)
+        return EventMerging(store, REMOTE_LOG_METADATA, settings, CrashPoints(), clock)
 
     first = merging()
     assert first.look() == 0, "a young table at the start of a worker"

@@ -1,0 +1,225 @@
+"""`__cluster_metadata`: the cluster's events are rows once at every version, also when their files are merged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster import metadata_log
+from broker.cluster.events import TopicCreated, TopicDeleted
+from broker.cluster.image import MetadataImage
+from broker.cluster.metadata_log import MetadataLog, replay_commit
+from broker.tier.crash_points import EVENTS_POINTS, CrashPoints
+from broker.tier.materialise import Materialiser
+from broker.tier.settings import TierSettings
+from kafka_ds.lake.attempt import FateUnknown
+from kafka_ds.lake.event_files import Merged, merge_events
+from kafka_ds.lake.events import read_events
+from kafka_ds.lake.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.maintenance import vacuum, write_checkpoint
+from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.snapshot import TableSnapshot
+from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.tables import CLUSTER_METADATA_SCHEMA, DAY_MS
+from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
+
+Place = tuple[int, str, int]
+FILES_MIN = 4
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL."""
+
+
+class Folder(LocalStore):
+    """A lake on a disk, for the library."""
+
+    clock = FakeLogClock()
+
+
+class Cluster:
+    """A controller that decides, and the worker that makes rows of it."""
+
+    def __init__(self, store: MemoryStore | Folder, **settings: int) -> None:
+        self.store = store
+        self.log = MetadataLog(store, log=log_of(store))
+        self.image = self.log.load()
+        if self.image.cluster_id is None:
+            self.log.found("c")
+            self.image = self.log.load()
+        self.deleted: list[bytes] = []
+        self.worker = Materialiser(
+            store,
+            TierSettings(**settings),
+            CrashPoints(),
+            lambda topic, topic_id: self.deleted.append(topic_id),
+        )
+
+    def decide(self, first: int, last: int) -> None:
+        """A topic comes and goes in each commit, and each commit's rows come in one of their own."""
+        for number in range(first, last):
+            self.commit(number)
+            self.worker.materialise(self.image.version)
+
+    def commit(self, number: int) -> None:
+        topic_id = bytes([number]) * 16
+        events = [
+            TopicCreated(topic="a", topic_id=topic_id),
+            TopicDeleted(topic="a", topic_id=topic_id),
+        ]
+        version = self.log.commit(self.log.begin(events, self.image))
+        assert version is not None
+        replay_commit(self.image, version, events)
+
+
+def log_of(store: MemoryStore | Folder) -> DeltaLog:
+    return DeltaLog(store, CLUSTER_METADATA, clock=store.clock)
+
+
+def merge(store: MemoryStore, at: Callable[[str], None] = lambda step: None) -> list[Merged]:
+    return merge_events(log_of(store), files_min=FILES_MIN, at=at)
+
+
+def files_at(store: MemoryStore | Folder, version: int | None = None) -> list[str]:
+    snapshot = TableSnapshot(log_of(store))
+    snapshot.read(version)
+    return list(snapshot.files)
+
+
+def rows_at(store: MemoryStore | Folder, version: int | None = None) -> dict[Place, dict[str, Any]]:
+    """The rows of a version by their places, each of which is there once."""
+    rows = [
+        row
+        for path in files_at(store, version)
+        for row in read_events(store, path, CLUSTER_METADATA_SCHEMA).to_pylist()
+    ]
+    found = {(row["version"], row["kind"], row["sequence"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def state(image: MetadataImage) -> object:
+    return (image.cluster_id, image.version, sorted(image.topics), image.controller_epoch)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+def test_each_row_is_there_once_at_every_version(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where commits begin with snapshots, whose rows are counted from 0 as the commit's own are."""
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
+    cluster = Cluster(store)
+    cluster.decide(0, 8)
+    latest = log_of(store).latest_version()
+    before = [rows_at(store, version) for version in range(latest + 1)]
+    assert {kind for _, kind, _ in before[-1]} == {"event", "snapshot"}
+    (merged,) = merge(store)
+    assert (merged.files, merged.events, merged.version) == (8, len(before[-1]), latest + 1)
+    assert [rows_at(store, version) for version in range(latest + 1)] == before
+    assert rows_at(store) == before[-1]
+    (path,) = files_at(store)
+    rows = read_events(store, path, CLUSTER_METADATA_SCHEMA).to_pylist()
+    at = [(row["version"], row["kind"] == "event", row["sequence"]) for row in rows]
+    assert at == sorted(at), "in their order, what was before a commit first"
+    # Who follows the table, and who follows the cluster, have nothing to do with it.
+    changes = [
+        action.get("add") or action.get("remove")
+        for action in log_of(store).read_version(merged.version) or ()
+        if "commitInfo" not in action
+    ]
+    assert len(changes) == 9 and not any(each["dataChange"] for each in changes if each)
+    assert state(Cluster(store).image) == state(cluster.image)
+    assert cluster.log.read_after(cluster.image.version) == []
+    cluster.decide(8, 10)
+    assert cluster.deleted == [bytes([number]) * 16 for number in range(10)]
+    assert all(cluster.worker.was_deleted(each) for each in cluster.deleted)
+    assert merge(store) == [], "not each time that there is another"
+
+
+def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStore) -> None:
+    cluster = Cluster(store)
+    cluster.decide(0, 5)
+
+    def others() -> None:
+        store.before_put = lambda path: None
+        cluster.decide(5, 6)
+        cluster.commit(6)
+
+    store.before_put = times(1, others)
+    (merged,) = merge(store)
+    cluster.worker.materialise(cluster.image.version)
+    assert merged.files == 5 and len(files_at(store)) == 3
+    assert {version for version, _, _ in rows_at(store)} <= set(range(merged.version))
+    assert len(rows_at(store)) == 1 + 2 * 7
+    assert len(cluster.deleted) == 7
+
+
+def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
+    Cluster(store).decide(0, 5)
+    before = rows_at(store)
+
+    def other() -> None:
+        store.before_put = lambda path: None
+        assert len(merge(store)) == 1
+
+    store.before_put = times(1, other)
+    assert merge(store) == []
+    assert rows_at(store) == before
+    assert len([path for path in store.objects if path.endswith(".parquet")]) == 5 + 1
+
+
+def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
+    Cluster(store).decide(0, 5)
+    before, newest = rows_at(store), log_of(store).latest_version() + 1
+
+    def on_read(path: str) -> None:
+        if path.endswith(f"{newest:020d}.json") and path in store.objects:
+            raise_timeout()
+
+    store.after_put, store.on_read = times(100, raise_timeout), on_read
+    with pytest.raises(FateUnknown):
+        merge(store)
+    store.after_put = store.on_read = lambda path: None
+    assert merge(store) == []
+    assert rows_at(store) == before and len(files_at(store)) == 1
+
+
+@pytest.mark.parametrize("point", EVENTS_POINTS)
+def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point: str) -> None:
+    cluster = Cluster(store)
+    cluster.decide(0, 5)
+    before = rows_at(store)
+
+    def at(step: str) -> None:
+        if step == point:
+            raise Crash
+
+    with pytest.raises(Crash):
+        merge(store, at)
+    assert rows_at(store) == before
+    assert state(Cluster(store).image) == state(cluster.image)
+    merge(store)
+    assert rows_at(store) == before and len(files_at(store)) == 1
+
+
+def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
+    store = Folder(str(tmp_path))
+    cluster = Cluster(store, lake_maintenance_interval_ms=0, lake_maintenance_min_files=FILES_MIN)
+    cluster.decide(0, 5)
+    before = rows_at(store)
+    cluster.worker.maintain()
+    assert len(files_at(store)) == 5, "a young table at the start of a worker"
+    cluster.worker.maintain()
+    assert len(files_at(store)) == 1 and rows_at(store) == before
+    cluster.decide(5, 6)
+    # What was replaced goes with VACUUM, a week later.
+    write_checkpoint(log_of(store))
+    now_ms = SystemLogClock().wall_ms() + 8 * DAY_MS
+    assert len(vacuum(log_of(store), now_ms=now_ms)) == 5
+    assert len(rows_at(store)) == 1 + 2 * 6
+    assert state(Cluster(store).image) == state(cluster.image)
