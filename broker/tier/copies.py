@@ -179,12 +179,15 @@ class CopyLoop:
         chosen = choose(candidates, self._limits())
         if not chosen or self._is_held_back(candidates):
             return False
-        topics, taking_part = copy_topics(chosen, self.led, self._compression(chosen, candidates))
+        left_bytes = _left_bytes(chosen, candidates)
+        topics, taking_part = copy_topics(chosen, self.led, self._compression(left_bytes))
         if not topics:
             return False
         size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
         self._quota.record(size_bytes, self._clock.monotonic_ms())
         lost_ms = await self._copy(topics, taking_part)
+        if lost_ms is None:
+            self._pace.copied(left_bytes)
         keys = [(view.topic_id, view.partition) for view, ranges in candidates if ranges]
         self._look_again([self.led[key] for key in keys if key in self.led], lost_ms or 0)
         return lost_ms is None
@@ -194,18 +197,10 @@ class CopyLoop:
         bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
         return Limits(bytes_max=bytes_max)
 
-    def _compression(
-        self,
-        chosen: Sequence[PartitionRanges],
-        candidates: Sequence[tuple[PartitionView, Sequence[Range]]],
-    ) -> str:
+    def _compression(self, left_bytes: int) -> str:
         """Copies that do not keep up cost less; where a quota decides how fast they are that would gain nothing."""
-        self._pace.taken(
-            sum(each.size_bytes for each in chosen),
-            sum(one.size_bytes for _, ranges in candidates for one in ranges),
-        )
         has_quota = self._quota.bytes_per_second < UNBOUNDED
-        if has_quota or not self._pace.is_behind:
+        if has_quota or not self._pace.is_behind_with(left_bytes):
             return ZSTD
         return self._settings.lake_behind_compression_type
 
@@ -336,6 +331,16 @@ class CopyLoop:
             sum(each.lake_bytes for each in done) / 1e6,
             answer.milliseconds,
         )
+
+
+def _left_bytes(
+    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
+) -> int:
+    """What may be copied, and is not chosen."""
+    pending_bytes = sum(
+        view.bytes_beyond + sum(each.size_bytes for each in ranges) for view, ranges in candidates
+    )
+    return pending_bytes - sum(each.size_bytes for each in chosen)
 
 
 def _where(led: Led) -> dict[str, object]:

@@ -25,7 +25,7 @@ from kafka_ds.wire.types import uuid_text
 
 Key = tuple[bytes, int]
 
-# Of a long backlog no more is looked at than one copy takes.
+# Of a long backlog no more is looked at closely than one copy takes.
 SEGMENTS_MAX = Limits().ranges_max
 
 
@@ -87,7 +87,16 @@ class Led:
             active=active,
             lag=lag,
         )
-        return view, pending(view, with_active=with_active) if log.config.copies_to_lake else []
+        if not log.config.copies_to_lake:
+            return view, []
+        found = pending(view, with_active=with_active)
+        if (
+            found
+            and len(closed) == SEGMENTS_MAX
+            and found[-1].end_offset + 1 == closed[-1].next_offset
+        ):
+            view = replace(view, bytes_beyond=_bytes_beyond(log, view))
+        return view, found
 
     def only_local_bytes(self) -> int:
         """Bytes of the log that are not in the lake; of a segment that is there in part, the rest."""
@@ -189,6 +198,30 @@ def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
 
 def _bytes_behind(log: Log, offset: int) -> int:
     return sum(each.size_bytes for each in log.segments.all if each.base_offset >= offset)
+
+
+def _bytes_beyond(log: Log, view: PartitionView) -> int:
+    """Bytes of the closed segments behind those of the view that may be copied as they may."""
+    offset, found = view.closed[-1].next_offset, 0
+    behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
+    for each in log.segments.all[:-1]:
+        if each.base_offset < offset:
+            continue
+        behind -= each.size_bytes
+        if each.next_offset > view.last_stable_offset:
+            break
+        if not view.lag.is_none and view.lag.holds_back(
+            Span(
+                base_offset=each.base_offset,
+                next_offset=each.next_offset,
+                size_bytes=each.size_bytes,
+                newest_ms=each.largest_timestamp(),
+                bytes_behind=behind,
+            )
+        ):
+            break
+        found += each.size_bytes
+    return found
 
 
 def copy_topics(

@@ -79,6 +79,8 @@ class PartitionView:
     closed: Sequence[Span]
     active: Span | None = None
     lag: CopyLag = NO_LAG
+    bytes_beyond: int = 0
+    """Of segments that may be copied as well, behind those of `closed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,22 +175,25 @@ def choose(
 class Pace:
     """Whether copies keep up with what is closed meanwhile.
 
-    They do not once each of two in a row left something behind, the second no less than the first; until one leaves
-    nothing. Of a burst, and of what lay there before, each copy leaves less than the one before it.
+    They do not once one leaves more behind than the first that left anything; until one leaves nothing. Of a burst,
+    and of what lay there before, copies leave less by and by, also while a few segments are closed.
     """
 
-    __slots__ = ("_left_bytes", "is_behind")
+    __slots__ = ("_first_bytes", "_is_behind")
 
     def __init__(self) -> None:
-        self._left_bytes = 0
-        self.is_behind = False
+        self._first_bytes = 0
+        """What the first copy left behind since one left nothing."""
+        self._is_behind = False
 
-    def taken(self, taken_bytes: int, pending_bytes: int) -> None:
-        """A copy takes so many of the bytes that may be copied."""
-        left_bytes = max(0, pending_bytes - taken_bytes)
-        grows = left_bytes >= self._left_bytes > 0
-        self.is_behind = left_bytes > 0 and (self.is_behind or grows)
-        self._left_bytes = left_bytes
+    def is_behind_with(self, left_bytes: int) -> bool:
+        """Whether copies do not keep up if the next one leaves so many of the bytes that may be copied."""
+        return left_bytes > 0 and (self._is_behind or left_bytes > self._first_bytes > 0)
+
+    def copied(self, left_bytes: int) -> None:
+        """A copy is done that left so many."""
+        self._is_behind = self.is_behind_with(left_bytes)
+        self._first_bytes = (self._first_bytes or left_bytes) if left_bytes else 0
 
 
 class Phase(Enum):

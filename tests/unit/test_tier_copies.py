@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from broker.tier.partitions import Led
 from broker.tier.policy import Phase
 from broker.tier.quota import COPY_TIMES, RemoteQuota
 from broker.tier.settings import UNBOUNDED, TierSettings
+from broker.workers.child import WorkerLost
 from tests.fakes.memory_disk import ManualClock
 
 
@@ -74,10 +76,27 @@ class CopiesAtOnce:
         return {"partitions": outcomes, "milliseconds": 1, "complaints": 0}, b""
 
 
+class DiesOnce(CopiesAtOnce):
+    """A worker that is lost while it copies for the first time."""
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        if not self.copied:
+            self.copied.append([])
+            raise WorkerLost("killed", 100)
+        return await super().ask(request)
+
+
+class Segment(SegmentView):
+    """A log's own."""
+
+    def largest_timestamp(self) -> int:
+        return self.max_timestamp_ms
+
+
 def led_partition(topic: str, partition: int, segments: int, size_bytes: int) -> Led:
     """A partition of closed segments of ten records each, all stable."""
     views = [
-        SegmentView(
+        Segment(
             base_offset=10 * at,
             next_offset=10 * at + 10,
             size_bytes=size_bytes,
@@ -98,7 +117,10 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         log_end_offset=10 * segments,
         size_bytes=size_bytes * segments,
         config=LogConfig(remote_storage_enable=True),
-        closed_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start],
+        closed_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start][
+            :limit
+        ],
+        segments=SimpleNamespace(all=[*views, None]),
         aborted_transactions=lambda start, end: [],
         leader_epochs=SimpleNamespace(between=lambda start, end: [(0, 0)]),
         producers=SimpleNamespace(encode_snapshot=lambda: b""),
@@ -112,16 +134,20 @@ class Desk:
     """A copy loop over partitions, a clock that stands, and a worker that is always done."""
 
     def __init__(
-        self, *partitions: Led, bytes_per_second: int = UNBOUNDED, now_ms: int = 10**12
+        self,
+        *partitions: Led,
+        bytes_per_second: int = UNBOUNDED,
+        now_ms: int = 10**12,
+        worker: CopiesAtOnce | None = None,
     ) -> None:
-        self.clock, self.worker = ManualClock(now_ms), CopiesAtOnce()
+        self.clock, self.worker = ManualClock(now_ms), worker or CopiesAtOnce()
         self.rate = bytes_per_second
         self.quota = RemoteQuota(lambda: self.rate, COPY_TIMES, windows=11, window_seconds=1)
-        worker: Any = self.worker
+        asked: Any = self.worker
         self.loop = CopyLoop(
             TierSettings(lake_copy_bytes=1 << 20),
             self.clock,
-            worker,
+            asked,
             TierMetrics(),
             CrashPoints(),
             lambda led: None,
@@ -213,6 +239,28 @@ def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: l
     asyncio.run(desk.until(100))
     assert (led.state.copied_offset, len(views)) == (199, 20)
     assert desk.worker.compressions == expected
+
+
+@pytest.mark.parametrize("worker", [CopiesAtOnce, DiesOnce])
+@pytest.mark.parametrize("has_lag", [False, True])
+def test_a_long_backlog_alone_is_no_reason_to_hurry(
+    worker: type[CopiesAtOnce], has_lag: bool
+) -> None:
+    """Of 200 segments 64 are looked at closely each time; each copy takes one, and nothing is produced."""
+    led = led_partition("t", 0, 200, 1 << 20)
+    if has_lag:
+        led.log.config = replace(led.log.config, remote_copy_lag_ms=1, remote_copy_lag_bytes=-1)
+        led.log.segments.all.pop()
+        led.log.segments.all.append(led_partition("t", 0, 201, 1 << 20).log.segments.all[200])
+    view, ranges = led.view(with_active=False, now_ms=10**12)
+    assert (len(ranges), view.bytes_beyond) == (64, 136 << 20)
+    led.last_stable_offset = lambda: 1_000
+    assert led.view(with_active=False, now_ms=10**12)[0].bytes_beyond == 36 << 20
+    led.last_stable_offset = lambda: 2_000
+    desk = Desk(led, worker=worker())
+    asyncio.run(desk.until(1_000))
+    assert led.state.copied_offset == 1_999
+    assert desk.worker.compressions == ["zstd"] * 200
 
 
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:

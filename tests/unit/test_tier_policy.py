@@ -198,8 +198,8 @@ def test_nothing_to_do_is_nothing_chosen() -> None:
         ([20, 900, 800, 700, 650, 600], [False] * 6),
         # More is closed than is copied, until nothing is left over.
         ([100, 120, 140, 130, 110, 90, 120], [False, False, True, True, True, False, False]),
-        # No more than so many segments are looked at.
-        ([400, 400, 400], [False, True, True]),
+        # What lay there, while as much is closed now and then as a copy takes.
+        ([900, 800, 800, 850, 700, 750], [False] * 6),
     ],
 )
 def test_copies_that_do_not_keep_up_are_told_from_a_burst(
@@ -207,8 +207,9 @@ def test_copies_that_do_not_keep_up_are_told_from_a_burst(
 ) -> None:
     pace, found = Pace(), []
     for each in pending:
-        pace.taken(min(each, 100), each)
-        found.append(pace.is_behind)
+        left = max(0, each - 100)
+        found.append(pace.is_behind_with(left))
+        pace.copied(left)
     assert found == behind
 
 
