@@ -24,7 +24,8 @@ PREFIXES = "lake|remote|local|log|controller|broker|metrics|default|min|group|of
 
 
 def names_in(text: str) -> set[str]:
-    return set(re.findall(r"\b(?:kafka|process)_[a-z0-9_]+", text))
+    """But not of files, which are hidden ones."""
+    return set(re.findall(r"(?<![.\w])(?:kafka|process)_[a-z0-9_]+", text))
 
 
 @pytest.mark.parametrize("page", [FOLDER / "grafana.json", *PAGES], ids=lambda page: page.name)
