@@ -1,14 +1,16 @@
 """Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
 
 Rules of this file: a resource changes as a whole or not at all, and is answered once the change is durable and open
-logs have it. What may be changed and how it looks is said by the declarations of the settings alone.
+logs have it. What may be changed and how it looks is said by the declarations of the settings alone. What brokers say
+of settings holds for those alone that they were asked about: others may have been set by the time it is decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.cluster.administration import (
     ConfigRules,
@@ -30,14 +32,24 @@ from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
 if TYPE_CHECKING:
     from broker.parts import Parts
 
+# By broker: the settings that it was asked about and does not refuse, those of all brokers and its own.
+Judged: TypeAlias = Mapping[str, tuple[Overrides, Overrides]]
+NOBODY: Final[Judged] = MappingProxyType({})
+
 
 async def alter(
     context: RequestContext, resources: Sequence[ResourceAlteration], *, validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
     """Change the settings, or say why not, resource by resource."""
     node = context.node
-    refusals, judged = await _judged(node, resources)
-    left = [each for each in resources if _key(each) not in refusals]
+    left = list(resources)
+    refusals, judged = await _judged(node, left)
+    refused_now = refusals
+    while refused_now:
+        # The others were asked with what is refused: now without it.
+        left = [each for each in left if _key(each) not in refused_now]
+        refused_now, judged = await _judged(node, left)
+        refusals |= refused_now
     rules = rules_of(node.config, judged)
     results = await node.controller.decide(
         lambda c: c.alter_configs(left, rules, validate_only=validate_only)
@@ -52,11 +64,11 @@ def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
 
 async def _judged(
     node: Parts, resources: Sequence[ResourceAlteration]
-) -> tuple[dict[tuple[int, str], ResourceResult], frozenset[str]]:
-    """Of resources that are brokers, what their brokers refuse; and whom the controller need not judge."""
+) -> tuple[dict[tuple[int, str], ResourceResult], Judged]:
+    """Of resources that are brokers, what their brokers refuse; and what each that was asked was asked about."""
     names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
     if not names:
-        return {}, frozenset()
+        return {}, {}
     wanted: dict[str, Overrides] = {}
 
     def look(changes: Mapping[str, Overrides], _: MetadataImage) -> None:
@@ -81,9 +93,12 @@ async def _judged(
                 error=ErrorCode.INVALID_CONFIG,
                 message=reasons[0],
             )
-    # Whom nothing of this concerns works with what it has.
-    spared = set() if "" in names else set(node.metadata.broker_configs) - set(names)
-    return refusals, frozenset(spared | found.keys())
+    return refusals, {broker_id: _concerning(wanted, broker_id) for broker_id in found}
+
+
+def _concerning(changes: Mapping[str, Overrides], broker_id: str) -> tuple[Overrides, Overrides]:
+    """What one broker would have of these: as one of all, and of its own."""
+    return dict(changes.get("", {})), dict(changes.get(broker_id, {}))
 
 
 def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
@@ -106,7 +121,7 @@ def refused(
     ]
 
 
-def rules_of(config: BrokerConfig, judged: Collection[str] = ()) -> ConfigRules:
+def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
     """What a broker with this configuration lets be changed; `judged` are brokers that have had their say."""
 
     def check_topic(before: Overrides, after: Overrides) -> None:
@@ -166,15 +181,20 @@ def _check_broker(
     config: BrokerConfig,
     changes: Mapping[str, Overrides],
     image: MetadataImage,
-    judged: Collection[str],
+    judged: Judged,
 ) -> None:
     """The settings themselves, and that every topic's own still fit them.
 
-    Those of a broker that could not be asked are judged as if it had this one's file.
+    Those of a broker that could not be asked, or was asked about others than they are by now, are judged as if it had
+    this one's file; not those that do not change.
     """
     try:
         for name in changes:
-            if name and name not in judged:
+            after = _concerning(changes, name)
+            if name and after not in (
+                judged.get(name),
+                _concerning(image.broker_configs, name),
+            ):
                 with_changes(replace(config, node_id=int(name)), changes)
         check_settings(config, changes, image)
     except ConfigError as error:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
-from kafka_ds.wire.errors import ErrorCode
+from broker.handlers import altering
+from broker.handlers.altering import rules_of
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
@@ -21,7 +24,7 @@ from kafka_ds.wire.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
-from tests.in_process import InProcess, batch_of, in_process
+from tests.in_process import InProcess, batch_of, in_process, new_node
 from tests.loops import in_loop
 
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -273,6 +276,47 @@ async def test_a_brokers_own_change_wins_over_that_for_all(memory_path: Path) ->
         await change(broker, BROKER, "", (key, DELETE, None))
         assert log_of(broker, "t").config.segment_bytes == 3 << 20
         assert (await described(broker, BROKER, "1", key)).config_source == STATIC
+
+
+def test_a_broker_has_judged_what_it_was_asked_about_alone(memory_path: Path) -> None:
+    """Two settings, each judged good alone, and with which together no broker starts: the later one is refused."""
+    config = new_node(memory_path).config
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    image = MetadataImage()
+    image.broker_configs["2"] = {least: "5000"}
+    both = {"2": {least: "5000", most: "4000"}}
+    rules_of(config, {"2": ({}, both["2"])}).check_broker(both, image)
+    for asked in (({}, {most: "4000"}), ({most: "9"}, both["2"])):
+        with pytest.raises(KafkaError, match="compaction"):
+            rules_of(config, {"2": asked}).check_broker(both, image)
+    # What another broker has, and what does not change, this one's file says nothing of.
+    image.broker_configs["2"] = both["2"]
+    rules_of(config).check_broker({**both, "3": {least: "1"}}, image)
+
+
+@in_loop
+async def test_what_one_broker_refuses_is_not_what_others_were_asked_about(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def verdicts(node: Any, changes: Any, concerned: list[str]) -> dict[str, str | None]:
+        asked.append({name: dict(own) for name, own in changes.items()})
+        return {"1": None, "2": "not with its disk"} if "" in concerned else {"1": None}
+
+    monkeypatch.setattr(altering, "verdicts", verdicts)
+    key = "log.segment.bytes"
+    async with in_process(memory_path) as broker:
+        resources = [
+            resource(BROKER, "", (key, SET, str(4 << 20))),
+            resource(BROKER, "1", (key, SET, str(5 << 20))),
+        ]
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+        of_all, own = (await broker.ask(request, 1)).responses
+        assert of_all.error_message == "broker 2: not with its disk"
+        assert own.error_code == ErrorCode.NONE, own
+        assert [sorted(changes) for changes in asked] == [["", "1"], ["1"]]
+        assert broker.node.metadata.broker_configs == {"1": {key: str(5 << 20)}}
 
 
 @in_loop
