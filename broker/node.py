@@ -186,7 +186,7 @@ class Node(Parts):
         if self.tier is not None:
             self.tier.note_offsets(lambda: self.replica_manager, self.groups.topic.begun)
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
-        await self.member.live(self.log_manager.directory_id_of)
+        await self.member.live(self.log_manager.directory_id_of, self.log_manager.is_damaged)
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()

@@ -3,6 +3,8 @@
 Rules of this file:
 - The disk is right: where a log lies, or would be made, is told wherever the metadata say otherwise. So a disk that
   was replaced by an empty one is taken into use again: the replica is in a directory that works, and can be elected.
+- A log that is damaged is told as lost where others are in sync, which then lead (KIP-858). Where it is in sync alone,
+  nobody could: mended later, it would count as one that begins anew.
 - Told until the controller has it in the metadata; several at once, in one request.
 """
 
@@ -13,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import Event, PartitionChanged, PartitionRegistration
+from broker.cluster.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
 from broker.cluster.partition_change import directory_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AssignReplicasToDirsRequest
@@ -36,6 +38,8 @@ SETTLE_SECONDS_MAX = 5.0
 
 # The id of the directory with a partition's log, by topic and number; None where it may be in one that has failed.
 DirectoryOf = Callable[[str, int], bytes | None]
+# Whether the log of a topic's partition is there and cannot be served, by the topic's name, the number and its id.
+IsDamaged = Callable[[str, int, bytes], bool]
 
 
 class DirectoryAssignments:
@@ -54,13 +58,14 @@ class DirectoryAssignments:
         self._node_id = node_id
         self._timeout_ms = request_timeout_ms
         self._where: DirectoryOf | None = None
+        self._is_damaged: IsDamaged | None = None
         # Partitions to look at, by topic id and number; in order.
         self._suspects: dict[tuple[bytes, int], None] = {}
         self._news = asyncio.Event()
 
-    def begin(self, where: DirectoryOf) -> None:
+    def begin(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
         """The logs are open: look at all replicas of this broker."""
-        self._where = where
+        self._where, self._is_damaged = where, is_damaged
         for topic in self._driver.image.topics.values():
             for index, registration in topic.partitions.items():
                 self._suspect(topic.name, topic.topic_id, index, registration)
@@ -90,22 +95,33 @@ class DirectoryAssignments:
     ) -> None:
         if self._where is None or self._node_id not in registration.replicas:
             return
-        directory = self._where(topic, index)
-        if directory not in (None, directory_of(registration, self._node_id)):
+        if self._news_of(topic, topic_id, index, registration) is not None:
             self._suspects[topic_id, index] = None
             self._news.set()
 
+    def _news_of(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> bytes | None:
+        """Where a replica is, if the metadata have to say something else than they do."""
+        assert self._where is not None and self._is_damaged is not None
+        known = directory_of(registration, self._node_id)
+        directory = self._where(topic, index)
+        if self._is_damaged(topic, index, topic_id):
+            if set(registration.isr) - {self._node_id}:
+                directory = LOST_DIRECTORY
+            elif known == LOST_DIRECTORY:
+                return None
+        return None if directory == known else directory
+
     def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
         """Of what is to be looked at, what the metadata still say wrongly; the rest is forgotten."""
-        assert self._where is not None
         for key in tuple(self._suspects):
             topic_id, index = key
             topic = self._driver.image.topics_by_id.get(topic_id)
             registration = topic.partitions.get(index) if topic else None
             if topic is not None and registration and self._node_id in registration.replicas:
-                directory = self._where(topic.name, index)
-                known = directory_of(registration, self._node_id)
-                if directory is not None and directory != known:
+                directory = self._news_of(topic.name, topic_id, index, registration)
+                if directory is not None:
                     yield key, directory
                     continue
             del self._suspects[key]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.candidacy import Candidacy, CandidateSettings
 from broker.cluster.channel import ControllerChannel, endpoint_of
-from broker.cluster.directories import DirectoryAssignments, DirectoryOf
+from broker.cluster.directories import DirectoryAssignments, DirectoryOf, IsDamaged
 from broker.cluster.draft import Decision
 from broker.cluster.duties import Duties
 from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
@@ -205,9 +205,9 @@ class ClusterMember:
         self._start("duties", self.duties.run())
         await self._lifecycle.register()
 
-    async def live(self, where: DirectoryOf) -> None:
+    async def live(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
         """Be heard of from now on; returns when this broker may lead. `where` are its logs, which are open."""
-        self.directories.begin(where)
+        self.directories.begin(where, is_damaged)
         self._start("directories", self.directories.run())
         self._start("heartbeats", self.lifecycle.run())
         await self.lifecycle.unfenced()

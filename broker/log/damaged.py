@@ -2,7 +2,7 @@
 
 Rules of this file:
 - One such log is no failure of its directory: the others in it are served. Its partition is offline until the log is
-  mended, or given up, and the broker started anew.
+  mended, or given up, and the broker started anew; other replicas that are in sync lead (`broker.cluster.directories`).
 - What the checkpoints say of it stays in them: without its recovery point the next start would cut it off there.
 - A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`).
 """
@@ -35,6 +35,8 @@ _LOGGER = logging.getLogger(__name__)
 class _Damaged:
     home: LogDirectory
     why: OSError
+    # As far as its folder says.
+    topic_id: bytes
     # What the checkpoints said of it, by their names.
     offsets: dict[str, int]
 
@@ -51,7 +53,12 @@ class DamagedLogs:
         known = {name: directory.read_checkpoint(name) for name in CHECKPOINTS if damaged}
         for key, why in damaged.items():
             offsets = {name: each[key] for name, each in known.items() if key in each}
-            self._found[key] = _Damaged(home=directory, why=why, offsets=offsets)
+            self._found[key] = _Damaged(
+                home=directory,
+                why=why,
+                topic_id=directory.topic_id_of(names.folder_name(*key)),
+                offsets=offsets,
+            )
             _LOGGER.error("%s-%d is not served: %s", *key, why)
 
     def __len__(self) -> int:
@@ -65,6 +72,11 @@ class DamagedLogs:
         found = self._found.get(key)
         return None if found is None else found.home
 
+    def has(self, key: Key, topic_id: bytes) -> bool:
+        """Whether there is one of this topic's partition; one that does not say whose it is, is."""
+        found = self._found.get(key)
+        return found is not None and found.topic_id in (topic_id, NO_UUID)
+
     def why_not(self, key: Key, topic_id: bytes, *, is_new: bool) -> str | None:
         """Why the log of this topic's partition cannot be made; what lies there is set aside where it is not its own.
 
@@ -73,8 +85,7 @@ class DamagedLogs:
         found = self._found.get(key)
         if found is None:
             return None
-        own_id = found.home.topic_id_of(names.folder_name(*key))
-        if not is_new and own_id in (topic_id, NO_UUID):
+        if not is_new and self.has(key, topic_id):
             return str(found.why)
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
         self._disk.rename(found.home.file(names.folder_name(*key)), found.home.file(aside))

@@ -228,6 +228,11 @@ class LogManager:
         """Whether the partition's log is in a directory that has failed, as far as that can be known."""
         return (topic, partition) in self._offline
 
+    def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
+        """Whether the log of this topic's partition is there, and is not served because it is damaged."""
+        key = topic, partition
+        return key not in self._logs and self._damaged.has(key, topic_id)
+
     def create(
         self,
         topic: str,

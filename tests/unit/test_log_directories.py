@@ -382,6 +382,9 @@ def test_a_log_that_is_damaged_where_nothing_may_be_cut_off_is_offline_alone() -
             bench.manager.create("t", 3, TOPIC_ID)
         assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert bench.manager.directory_id_of("t", 3) == bench.manager.directory_ids["/b"]
+        assert bench.manager.is_damaged("t", 3, TOPIC_ID)
+        assert not bench.manager.is_damaged("t", 3, OTHER_ID)
+        assert not bench.manager.is_damaged("t", 1, TOPIC_ID)
         bench.append("t", 1)
         bench.manager.write_recovery_points()
         bench.disk.kill()
