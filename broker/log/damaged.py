@@ -4,6 +4,7 @@ Rules of this file:
 - One such log is no failure of its directory: the others in it are served. Its partition is offline until the log is
   mended, or given up, and the broker started anew; other replicas that are in sync lead (`broker.cluster.directories`).
 - What the checkpoints say of it stays in them: without its recovery point the next start would cut it off there.
+- What no start has recovered no stop calls clean: a whole log that is put in its place is recovered then.
 - A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`).
 """
 
@@ -92,6 +93,10 @@ class DamagedLogs:
         _LOGGER.error("%s-%d was of another topic, and damaged: its folder is now %s", *key, aside)
         del self._found[key]
         return None
+
+    def unrecovered(self) -> Iterator[LogDirectory]:
+        """Directories with such logs that were not left cleanly: a clean stop would vouch for what nobody has read."""
+        return (each.home for each in self._found.values() if not each.home.was_clean)
 
     def offsets(self, directory: LogDirectory, checkpoint: str) -> Offsets:
         """What a checkpoint of a directory has to go on saying."""

@@ -449,6 +449,7 @@ class LogManager:
                 unclean.add(key)
         damaged = {self._homes[key].path for key in unclean}
         damaged.update(self.futures.close(self._logs.keys() - unclean))
+        damaged.update(each.path for each in self._damaged.unrecovered())
         self._deleted.close()
         try:
             for directory in self._directories.online:

@@ -19,7 +19,7 @@ from kafka_ds.wire.batch import Record
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 from tests.unit.log_model import client_batch
-from tests.unit.old_sets import Plain, encode
+from tests.unit.old_sets import Plain, encode, message
 from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
 
 OTHER_ID = bytes(range(16, 32))
@@ -396,3 +396,41 @@ def test_a_log_that_is_damaged_where_nothing_may_be_cut_off_is_offline_alone() -
     bench.stop()
     bench.start()
     assert len(list(bench.manager.logs())) == 4
+
+
+def with_a_damaged_log() -> TwoDisks:
+    """The broker was killed: t-3 is damaged below its recovery point, and torn above it."""
+    bench = TwoDisks()
+    bench.stop()
+    bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
+    bench.disk.plant("/b/t-3/00000000000000000003.log", old_messages(3, 5)[:-5])
+    bench.disk.unlink("/b/.kafka_cleanshutdown")
+    bench.start()
+    assert bench.manager.is_offline("t", 3)
+    return bench
+
+
+def old_messages(start: int, end: int) -> bytes:
+    return b"".join(message(1, i, b"k", b"v", time=NOW_MS) for i in range(start, end))
+
+
+def test_a_clean_stop_does_not_vouch_for_a_damaged_log_that_was_never_recovered() -> None:
+    bench = with_a_damaged_log()
+    bench.stop()
+    assert bench.disk.exists("/a/.kafka_cleanshutdown")
+    assert not bench.disk.exists("/b/.kafka_cleanshutdown")
+    bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3))
+    bench.start()
+    assert bench.log(3).log_end_offset == 4, "whole again, and cut where it was torn"
+    bench.stop()
+    assert bench.disk.exists("/b/.kafka_cleanshutdown")
+
+
+def test_a_clean_stop_goes_on_vouching_for_a_damaged_log_that_was_left_cleanly() -> None:
+    bench = TwoDisks()
+    bench.stop()
+    bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
+    bench.start()
+    assert bench.manager.is_offline("t", 3)
+    bench.stop()
+    assert bench.disk.exists("/b/.kafka_cleanshutdown")
