@@ -7,7 +7,8 @@ Rules of this file:
   that overlap are merged when each of them is sorted: a merge holds a page of each. A few small ones go at once.
 - Small files that follow one another are merged when there are enough of them, or enough bytes. None is written again
   unless the others hold as much as it does: so a row is written anew a few times in its life, however small the copies.
-- A file that was compressed in haste, as copies did not keep up, counts as small whatever it holds.
+- A file that was compressed in haste, as copies did not keep up, counts as small whatever it holds. Once others have
+  come that part it from what follows, or make a file with it, it is written anew in any case, alone if need be.
 - A file's own facts are asked for only where its name does not say that it was written here.
 """
 
@@ -84,10 +85,18 @@ def next_task(
             run.append(cluster[0])
             if sum(each.size for each in run) < rules.file_bytes:
                 continue
-        if (found := _merge(run, rules.file_bytes, rules.files_min)) is not None:
+        found = _merge(run, rules.file_bytes, rules.files_min) or _of_light(run)
+        if found is not None:
             return found
         run = []
+    # More may follow these.
     return _merge(run, rules.file_bytes, rules.files_min)
+
+
+def _of_light(run: Sequence[FileEntry]) -> Task | None:
+    """From the first that was compressed in haste to the last: nothing more comes to these, which make a file at most."""
+    places = [at for at, each in enumerate(run) if is_light_file(each.path)]
+    return Task(Reason.SMALL, tuple(run[places[0] : places[-1] + 1])) if places else None
 
 
 def _is_small(entry: FileEntry, rules: LayoutRules) -> bool:

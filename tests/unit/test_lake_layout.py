@@ -24,6 +24,10 @@ def file(start: int, end: int, size: int = 10, name: str = "") -> FileEntry:
     )
 
 
+def _offset(entry: FileEntry) -> int:
+    return entry.min_offset
+
+
 def row_of(count: int, size: int = 10, start: int = 0) -> list[FileEntry]:
     return [file(start + at * 10, start + at * 10 + 9, size) for at in range(count)]
 
@@ -56,6 +60,39 @@ def test_a_file_that_was_compressed_in_haste_is_merged_whatever_it_holds() -> No
     assert task(light[:2]) is None
     assert task(light) == Task(Reason.SMALL, tuple(light))
     assert task([file(each.min_offset, each.max_offset, 300) for each in light]) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        # (Negative: light.) Alone between others, whatever its size.
+        ([300, -300, 300], [[1]]),
+        ([300, -300, -300, 300], [[1, 2]]),
+        ([300, -300, -300, -300, 300], [[1, 2, 3]]),
+        # As many as make a file, of which one holds more than the others.
+        ([300, -100, -700, -300, 300], [[1, 2], [3]]),
+        ([-900], [[0]]),
+        # Small ones about them are not written again for their sake.
+        ([300, 90, -1, -1, 300], [[2, 3]]),
+        # More may come: those at the end wait for it.
+        ([300, -300, -300], []),
+        ([-300, 300, -300], [[0]]),
+    ],
+)
+def test_no_file_stays_as_it_was_compressed_in_haste_once_others_follow(
+    sizes: list[int], expected: list[list[int]]
+) -> None:
+    files = [
+        file(at * 10, at * 10 + 9, abs(size), data_file(0, at * 10, 22 * "a", is_light=size < 0))
+        for at, size in enumerate(sizes)
+    ]
+    found = []
+    while (one := task(files)) is not None:
+        found.append([each.min_offset // 10 for each in one.files])
+        made = file(one.files[0].min_offset, one.files[-1].max_offset, one.size_bytes)
+        files = sorted([made, *(each for each in files if each not in one.files)], key=_offset)
+        assert len(found) < 5, "it does not end"
+    assert found == expected
 
 
 def test_no_more_is_merged_than_makes_a_file() -> None:
