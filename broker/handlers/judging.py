@@ -74,8 +74,10 @@ async def verdicts(
     if own in wanted:
         found[own] = await why_not(node, changes)
     for name, answer in zip((each for each in wanted if each != own), answers, strict=True):
-        if isinstance(answer, ConnectionError | KafkaError):
-            _LOGGER.warning("broker %s does not judge its settings: %s", name, answer)
+        # CancelledError: its connection was dropped meanwhile. Were it ours, `gather` had raised it.
+        if isinstance(answer, ConnectionError | KafkaError | TimeoutError | asyncio.CancelledError):
+            why = str(answer) or type(answer).__name__
+            _LOGGER.warning("broker %s does not judge its settings: %s", name, why)
         elif isinstance(answer, BaseException):
             raise answer
         else:
@@ -96,6 +98,8 @@ async def _ask(node: Parts, name: str, changes: Changes) -> str | None:
             for each in ("", name)
         ]
     )
-    answer = await node.member.ask(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
+    # Connecting and answering together: each by itself may take as long.
+    async with asyncio.timeout(JUDGEMENT_MS_MAX / 1_000):
+        answer = await node.member.ask(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
     reason: str | None = answer.error_message
     return (reason or "it says not why") if answer.error_code else None

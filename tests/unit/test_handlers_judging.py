@@ -1,0 +1,68 @@
+"""Whether brokers could work with settings: those that do not say so keep nobody waiting, and close nobody's door."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.handlers import judging
+from broker.handlers.judging import verdicts
+from broker.net.peer import PeerUnreachable
+from broker.parts import Parts
+from kafka_ds.wire.messages import JudgeSettingsResponse
+from tests.loops import in_loop
+
+
+async def _for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+class Peers:
+    """The other brokers, each with its own way to answer."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def ask(self, broker_id: int, request: Any, *, timeout_ms: int) -> JudgeSettingsResponse:
+        self.asked.set()
+        match broker_id:
+            case 2:
+                return JudgeSettingsResponse(error_code=40, error_message="not with its disk")
+            case 3:
+                await _for_ever()
+            case 4:
+                # The connection was dropped that it waits for (Peers.drop).
+                raise asyncio.CancelledError
+            case 5:
+                raise PeerUnreachable("broker 5 is away")
+        return JudgeSettingsResponse()
+
+
+def asker() -> Parts:
+    brokers = {number: SimpleNamespace(fenced=number == 7) for number in range(2, 8)}
+    parts = SimpleNamespace(
+        config=SimpleNamespace(node_id=1),
+        metadata=SimpleNamespace(brokers=brokers),
+        member=Peers(),
+    )
+    return cast(Parts, parts)
+
+
+@in_loop
+async def test_who_does_not_answer_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "JUDGEMENT_MS_MAX", 20)
+    found = await verdicts(asker(), {"": {}}, [""])
+    assert found == {"2": "not with its disk", "6": None}
+
+
+@in_loop
+async def test_who_asks_can_be_cancelled() -> None:
+    node = asker()
+    asking = asyncio.get_running_loop().create_task(verdicts(node, {"": {}}, [""]))
+    await cast(Any, node.member).asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
