@@ -3,11 +3,13 @@
 Rules of this file:
 - All is read anew as a whole, by `read`, which takes files and so goes to a thread; what cannot be read leaves what was
   there. Connections that are there keep what they were made with.
+- A new certificate is held against the one that is in use, wherever its file is by then.
 - Mistakes are ConfigError, which names the setting as it is called for this listener.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import ssl
@@ -24,11 +26,11 @@ from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMec
 from broker.security.sasl import Offered
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential
-from kafka_ds.security.holders import check_same_holder, holder_of
+from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
 from kafka_ds.security.secret import Secret
-from kafka_ds.security.tls import TlsError, client_context, server_context
+from kafka_ds.security.tls import TlsError, certificate_of, client_context, server_context
 from kafka_ds.security.tls_settings import NONE, TlsSettings
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class _Read:
     """What was made of settings and files at one time."""
 
     context: ssl.SSLContext | None
+    # What `context` shows, as PEM; None: it shows nothing, or nothing that is understood.
+    certificate: bytes | None
     client_auth: str
     rules: tuple[Rule, ...]
     offered: Mapping[str, Offered]
@@ -89,11 +93,16 @@ class ListenerSecurity:
         try:
             if self.name == config.inter_broker_listener:
                 client_context(after)
+            may_change_name = bool(config.of_listener(self.name, "ssl.allow.dn.changes"))
+            may_lose_hosts = bool(config.of_listener(self.name, "ssl.allow.san.changes"))
+            if may_change_name and may_lose_hosts:
+                return
+            shown = self._now.certificate
             check_same_holder(
-                holder_of(before),
+                holder_in(certificate_of(before) if shown is None else shown),
                 holder_of(after),
-                may_change_name=bool(config.of_listener(self.name, "ssl.allow.dn.changes")),
-                may_lose_hosts=bool(config.of_listener(self.name, "ssl.allow.san.changes")),
+                may_change_name=may_change_name,
+                may_lose_hosts=may_lose_hosts,
             )
         except TlsError as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
@@ -152,9 +161,18 @@ class ListenerSecurity:
             context = server_context(tls, client_auth) if self.uses_tls else None
         except TlsError as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
+        certificate: bytes | None = None
+        if context is not None:
+            with contextlib.suppress(TlsError):
+                certificate = certificate_of(tls)
         rules = parse_rules(str(config.of_listener(self.name, "ssl.principal.mapping.rules")))
         return _Read(
-            context=context, client_auth=client_auth, rules=rules, offered=offered, seen=seen
+            context=context,
+            certificate=certificate,
+            client_auth=client_auth,
+            rules=rules,
+            offered=offered,
+            seen=seen,
         )
 
     def _offer(self, config: BrokerConfig, mechanism: str, files: list[str]) -> Offered:

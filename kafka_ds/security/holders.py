@@ -17,10 +17,18 @@ class Holder(NamedTuple):
 
 def holder_of(settings: TlsSettings) -> Holder:
     """Of the certificate that goes with the key. Raises TlsError where it cannot be read."""
+    return holder_in(certificate_of(settings))
+
+
+def holder_in(pem: bytes) -> Holder:
+    """Of this certificate. Raises TlsError where it is none."""
     # Here: who never changes keys does not pay for the library.
     from cryptography import x509
 
-    certificate = x509.load_pem_x509_certificate(certificate_of(settings))
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise TlsError(f"the certificate cannot be read: {error}") from None
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -256,6 +256,13 @@ def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match=why):
             judged(changes)
     judged({key: str(other.both_file)}, ssl_allow_dn_changes="true")
+    # What is in use counts, not what lies where it was read: that may be gone, or rubbish.
+    (tmp_path / "lost.pem").write_bytes(first.both_file.read_bytes())
+    config, security = listener(ssl_keystore_location=str(tmp_path / "lost.pem"))
+    (tmp_path / "lost.pem").unlink()
+    security.judge(with_changes(config, {"": {key: str(renewed.both_file)}}))
+    with pytest.raises(ConfigError, match="CN=other, and not of CN=broker"):
+        security.judge(with_changes(config, {"": {key: str(other.both_file)}}))
     before = holder_of(
         TlsSettings(ssl_keystore_type="PEM", ssl_keystore_location=str(first.both_file))
     )
