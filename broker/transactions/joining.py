@@ -37,8 +37,6 @@ from kafka_ds.wire.messages.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from broker.coordinating.topic import CoordinatedTopic
 
 
