@@ -5,7 +5,8 @@ Rules of this file:
   mended, or given up, and the broker started anew; other replicas that are in sync lead (`broker.cluster.directories`).
 - What the checkpoints say of it stays in them: without its recovery point the next start would cut it off there.
 - What no start has recovered no stop calls clean: a whole log that is put in its place is recovered then.
-- A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`).
+- A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`), as it is when its
+  topic is deleted, or its partition leaves this broker.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class DamagedLogs:
         found = self._found.get(key)
         return found is not None and found.topic_id in (topic_id, NO_UUID)
 
+    def partitions_of(self, topic: str, topic_id: bytes) -> list[int]:
+        """The numbers of a topic's partitions that have one."""
+        return [key[1] for key in self._found if key[0] == topic and self.has(key, topic_id)]
+
     def why_not(self, key: Key, topic_id: bytes, *, is_new: bool) -> str | None:
         """Why the log of this topic's partition cannot be made; what lies there is set aside where it is not its own.
 
@@ -88,11 +93,16 @@ class DamagedLogs:
             return None
         if not is_new and self.has(key, topic_id):
             return str(found.why)
-        aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
-        self._disk.rename(found.home.file(names.folder_name(*key)), found.home.file(aside))
-        _LOGGER.error("%s-%d was of another topic, and damaged: its folder is now %s", *key, aside)
-        del self._found[key]
+        self.set_aside(key)
         return None
+
+    def set_aside(self, key: Key) -> None:
+        """It is of no replica here: out of the way, and of sight. Nothing deletes its folder. Raises OSError."""
+        home = self._found[key].home
+        aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
+        self._disk.rename(home.file(names.folder_name(*key)), home.file(aside))
+        _LOGGER.error("%s-%d is damaged, and no replica here: its folder is now %s", *key, aside)
+        del self._found[key]
 
     def unrecovered(self) -> Iterator[LogDirectory]:
         """Directories with such logs that were not left cleanly: a clean stop would vouch for what nobody has read."""

@@ -116,8 +116,8 @@ class LogManager:
         self._found = Found(
             disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
         )
-        self._damaged = DamagedLogs(disk)
-        self.checkpoints = Checkpoints(self._directories, self._placed, self._damaged.offsets)
+        self.damaged = DamagedLogs(disk)
+        self.checkpoints = Checkpoints(self._directories, self._placed, self.damaged.offsets)
         self._upkeep = Upkeep(self._log_failed)
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
@@ -159,7 +159,7 @@ class LogManager:
         None where one has failed that may hold it.
         """
         key = topic, partition
-        home = self._homes.get(key) or self._damaged.home_of(key)
+        home = self._homes.get(key) or self.damaged.home_of(key)
         future = self.futures.get(topic, partition)
         if future is not None and future.is_announced:
             home = future.home
@@ -185,8 +185,8 @@ class LogManager:
             found = self._loader.load(directories.online)
             for contents in found:
                 self._take(contents)
-            self._offline.update(key for key in self._damaged if key not in self._logs)
-            some_failed = directories.some_failed or len(self._damaged) > 0
+            self._offline.update(key for key in self.damaged if key not in self._logs)
+            some_failed = directories.some_failed or len(self.damaged) > 0
             self._found.take_futures(some_failed=some_failed)
             self._high_watermarks = self._found.watermarks(found)
             directories.check()
@@ -203,7 +203,7 @@ class LogManager:
             give_up(directory, contents.failure, len(contents.logs))
             return
         self._deleted.found(directory, contents.deleted)
-        self._damaged.found(directory, contents.damaged)
+        self.damaged.found(directory, contents.damaged)
         self._found.take(contents)
 
     def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
@@ -231,7 +231,7 @@ class LogManager:
     def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
         """Whether the log of this topic's partition is there, and is not served because it is damaged."""
         key = topic, partition
-        return key not in self._logs and self._damaged.has(key, topic_id)
+        return key not in self._logs and self.damaged.has(key, topic_id)
 
     def create(
         self,
@@ -263,7 +263,7 @@ class LogManager:
             self._offline.add(key)
             raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
         try:
-            damage = self._damaged.why_not(key, topic_id, is_new=is_new)
+            damage = self.damaged.why_not(key, topic_id, is_new=is_new)
         except OSError as error:
             damage = str(error)
         if damage is not None:
@@ -326,6 +326,8 @@ class LogManager:
         self._upkeep.forget((topic, partition))
         if log is not None:
             self.discard(self._homes.pop((topic, partition)), log)
+        else:
+            self.set_damaged_aside(topic, partition)
 
     def discard(self, home: LogDirectory, log: Log) -> None:
         """Take a log's folder out of sight, and its files from disk in time."""
@@ -340,6 +342,19 @@ class LogManager:
         log = self._logs.pop((topic, partition))
         self._upkeep.forget((topic, partition))
         return set_aside(self._disk, log, self._homes.pop((topic, partition)))
+
+    def set_damaged_aside(self, topic: str, partition: int) -> None:
+        """The same for a log that is damaged, if there is one; if its disk does not let it, the next start tries."""
+        key = topic, partition
+        home = self.damaged.home_of(key)
+        if home is None:
+            return
+        try:
+            self.damaged.set_aside(key)
+            self._offline.discard(key)
+        except OSError as error:
+            _LOGGER.error("%s-%d is damaged, and cannot be set aside: %s", topic, partition, error)
+            self._directories.note(home, home.path, error)
 
     # -- directories that fail ------------------------------------------------------------------
 
@@ -449,7 +464,7 @@ class LogManager:
                 unclean.add(key)
         damaged = {self._homes[key].path for key in unclean}
         damaged.update(self.futures.close(self._logs.keys() - unclean))
-        damaged.update(each.path for each in self._damaged.unrecovered())
+        damaged.update(each.path for each in self.damaged.unrecovered())
         self._deleted.close()
         try:
             for directory in self._directories.online:

@@ -16,14 +16,23 @@ _LOGGER = logging.getLogger(__name__)
 
 def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int) -> None:
     """Keep the logs that the metadata do not give to this broker, out of the way."""
+    for key in tuple(log_manager.damaged):
+        own_id = _replica_here(image, node_id, *key)
+        if own_id is None or not log_manager.damaged.has(key, own_id):
+            log_manager.set_damaged_aside(*key)
     for log in tuple(log_manager.logs()):
-        topic = image.topics.get(log.topic)
-        known = topic is not None and topic.topic_id == log.topic_id
-        registration = image.partition(log.topic, log.partition)
-        if known and registration is not None and node_id in registration.replicas:
+        if _replica_here(image, node_id, log.topic, log.partition) == log.topic_id:
             continue
         name = log_manager.set_aside(log.topic, log.partition)
         _LOGGER.error(
             "%s-%d is a log of no topic of this cluster, or of no replica here; its folder is now %s",
             log.topic, log.partition, name,
         )  # fmt: skip
+
+
+def _replica_here(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:
+    """The id of the topic whose partition has a replica on this broker; None where it has none."""
+    known, registration = image.topics.get(topic), image.partition(topic, partition)
+    if known is None or registration is None or node_id not in registration.replicas:
+        return None
+    return known.topic_id

@@ -357,7 +357,7 @@ class Transitions:
             if event.registration.partition_epoch < followed.follower.partition_epoch:
                 return
             self._unfollow(followed, changes)
-        else:
+        elif not self._logs.is_damaged(topic, index, event.topic_id):
             return
         _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
         self._logs.delete(topic, index)
@@ -381,6 +381,8 @@ class Transitions:
             if followed.topic_id == topic_id:
                 self._unfollow(followed, changes)
                 self._delete_log(topic, followed.index)
+        for index in self._logs.damaged.partitions_of(topic, topic_id):
+            self._delete_log(topic, index)
         self._tell_fetchers(changes)
         if self._host.tier is not None and has_table:
             self._host.tier.topic_deleted(topic, topic_id)
