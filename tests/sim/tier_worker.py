@@ -48,6 +48,8 @@ from tests.sim.world import Host, World
 
 # The history of a table is kept for a week: in a run that is a few seconds. Nothing else of the lake's takes so long.
 LAKE_MS_A_SECOND = 12 * 3_600_000
+# Of the cluster's own table nothing is cleaned up: by its clock no run takes a quarter of that week.
+YOUNGER = 20
 START_SECONDS = 0.2
 AGAIN_MS = 200
 ORPHAN_SECONDS_MAX = 0.3
@@ -305,8 +307,12 @@ class Tier:
         patch.setattr(service, "_open_cache", lambda settings: None)
         for module in (service, delta_storage, delta_metadata, lake_log):
             patch.setattr(module, "SystemLogClock", lambda: self.clock)
-        # The cluster's own table does not grow old.
-        young = SimpleNamespace(wall_ms=lambda: EPOCH_MS, boot_ms=lambda: 0, sleep=self.clock.sleep)
+        # The cluster's own table does not grow old; its files are merged from time to time.
+        young = SimpleNamespace(
+            wall_ms=lambda: EPOCH_MS,
+            boot_ms=lambda: self.clock.boot_ms() // YOUNGER,
+            sleep=self.clock.sleep,
+        )
         patch.setattr(materialise, "SystemLogClock", lambda: young)
         threads = SimpleNamespace(Lock=Lock, RLock=Lock, Event=Event, Thread=None)
         for module in (
