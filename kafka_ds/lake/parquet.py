@@ -65,6 +65,8 @@ _ENCODINGS = {
 }
 _PAYLOAD_COLUMNS = ("key", "value", "headers_raw")
 _NUMBERS = ("offset", "leader_epoch", "timestamp", "timestamp_type", "timestamp_ms", "batch")
+# What Arrow raises of damage; where names are no UTF-8 it is a ValueError.
+_UNREADABLE = (OSError, pa.ArrowException, ValueError)
 
 
 class UnreadableFile(Exception):
@@ -255,7 +257,10 @@ class FileReader:
                 self._footers.move_to_end(path)
                 return found
         with self._open(path, None) as file:
-            found = footer_of(file.metadata)
+            try:
+                found = footer_of(file.metadata)
+            except _UNREADABLE as error:
+                raise UnreadableFile(f"{path}: {error}") from error
         with self._lock:
             self._footers[path] = found
             while len(self._footers) > self._footers_max:
@@ -285,7 +290,7 @@ class FileReader:
             with self._open(path, footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=there, use_threads=False)
             table = conform(table, wanted, known)
-        except (OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             raise UnreadableFile(f"{path}: {error}") from error
         return _between(table, start_offset, complete_to).select(names), complete_to
 
@@ -320,7 +325,7 @@ class FileReader:
             if local is not None:
                 return pq.ParquetFile(local, metadata=metadata)
             return _stored(self._store, path, metadata)
-        except (OSError, pa.ArrowInvalid) as error:
+        except _UNREADABLE as error:
             raise UnreadableFile(f"{path}: {error}") from error
 
 

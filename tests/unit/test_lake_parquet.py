@@ -248,6 +248,15 @@ def test_a_file_that_is_no_parquet_is_named(store, data):
         FileReader(store).footer("bad.parquet")
 
 
+def test_a_file_whose_columns_have_no_names_is_named(store):
+    """Where the footer's bytes are damaged, and still are a footer."""
+    write_rows(store, "good.parquet", [batch_of(range(5))])
+    damaged = store.read("good.parquet").replace(b"\x09timestamp", b"\x09times\xf8amp")
+    store.put_durable("bad.parquet", damaged)
+    with pytest.raises(UnreadableFile, match=r"bad\.parquet"):
+        FileReader(store).footer("bad.parquet")
+
+
 def test_a_file_that_is_gone_is_named(store):
     with pytest.raises(UnreadableFile, match=r"gone\.parquet"):
         FileReader(store).footer("gone.parquet")
