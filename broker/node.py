@@ -148,7 +148,7 @@ class Node(Parts):
         self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.config = with_changes(self.config, self.metadata.broker_configs)
-        await self.server.configure(self.config)
+        await self.server.open(self.config)
         self.log_manager = await self._open_logs()
         try:
             self._check_lake()

@@ -118,7 +118,10 @@ class SecureNetwork:
     def __init__(
         self, network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
     ) -> None:
-        """Reads what the listener needs; ConfigError says what is wrong. `current` has later keys."""
+        """ConfigError: nobody can log in so. Keys are those of `current`, whenever a connection is made.
+
+        That they can be read is for the listener to find out, which has the same (`ListenerSecurity`).
+        """
         self._network = network
         self._listener = listener = config.inter_broker_listener
         self._protocol = config.protocols[listener]
@@ -128,8 +131,6 @@ class SecureNetwork:
         self._entry: JaasEntry | None = None
         if self._protocol.startswith("SASL"):
             self._entry = self._login(config)
-        if self._protocol.endswith("SSL"):
-            self._context()
 
     def bind(self, host: str, port: int) -> Listener:
         return self._network.bind(host, port)

@@ -1,7 +1,7 @@
 """Shell: the listeners, from the port that is taken to the last answer that is owed.
 
-Rules of this file: it knows no Kafka. Ports are taken first, so that what is in use, and bad keys, are found out before
-anything is begun.
+Rules of this file: it knows no Kafka. Ports are taken first, so that what is in use is found out before anything is
+begun; keys are opened once it is known what was changed by command, for the file may name what is gone.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Server:
         self._listeners: list[tuple[Endpoint, Listener]] = []
 
     def bind(self, network: Network) -> None:
-        """Takes the ports, before anybody can be served: a port in use is found out first; so are bad keys."""
-        self.keys.open(self._config)
+        """Takes the ports, before anybody can be served: a port in use is found out first."""
         for endpoint in self._config.endpoints:
             self._listeners.append((endpoint, bind(network, endpoint)))
 
@@ -82,12 +81,20 @@ class Server:
 
     async def configure(self, config: BrokerConfig) -> None:
         """Takes settings that were changed while the broker runs."""
+        await self._configure_limits(config)
+        await self.keys.configure(config)
+
+    async def open(self, config: BrokerConfig) -> None:
+        """Takes the settings that hold at the start; ConfigError tells of keys that cannot be read."""
+        await self._configure_limits(config)
+        await self.keys.open(config)
+
+    async def _configure_limits(self, config: BrokerConfig) -> None:
         try:
             self.connections.limits.settings = await limits_in_force(config)
         except (ConfigError, OSError) as error:
             # What is committed is committed: a broker that dies of it would die at each start.
             log.error("the limits of connections stay as they were: %s", error)
-        await self.keys.configure(config)
 
     async def stop_accepting(self) -> None:
         """Lets nobody in any more; who is there is served."""

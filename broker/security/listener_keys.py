@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.config.dynamic import with_changes
 from broker.config.settings import ConfigError
 from broker.security.listener_security import Credentials, ListenerSecurity
 
@@ -31,11 +32,28 @@ class ListenerKeys:
         self._secured: dict[str, ListenerSecurity] = {}
         self._watching: asyncio.Task[None] | None = None
 
-    def open(self, config: BrokerConfig) -> None:
-        """Read what the listeners need; ConfigError says what is wrong."""
+    async def open(self, config: BrokerConfig) -> None:
+        """Read what the listeners need; ConfigError says what is wrong.
+
+        What was changed by command comes before what the file names, which may be gone since.
+        """
+        loop = asyncio.get_running_loop()
         for listener, protocol in config.protocols.items():
             if protocol != "PLAINTEXT":
-                self._secured[listener] = ListenerSecurity(listener, config, self._credentials)
+                opened = await loop.run_in_executor(None, self._open, listener, config)
+                self._secured[listener] = opened
+
+    def _open(self, listener: str, config: BrokerConfig) -> ListenerSecurity:
+        try:
+            return ListenerSecurity(listener, config, self._credentials)
+        except ConfigError as error:
+            # What is committed is committed: a broker that can start without it does.
+            try:
+                opened = ListenerSecurity(listener, with_changes(config, {}), self._credentials)
+            except ConfigError:
+                raise error from None
+            log.error("listener %s goes by its file alone: %s", listener, error)
+            return opened
 
     def of(self, listener: str) -> ListenerSecurity | None:
         """Those of a listener; None for one with neither TLS nor SASL."""

@@ -91,8 +91,6 @@ class ListenerSecurity:
             return
         self._read(config)
         try:
-            if self.name == config.inter_broker_listener:
-                client_context(after)
             may_change_name = bool(config.of_listener(self.name, "ssl.allow.dn.changes"))
             may_lose_hosts = bool(config.of_listener(self.name, "ssl.allow.san.changes"))
             if may_change_name and may_lose_hosts:
@@ -159,6 +157,8 @@ class ListenerSecurity:
         }  # Before they are read: a change meanwhile is one.
         try:
             context = server_context(tls, client_auth) if self.uses_tls else None
+            if self.uses_tls and self.name == config.inter_broker_listener:
+                client_context(tls)  # What this broker reaches others by (`SecureNetwork`).
         except TlsError as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
         certificate: bytes | None = None

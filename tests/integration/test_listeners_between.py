@@ -74,7 +74,8 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.NONE
 
 
-def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Path) -> None:
+@in_loop
+async def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Path) -> None:
     given = settings_of(tmp_path)
     with pytest.raises(ConfigError, match="brokers need it to reach each other"):
         new_node(
@@ -83,8 +84,12 @@ def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Pat
         )
     with pytest.raises(ConfigError, match=r"sasl\.mechanism\.inter\.broker\.protocol= is none of"):
         new_node(tmp_path, **{k: v for k, v in given.items() if "inter_broker_protocol" not in k})
-    with pytest.raises(
-        ConfigError, match=r"listener BETWEEN: ssl\.truststore\.location=.*nothing"
-    ) as error:
-        new_node(tmp_path, **{**given, "ssl_truststore_location": tmp_path / "nothing"})
+    more: dict[str, object] = {"ssl_truststore_location": tmp_path / "nothing"}
+    for client_auth in ("required", "none"):  # Whom it trusts matters to who connects, too.
+        more["listener_name_between_ssl_client_auth"] = client_auth
+        node = new_node(tmp_path, **{**given, **more})
+        with pytest.raises(
+            ConfigError, match=r"listener BETWEEN: ssl\.truststore\.location=.*nothing"
+        ) as error:
+            await node.server.open(node.config)
     assert "hush" not in str(error.value)

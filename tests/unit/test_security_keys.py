@@ -22,7 +22,12 @@ from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context, server_context
 from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.source.options import parse_options
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import AlterConfigsRequest
+from kafka_ds.wire.messages.configs import AlterableConfig, AlterConfigsResource
 from tests.certificates import Authority, TokenIssuer
+from tests.in_process import in_process, new_node
+from tests.loops import in_loop
 
 HUSH = "hush-hush"
 
@@ -275,3 +280,44 @@ def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> 
     assert before == holder_of(
         TlsSettings(ssl_keystore_location=p12, ssl_keystore_password=Secret(HUSH))
     )
+
+
+@in_loop
+async def test_a_broker_starts_with_the_keys_that_were_set_by_command(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where those that its file names are gone since, and the other way round."""
+    authority = Authority(memory_path)
+    first, renewed = authority.issue("broker"), authority.issue("renewed", {"CN": "broker"})
+    settings: dict[str, object] = {
+        "listeners": "OUTSIDE://127.0.0.1:0",
+        "listener_security_protocol_map": "OUTSIDE:SSL",
+        "inter_broker_listener_name": "OUTSIDE",
+        "ssl_keystore_type": "PEM",
+        "ssl_keystore_location": first.both_file,
+        "ssl_truststore_type": "PEM",
+        "ssl_truststore_location": authority.file,
+    }
+    key = "listener.name.outside.ssl.keystore.location"
+    kept = renewed.both_file.read_bytes()
+    async with in_process(memory_path, **settings) as broker:
+        change = AlterableConfig(name=key, value=str(renewed.both_file))
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+        answer = await broker.ask(AlterConfigsRequest(resources=[resource], validate_only=False), 2)
+        assert answer.responses[0].error_code == ErrorCode.NONE, answer
+    renewed.both_file.unlink()
+    async with in_process(memory_path, **settings):
+        assert (
+            "listener OUTSIDE goes by its file alone: listener OUTSIDE: ssl.keystore.location="
+            in (caplog.text)
+        )
+    renewed.both_file.write_bytes(kept)
+    first.both_file.unlink()
+    async with in_process(memory_path, **settings) as broker:
+        assert broker.node.config.of_listener("OUTSIDE", "ssl.keystore.location") == str(
+            renewed.both_file
+        )
+    renewed.both_file.unlink()
+    node = new_node(memory_path, **settings)
+    with pytest.raises(ConfigError, match="OUTSIDE: ssl.keystore.location=.*renewed"):
+        await node.server.open(with_changes(node.config, {"": {key: str(renewed.both_file)}}))
