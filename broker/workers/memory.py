@@ -59,6 +59,8 @@ class Trimmer:
         self._kept_bytes = 0
         self._look_at_s = 0.0
         self._free_at_s = now_s() + FREE_SECONDS
+        self._own_bytes = 0
+        """Resident, and of no file, after something was last given back."""
 
     def look(self) -> None:
         """Drop them if there are many more than the last time; called often, it does so now and then."""
@@ -68,12 +70,22 @@ class Trimmer:
         self._look_at_s = now_s + LOOK_SECONDS
         if now_s >= self._free_at_s:
             self._free_at_s = now_s + FREE_SECONDS
-            _give_back_freed()
+            with contextlib.suppress(OSError, AttributeError, ValueError):
+                self._give_back_freed()
         with contextlib.suppress(OSError, AttributeError, ValueError):
             if resident_file_bytes() - self._kept_bytes >= GROWTH_BYTES:
                 dropped = _drop_clean_pages()
                 self._kept_bytes = resident_file_bytes()
                 log.debug("gave back %d MiB of clean pages", dropped // 1024)
+
+    def _give_back_freed(self) -> None:
+        """The C library goes on counting what it gave back: only where more is resident than then there is more."""
+        before = resident_own_bytes()
+        self._own_bytes = min(self._own_bytes, before)
+        if before - self._own_bytes >= FREE_BYTES and freed_bytes() >= FREE_BYTES:
+            _trim()
+            self._own_bytes = resident_own_bytes()
+            log.debug("had %d MiB of freed memory given back", (before - self._own_bytes) >> 20)
 
 
 def freed_bytes() -> int:
@@ -85,18 +97,24 @@ def freed_bytes() -> int:
     return 0
 
 
-def _give_back_freed() -> None:
-    before = freed_bytes()
-    if before >= FREE_BYTES:
-        ctypes.CDLL(None).malloc_trim(0)
-        log.debug("had %d MiB of freed memory given back", before >> 20)
+def _trim() -> None:
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_file_bytes() -> int:
     """Bytes of files that are resident in this process."""
+    return _status_bytes("RssFile:")
+
+
+def resident_own_bytes() -> int:
+    """Bytes that are resident in this process, and of no file."""
+    return _status_bytes("RssAnon:")
+
+
+def _status_bytes(name: str) -> int:
     with open("/proc/self/status") as status:
         for line in status:
-            if line.startswith("RssFile:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     return 0
 
