@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +65,10 @@ POINTS = (
     + TOPIC_POINTS
     + OF_BROKERS
 )
-# The folder is in memory where the machine has one there: what is synced is nobody's question here.
+# The folder is in memory where the machine has one there, with room for a run (containers have 64 MiB, as a rule):
+# what is synced is nobody's question here.
 SHARED_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 512 * 1024 * 1024
 TIERED = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "400",
@@ -147,8 +151,7 @@ class TierScenario(Scenario):
         self, seed: int, shape: Shape, *args: Any, deletes_records: bool = False, **named: Any
     ) -> None:
         """`deletes_records`: somebody has the beginnings of partitions deleted all along."""
-        shared = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
-        self._folder = tempfile.mkdtemp(prefix="kafka-ds-sim-", dir=shared)
+        self._folder = f"{_folder_of_folders()}/kafka-ds-sim-{uuid.uuid4().hex}"
         self._lake = FolderStore(self._folder)
         super().__init__(seed, shape, *args, **named, store=self._lake)
         self._deletes_records = deletes_records
@@ -164,6 +167,7 @@ class TierScenario(Scenario):
         self.local_starts: dict[Partition, int] = {}
 
     def run(self) -> None:
+        Path(self._folder).mkdir()
         try:
             with pytest.MonkeyPatch.context() as patch:
                 self.tier.put_in_place(patch)
@@ -466,6 +470,13 @@ class RecklessScenario(TierScenario):
             self.watch = Watch(self.world)
             read = {p: await self._read_all(p, isolation) for p in self.partitions}
         await self._check_storage(read)
+
+
+def _folder_of_folders() -> str:
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(SHARED_MEMORY).free >= ROOM_BYTES:
+            return str(SHARED_MEMORY)
+    return tempfile.gettempdir()
 
 
 def _state(segment: Any) -> int:
