@@ -41,6 +41,7 @@ from kafka_ds.wire.types import uuid_from_text
 log = logging.getLogger(__name__)
 
 UNKNOWN_END = -2
+GIVEN_UP_MAX = 10_000
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 # A copy that meets one of these is asked for again; what it left is settled by `recover` then.
@@ -114,7 +115,12 @@ class Copier:
 
     def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
         """The broker does not lead the partition any more: what of it is not committed yet is not. Any thread."""
-        self._given_up[topic_id, partition] = leader_epoch
+        key = topic_id, partition
+        self._given_up.pop(key, None)
+        while len(self._given_up) >= GIVEN_UP_MAX:
+            # The oldest: what was under way then has ended, and its topic may be gone.
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[key] = leader_epoch
 
     def is_given_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> bool:
         """Whether the broker said that it leads the partition no more in that epoch. Any thread."""

@@ -99,7 +99,7 @@ class LayoutKeeper:
         self._well_laid: set[str] = set()
         """Others' files that were looked into."""
         self._passed_over: set[str] = set()
-        """Files that cannot be written anew; each is told of once."""
+        """Files that cannot be written anew; each is told of once, unless there are very many."""
 
     def lay_out(
         self,
@@ -197,6 +197,8 @@ class LayoutKeeper:
                 task.files[0].path,
                 error,
             )
+            if len(self._passed_over) >= FILES_KNOWN_MAX:
+                self._passed_over.clear()
             self._passed_over.update(each.path for each in task.files)
             self._discard(shared, task, attempt)
             return

@@ -446,6 +446,7 @@ class DeltaStorage:
             self._store.delete(entry.path)
         self._cold.forget(topic, topic_id)
         self._endings.forget(topic)
+        self._upkeep.forget(table.folder)
         self._tables.forget(topic)
 
     def maintain(self, topic: str) -> None:

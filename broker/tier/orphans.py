@@ -51,7 +51,11 @@ class Orphans:
         with self._lock:
             folder = self._due.popitem()[0] if self._due else None
             if folder is not None:
-                self._vacuumed_ms[folder] = self._clock.wall_ms()
+                now_ms = self._clock.wall_ms()
+                recent = self._vacuumed_ms.items()
+                # What was longer ago says nothing, and may be of topics that are gone.
+                self._vacuumed_ms = {key: at for key, at in recent if now_ms - at < DAY_MS}
+                self._vacuumed_ms[folder] = now_ms
             return folder
 
     def _vacuum(self, folder: str) -> list[str]:

@@ -60,6 +60,10 @@ class Upkeep:
         )
         self._checkpointed(folder)
 
+    def forget(self, folder: str) -> None:
+        """The table's topic is deleted."""
+        self._checked.discard(folder)
+
     def _drop_torn(self, table: DeltaLog) -> None:
         checkpoints = table.listing(start=table.last_checkpoint() or 0).checkpoints
         if not checkpoints:

@@ -14,6 +14,7 @@ import pytest
 from deltalake.schema import Field, PrimitiveType
 
 from broker.crash_points import LAYOUT_POINTS
+from broker.tier import delta_layout
 from broker.tier.delta_layout import OPERATION, LaidOut
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.settings import TierSettings
@@ -207,7 +208,7 @@ def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
     assert lie_well(lake) and lake.records() == records(0, END)
 
 
-def lay_by_hand(lake: Lake, tables: list[pa.Table]) -> None:
+def lay_by_hand(lake: Lake, tables: list[pa.Table], name: str = "by-hand") -> None:
     """As some engine might: these files for all that are there."""
     from kafka_ds.lake.actions import add_action, remove_action
     from kafka_ds.lake.attempt import PlainChange
@@ -215,7 +216,7 @@ def lay_by_hand(lake: Lake, tables: list[pa.Table]) -> None:
     found = snapshot(lake)
     actions: list[dict[str, Any]] = []
     for number, rows in enumerate(tables):
-        path = lake.root / "lake" / "topics" / TOPIC / "partition=0" / f"by-hand-{number}.parquet"
+        path = lake.root / "lake" / "topics" / TOPIC / "partition=0" / f"{name}-{number}.parquet"
         pa.parquet.write_table(rows.drop_columns(["partition"]), path)
         actions.append(
             add_action(
@@ -243,16 +244,21 @@ def lay_by_hand(lake: Lake, tables: list[pa.Table]) -> None:
 
 
 def test_an_offset_that_is_there_twice_is_left_to_its_owner(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = table(lake).to_pyarrow_table().sort_by("offset")
-    lay_by_hand(lake, [everything.slice(0, 50), everything.slice(49)])
+    twice = [everything.slice(0, 50), everything.slice(49)]
+    lay_by_hand(lake, twice)
     storage = storage_of(lake)
     before = snapshot(lake).version
     assert lay_out(storage).files_before == 0
     assert "stay as they lie: an offset of" in caplog.text
     assert lay_out(storage).files_before == 0 and snapshot(lake).version == before
     assert not list((lake.root / "lake" / "topics" / TOPIC / "partition=0").glob("*.tmp"))
+    monkeypatch.setattr(delta_layout, "FILES_KNOWN_MAX", 2)
+    lay_by_hand(lake, twice, "anew")
+    assert lay_out(storage).files_before == 0
+    assert len(storage.layout._passed_over) == 2, "and not of all files that ever were"
 
 
 def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

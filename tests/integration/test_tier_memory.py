@@ -10,13 +10,19 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
+from broker.tier import copier as copying
 from broker.tier import delta_reader, delta_storage
 from broker.tier.copier import Copier
 from broker.tier.delta_metadata import DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
+from broker.tier.orphans import Orphans
 from broker.tier.settings import TierSettings
 from broker.tier.sweeper import Sweeper
 from kafka_ds.lake import store_local
+from kafka_ds.lake.actions import DAY_MS
+from kafka_ds.lake.names import TOPICS
+from kafka_ds.lake.opening import open_store
+from tests.fakes.lake_store import FakeLogClock
 from tests.integration.tier_segments import copy_range, copy_request, segment
 
 # Their own globals, classes and caches are the process's.
@@ -32,6 +38,8 @@ def reachable(roots: Iterable[object]) -> Counter[str]:
         if id(each) not in seen and not isinstance(each, OUTSIDE):
             seen[id(each)] = each
             left += gc.get_referents(each)
+            if isinstance(each, dict):
+                left += each  # Keys that are text are not told.
     kept = (each for each in seen.values() if not isinstance(each, int | float))
     return Counter(type(each).__qualname__ for each in kept)
 
@@ -41,6 +49,7 @@ def test_topics_that_come_and_go_leave_nothing(
 ) -> None:
     # What is bounded by a number is full after the first topics.
     for module, name in (
+        (copying, "GIVEN_UP_MAX"),
         (delta_reader, "ENDS_MAX"),
         (delta_reader, "PLACES_MAX"),
         (delta_storage, "FOOTERS_MAX"),
@@ -51,6 +60,8 @@ def test_topics_that_come_and_go_leave_nothing(
     storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
     copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
     sweeper = Sweeper(storage, metadata, copier, points)
+    clock = FakeLogClock()
+    orphans = Orphans(open_store(settings.lake_uri), clock)
     path = segment(tmp_path / "segment", 0, 10)
 
     def come_and_go(number: int) -> None:
@@ -64,12 +75,18 @@ def test_topics_that_come_and_go_leave_nothing(
             assert read.next_offset == 10
         assert storage.ending(topic, topic_id, 0, 9).end_offset == 9
         assert [each.end_offset for each in metadata.list_segments(topic_id, 0)] == [9]
+        storage.maintain(topic)
+        clock.now_ms += DAY_MS
+        orphans.are_due_in(f"{TOPICS}/{topic}")
+        orphans.take_out()
+        copier.give_up(topic_id, 0, 1)
+        assert copier.is_given_up(topic_id, 0, 1)
         sweeper.delete_topic(topic, topic_id)
         assert metadata.list_topic(topic_id) == []
 
     for number in range(3):
         come_and_go(number)
-    before = reachable([storage, metadata, copier, sweeper])
+    before = reachable([storage, metadata, copier, sweeper, orphans])
     for number in range(3, 6):
         come_and_go(number)
-    assert reachable([storage, metadata, copier, sweeper]) - before == Counter()
+    assert reachable([storage, metadata, copier, sweeper, orphans]) - before == Counter()
