@@ -94,7 +94,7 @@ def next_task(
 
 
 def _of_light(run: Sequence[FileEntry]) -> Task | None:
-    """From the first that was compressed in haste to the last: nothing more comes to these, which make a file at most."""
+    """From the first that was compressed in haste to the last: nothing more comes to these, a file at most."""
     places = [at for at, each in enumerate(run) if is_light_file(each.path)]
     return Task(Reason.SMALL, tuple(run[places[0] : places[-1] + 1])) if places else None
 
