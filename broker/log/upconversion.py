@@ -48,9 +48,13 @@ class Converted:
 
 
 def begins_old(read: ReadAt, size: int) -> bool:
-    """Whether a segment's first entry is a message of format 0 or 1, and a whole one."""
+    """Whether a segment's first entry is a message of format 0 or 1; a damaged one is, too: it is no cut-off batch.
+
+    What was never written (zeros, where files are preallocated) has no length.
+    """
     head = read(HEAD_BYTES, 0)
-    return len(head) > MAGIC_POSITION and head[MAGIC_POSITION] in MAGICS and is_old(read, 0, size)
+    is_one = len(head) == HEAD_BYTES and head[MAGIC_POSITION] in MAGICS
+    return is_one and HEAD_BYTES <= entry_bytes(head, 0) <= size
 
 
 def is_old(read: ReadAt, position: int, end: int) -> bool:

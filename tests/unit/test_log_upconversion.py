@@ -200,13 +200,18 @@ def test_a_recovery_ends_the_log_at_damage(at_part: int, compacted: bool) -> Non
     assert bases(disk) == [base for base, _ in segments[: at_part + 1]]
 
 
-@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("more", [0, 3])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_one_damaged_message_is_damage(magic: int, clean: bool) -> None:
+def test_damage_in_the_first_message_is_damage_too(magic: int, more: int) -> None:
+    """After a clean stop all is vouched for, so nothing is cut off."""
+    first = encode(Plain(magic=magic, record=Record(0, NOW_MS, b"k", b"v")))
+    data = first[:-1] + b"?" + encode_all(some_entries(1)[:more])
     disk = MemoryDisk()
-    data = encode(Plain(magic=magic, record=Record(0, NOW_MS, b"k", b"v")))
-    plant(disk, [(0, data[:-1] + b"?")])
-    assert open_log(disk, clean=clean).log_end_offset == 0
+    plant(disk, [(0, data)])
+    with pytest.raises(LogDirectoryError, match="damaged at byte 0"):
+        open_log(disk, clean=True)
+    assert bytes(disk.contents(path(0, names.LOG))) == data
+    assert open_log(disk, clean=False).log_end_offset == 0
 
 
 @pytest.mark.parametrize("cut", [1, 15, 30])
