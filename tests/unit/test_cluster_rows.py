@@ -10,7 +10,7 @@ from broker.cluster import metadata_log
 from broker.cluster.events import TopicCreated, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, replay_commit
-from broker.tier.crash_points import EVENTS_POINTS, CrashPoints
+from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.tier.materialise import Materialiser
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.attempt import FateUnknown
