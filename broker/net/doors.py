@@ -25,12 +25,17 @@ class Doors:
     """Those of one broker."""
 
     def __init__(
-        self, connections: Connections, keys: ListenerKeys, now_ms: Callable[[], int]
+        self,
+        connections: Connections,
+        keys: ListenerKeys,
+        now_ms: Callable[[], int],
+        delay_ms: int,
     ) -> None:
+        """`delay_ms` is connection.failed.authentication.delay.ms."""
         self._connections = connections
         self._keys = keys
         self._now_ms = now_ms
-        self.delay_ms = 0  # connection.failed.authentication.delay.ms
+        self._delay_ms = delay_ms
 
     async def serve(self, name: str, listener: Listener, backlog: int) -> None:
         """Lets clients in by a listener; raises OSError."""
@@ -52,7 +57,7 @@ class Doors:
                     self._connections.dispatcher.handle,
                     self._connections.metrics,
                     now_ms=self._now_ms,
-                    delay_ms=self.delay_ms,
+                    delay_ms=self._delay_ms,
                 )
             )
         return connection

@@ -53,7 +53,9 @@ class Server:
         self._config = config
         self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
         self.keys = ListenerKeys(credentials)
-        self._doors = Doors(self.connections, self.keys, now_ms)
+        self._doors = Doors(
+            self.connections, self.keys, now_ms, config.connection_failed_authentication_delay_ms
+        )
         self._listeners: list[tuple[Endpoint, Listener]] = []
 
     def bind(self, network: Network) -> None:
@@ -68,7 +70,6 @@ class Server:
 
     async def serve(self) -> None:
         """Begins to accept."""
-        self._doors.delay_ms = self._config.connection_failed_authentication_delay_ms
         self.connections.begin()
         for endpoint, listener in self._listeners:
             try:
