@@ -3,6 +3,7 @@
 Rules of this file:
 - The answer says how long the client has to wait (throttle_time_ms) and goes out at once; the connection is not read
   for that long (KIP-219). Of several quotas the longest wait counts.
+- What counts of Produce is the request, of Fetch the answer, both whole and not their batches alone, as in Kafka.
 - A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again. Of
   its fetch session nothing is taken as told, and none is begun with such an answer.
 - Time is what the event loop worked on the request before it had to wait, the time in which the handler ran.
@@ -24,6 +25,7 @@ from broker.cluster.quota_names import (
     REQUEST_PERCENTAGE,
 )
 from broker.security.quotas import BYTES_MAX
+from kafka_ds.wire.compile import encode_parts
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from broker.security.quotas import ClientQuotas
 
 _EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})
+_LENGTH_BYTES = 4
 
 
 class Unanswered(NamedTuple):
@@ -178,13 +181,11 @@ class Throttling:
     def _fetched(
         self, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> FetchResponse:
-        size_bytes = sum(
-            _length(partition.records)
-            for topic in response.responses
-            for partition in topic.partitions
-        )
         user, client_id = self._user, self._client_id
         before_ms = self._throttle_ms
+        size_bytes = 0
+        if self._quotas.quotas.of(CONSUMER_BYTE_RATE, user, client_id) is not None:
+            size_bytes = _answer_bytes(response, self._context.header.api_version)
         wait_ms = self._quotas.fetched(user, client_id, size_bytes, now_ms)
         self._wait(CONSUMER_BYTE_RATE, wait_ms)
         if not self._throttle_ms:
@@ -227,10 +228,9 @@ def _key_of(item: Any) -> str:
     return item if isinstance(item, str) else item.name or item.topic_id.hex()
 
 
-def _length(records: Any) -> int:
-    if isinstance(records, list | tuple):
-        return sum(map(len, records))
-    return len(records) if records is not None else 0
+def _answer_bytes(response: FetchResponse, version: int) -> int:
+    """How large an answer is by Kafka's count (FetchResponse.sizeOf): its length's bytes and the message."""
+    return _LENGTH_BYTES + sum(map(len, encode_parts(response, version)))
 
 
 def _is_follower(request: Any) -> bool:

@@ -20,6 +20,7 @@ from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
 from broker.system import SystemClock
+from kafka_ds.wire.compile import encode
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import (
@@ -293,6 +294,25 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         refused = await broker.ask(gone, 5, client_id="maker")
         assert refused.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert "b" in broker.node.metadata.topics
+
+
+@in_loop
+async def test_what_is_written_and_read_counts_as_whole_messages(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a", partitions=3)
+        await limit(broker, {"user": "alice"}, producer_byte_rate=1e6, consumer_byte_rate=1e6)
+        written = produce_request("a", batch_of([b"x" * 2000]))
+        await broker.ask(written, 9, client_id="c", principal=ALICE)
+        read = await broker.ask(fetch_request("a", 0), 12, client_id="c", principal=ALICE)
+        now_ms = broker.node.clock.monotonic_ms()
+        counted = {
+            name: sensor.rate.rate(now_ms) * sensor.rate.span_ms(now_ms) / 1000
+            for name, _, sensor in broker.node.security.quotas.sensors()
+        }
+        assert counted == {
+            "producer_byte_rate": pytest.approx(len(encode_request(written, 9, 1, "c")) - 4),
+            "consumer_byte_rate": pytest.approx(4 + len(encode(read, 12))),
+        }
 
 
 class Ahead(SystemClock):
