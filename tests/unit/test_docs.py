@@ -1,14 +1,64 @@
-"""Generated pages say what the code says."""
+"""Generated pages say what the code says, and what pages name is there."""
 
+import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 from broker import protocol_doc
 from kafka_ds.sink.options import SINK_OPTIONS, parse_sink_options
 from kafka_ds.source import options_doc
 from kafka_ds.source.options import OPTIONS, parse_options
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+CODE = [
+    path
+    for top in ("broker", "kafka_ds", "spark_conf", "tests")
+    for path in (ROOT / top).rglob("*.py")
+]
+# One suffix each, so that `broker/tier/copier.py`, `tier/copier.py` and `copier.py` are all its names.
+FILES = {
+    "/".join(path.relative_to(ROOT).parts[first:])
+    for path in (*CODE, *DOCS.rglob("*"))
+    for first in range(len(path.relative_to(ROOT).parts))
+}
+
+
+def braces_expanded(name: str) -> list[str]:
+    """As the shell does with `test_{a,b}.py`."""
+    parts = [part.split(",") for part in re.split(r"[{}]", name)]
+    return ["".join(chosen) for chosen in product(*parts)]
+
+
+def anchors_of(page: str) -> set[str]:
+    """Those that GitHub gives to headings."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"(?<![\w{}./*-])[\w{},./-]+\.py\b", page.read_text())
+    assert {file for name in named for file in braces_expanded(name)} - FILES == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target.read_text()), link
+
+
+def test_the_pages_that_the_code_names_exist() -> None:
+    for path in CODE:
+        for name in re.findall(r"docs/[\w/-]+\.md\b", path.read_text()):
+            assert (ROOT / name).exists(), f"{path} names {name}"
 
 
 def test_the_protocol_table_is_what_the_registry_serves() -> None:
