@@ -59,13 +59,21 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m spark_conf.console", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_conf.console",
+        description="SQL over a cluster's topics. Each is a view of its name: the exact scan of table and hot tail.",
+    )
     parser.add_argument("--brokers", required=True, help="host:port of one broker, or more")
     parser.add_argument(
         "--lake", help="a folder of tables or an s3:// address, for the views of the system tables"
     )
-    parser.add_argument("--master", default="local[2]")
-    parser.add_argument("statements", nargs="*", metavar="statement")
+    parser.add_argument("--master", default="local[2]", help="Spark's (default %(default)s)")
+    parser.add_argument(
+        "statements",
+        nargs="*",
+        metavar="statement",
+        help="SQL; without one, statements are read from standard input, one a line",
+    )
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:

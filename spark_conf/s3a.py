@@ -12,6 +12,7 @@ the jars are ``$(python -m spark_conf.jars s3a)/*.jar``.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping
@@ -51,6 +52,10 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        prog="python -m spark_conf.s3a",
+        description="Prints the settings with which Spark's own readers find tables on S3, made of AWS's environment.",
+    ).parse_args()
     for name, value in settings(os.environ).items():
         print(f"{name:<50} {value}")  # noqa: T201 (this is the command's output)
     return 0

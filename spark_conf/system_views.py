@@ -178,8 +178,15 @@ def main() -> int:
         prog="python -m spark_conf.system_views", description="Prints the views as SQL."
     )
     parser.add_argument("lake", help="lake.uri: a folder of tables, or an s3:// address")
-    parser.add_argument("--engine", choices=sorted(ENGINES), default="spark")
-    parser.add_argument("--retention-ms", type=int, default=RETENTION_MS, help="log.retention.ms")
+    parser.add_argument(
+        "--engine", choices=sorted(ENGINES), default="spark", help="default %(default)s"
+    )
+    parser.add_argument(
+        "--retention-ms",
+        type=int,
+        default=RETENTION_MS,
+        help="the brokers' log.retention.ms (default %(default)s)",
+    )
     asked = parser.parse_args()
     engine = ENGINES[asked.engine]
     made = statements(engine, asked.lake, retention_ms=asked.retention_ms)

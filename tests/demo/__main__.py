@@ -16,6 +16,10 @@ from tests.demo import clients, show
 from tests.demo.flights import FLIGHTS, flights
 from tests.processes import BrokerProcess, wait_until
 
+DESCRIPTION = (
+    "One record's whole way: a broker, real data through it, the lake, Spark, a second engine, and consumers of old "
+    "offsets."
+)
 MARKER = ".kafka-ds-demo"
 SETTINGS = {
     # Sooner than in production, so that there is something to see within a minute.
@@ -186,11 +190,16 @@ How to go on:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.demo", description=DESCRIPTION)
     parser.add_argument(
         "--flights", type=int, default=FLIGHTS, help=f"how many (default {FLIGHTS:,})"
     )
-    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where all of it lies")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(".demo"),
+        help="where all of it lies; emptied first if it is the demo's (default %(default)s)",
+    )
     options = parser.parse_args()
     began = time.monotonic()
     empty_folder(options.folder)
