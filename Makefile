@@ -28,7 +28,7 @@ help:
 	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
 	@echo "make sim        clusters on virtual time under faults, the machines against their models, the bank: SEEDS=$(SEEDS) runs each"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
-	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES)"
+	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
 	@echo "make client-suites  librdkafka's and franz-go's own tests; wants git, gcc, g++, make and Go: SUITES='$(SUITES)'"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
@@ -83,7 +83,7 @@ fuzz: $(KERNELS)
 	$(BIN)/python -m tests.fuzz $(SECONDS)
 
 soak: $(KERNELS)
-	$(BIN)/python -m tests.soak $(MINUTES)
+	$(BIN)/python -m tests.soak $(MINUTES) $(FOLDER)
 
 client-suites: jars $(KERNELS)
 	@for suite in $(SUITES); do JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $$suite || exit 1; done

@@ -1,22 +1,31 @@
 """`python -m tests.soak MINUTES [FOLDER]`: the load, restarts, samples; then what was acknowledged is counted.
 
-Every RESTART_S the broker is stopped (SIGTERM) or killed (SIGKILL), in turns, and started anew. Ends with 0 where
-nothing that was acknowledged is lost or there twice, no client failed, the log has no traceback, and all stays bounded.
+Every RESTART_S the broker is killed (SIGKILL) or stopped (SIGTERM), in turns, and started anew; but not in the middle
+of a run, where it lives so long that what it has must come to rest. While it is away a week passes for the lake. Ends
+with 0 where nothing that was acknowledged is lost or there twice, no client failed, the log has no traceback, no
+process of the broker's outlives it, and all stays bounded. FOLDER keeps the samples, the broker's log and all else.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.processes import BrokerProcess
+from tests.bench.machine import children
+from tests.processes import BrokerProcess, wait_until
+from tests.soak.ageing import age
 from tests.soak.judging import Sample, gaps, judge, report
 from tests.soak.load import COMPACTED, IDEMPOTENT, TRANSACTIONAL, Load, number_of
 from tests.soak.sampling import sample
 
 RESTART_S = 300.0
+# Between these parts of a run nothing is restarted.
+LONG_LIFE = (1 / 4, 2 / 3)
 SAMPLE_S = 5.0
 # Tables are looked into at every so many samples.
 TABLES_EVERY = 6
@@ -31,29 +40,38 @@ SETTINGS = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
     "log.segment.delete.delay.ms": 5_000,
+    # The smallest: compaction of what is older has to show in an hour.
+    "offsets.topic.segment.bytes": 1 << 20,
+    "transaction.state.log.segment.bytes": 1 << 20,
     # Or whose producer still looks for a topic would make it again when it is deleted.
     "auto.create.topics.enable": "false",
 }
 
 
+def restarts(duration_s: float) -> list[float]:
+    """When the broker is started anew, in seconds from the beginning."""
+    long_from, long_until = (part * duration_s for part in LONG_LIFE)
+    times = [number * RESTART_S for number in range(1, int(duration_s / RESTART_S))]
+    return [at for at in times if not long_from < at < long_until]
+
+
 def soak(
-    folder: Path, duration_s: float, *, restart_s: float = RESTART_S, scale: float = 1.0
+    folder: Path, duration_s: float, *, restarts_s: Sequence[float], scale: float = 1.0
 ) -> tuple[list[Sample], list[str], dict[str, int]]:
     """Samples, what is wrong, and what was done."""
     broker = BrokerProcess(folder, SETTINGS).start()
     load = Load(broker.bootstrap, broker.lake, scale)
     samples: list[Sample] = []
-    life = 0
+    life, aged = 0, 0
     try:
         load.start()
         began = time.monotonic()
-        next_restart = began + restart_s
-        while (now := time.monotonic()) < began + duration_s and not load.failures:
-            if now >= next_restart:
+        waiting = list(restarts_s)
+        while (now := time.monotonic() - began) < duration_s and not load.failures:
+            if waiting and now >= waiting[0]:
+                del waiting[0]
                 life += 1
-                broker.kill() if life % 2 else broker.stop()
-                broker.start()
-                next_restart = time.monotonic() + restart_s
+                aged += _restart(broker, load, kills=life % 2 == 1)
             tables = len(samples) % TABLES_EVERY == 0
             samples.append(sample(broker, time.monotonic() - began, life, tables=tables))
             time.sleep(SAMPLE_S)
@@ -63,12 +81,31 @@ def soak(
         broker.stop()
     if "Traceback" in broker.log_file.read_text():
         wrong.append(f"{broker.log_file} has a traceback")
-    acknowledged = {
+    done = {
         "acknowledged, idempotent": len(load.idempotent),
         "acknowledged, committed": len(load.committed),
         "starts of the broker": life + 1,
+        "files that a week passed for": aged,
     }
-    return samples, wrong, acknowledged | load.counts
+    return samples, wrong, done | load.counts
+
+
+def _restart(broker: BrokerProcess, load: Load, *, kills: bool) -> int:
+    """End the broker, let a week pass in the lake, start it; gives the number of files that are older now."""
+    processes = children(broker.pid)
+    broker.kill() if kills else broker.stop()
+    wait_until("the broker's processes end", lambda: not any(map(_runs, processes)))
+    with load.reading:
+        aged = age(broker.lake)
+    broker.start()
+    return aged
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _lost(load: Load) -> list[str]:
@@ -94,7 +131,9 @@ def main(words: list[str]) -> int:
     minutes = float(words[0]) if words else 60.0
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = Path(words[1]) if len(words) > 1 else Path(temporary)
-        samples, wrong, counts = soak(folder, minutes * 60)
+        duration_s = minutes * 60
+        samples, wrong, counts = soak(folder, duration_s, restarts_s=restarts(duration_s))
+        (folder / "samples.json").write_text(json.dumps([asdict(each) for each in samples]))
     verdicts = judge(samples)
     print(report(verdicts))
     for name, count in sorted(counts.items()):

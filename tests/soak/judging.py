@@ -1,9 +1,11 @@
 """Pure: whether what was sampled stays bounded.
 
 Rules of this file: a slope is the median of the slopes between pairs of samples (Theil and Sen), which a peak does not
-move. What a process has (memory, descriptors, threads) is judged within each of its lives, after a third of it, and the
-life with the middle slope counts; what lies on disks over the whole run, after a third. A window shorter than
-`WINDOW_MIN_S` tells nothing and is judged by the largest value alone.
+move. What lies on disks is judged over the whole run, after a third of it. What a process has (memory, descriptors,
+threads) is judged twice. Within its lives, after a third: the long ones (half of the longest, at least) count, since a
+process is warming up for minutes, and of these the middle slope. And from life to life, at the same age, since what a
+process reads at its start may grow while no process does. A window shorter than `WINDOW_MIN_S` tells nothing and is
+judged by the largest value alone.
 """
 
 from __future__ import annotations
@@ -26,20 +28,36 @@ class Bound:
     of_process: bool
 
 
+def _of_process(most: float, growth_an_hour: float) -> Bound:
+    return Bound(most=most, growth_an_hour=growth_an_hour, of_process=True)
+
+
+def _on_disk(most: float, growth_an_hour: float) -> Bound:
+    return Bound(most=most, growth_an_hour=growth_an_hour, of_process=False)
+
+
 BOUNDS: Mapping[str, Bound] = {
-    "broker memory MiB": Bound(most=400, growth_an_hour=60, of_process=True),
-    "broker descriptors": Bound(most=1_000, growth_an_hour=100, of_process=True),
-    "broker threads": Bound(most=100, growth_an_hour=10, of_process=True),
-    "worker memory MiB": Bound(most=1_500, growth_an_hour=300, of_process=True),
-    "worker descriptors": Bound(most=500, growth_an_hour=60, of_process=True),
-    "cleaner memory MiB": Bound(most=500, growth_an_hour=60, of_process=True),
-    "cleaner descriptors": Bound(most=200, growth_an_hour=60, of_process=True),
-    "segments": Bound(most=1_000, growth_an_hour=200, of_process=False),
-    "log MiB": Bound(most=2_000, growth_an_hour=200, of_process=False),
-    "live files of topics": Bound(most=500, growth_an_hour=200, of_process=False),
-    "live files of system tables": Bound(most=500, growth_an_hour=200, of_process=False),
-    "commits since a checkpoint": Bound(most=250, growth_an_hour=250, of_process=False),
-    "table folders": Bound(most=100, growth_an_hour=20, of_process=False),
+    "processes": _of_process(6, 3),
+    "broker memory MiB": _of_process(400, 60),
+    "broker descriptors": _of_process(1_000, 100),
+    "broker threads": _of_process(100, 10),
+    "worker memory MiB": _of_process(1_500, 300),
+    "worker descriptors": _of_process(500, 60),
+    "cleaner memory MiB": _of_process(500, 60),
+    "cleaner descriptors": _of_process(200, 60),
+    "segments": _on_disk(1_000, 200),
+    "segments of internal topics": _on_disk(100, 20),
+    "files of logs": _on_disk(5_000, 1_000),
+    "log MiB": _on_disk(2_000, 200),
+    "internal topics MiB": _on_disk(50, 10),
+    "live files of topics": _on_disk(500, 200),
+    "live files of system tables": _on_disk(500, 200),
+    "commits since a checkpoint": _on_disk(250, 250),
+    # With what a week keeps, of which one passes at each restart (`ageing`).
+    "files of Delta logs": _on_disk(15_000, 3_000),
+    "files of tables": _on_disk(10_000, 3_000),
+    "residue files of what expires": _on_disk(500, 200),
+    "table folders": _on_disk(100, 20),
 }
 
 
@@ -54,47 +72,90 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One series: where it was, how it grew (None: too short to tell), and whether that is within its bound."""
+    """One series: where it was, how it grew (None: too short to tell), and whether that is within its bound.
+
+    `growth_an_hour` is within lives or, of what is no process's, over the run; `of_lives_an_hour` from life to life.
+    """
 
     name: str
     first: float
+    middle: float
     last: float
     most: float
     growth_an_hour: float | None
+    of_lives_an_hour: float | None
     is_bounded: bool
+
+
+Series = Sequence[tuple[float, float]]
 
 
 def judge(samples: Sequence[Sample], bounds: Mapping[str, Bound] = BOUNDS) -> list[Verdict]:
     """A verdict for each bound of which there are samples."""
     verdicts = []
     for name, bound in bounds.items():
-        series = [(s.at_s, s.values[name], s.life) for s in samples if name in s.values]
+        series = [(s.at_s, s.values[name]) for s in samples if name in s.values]
         if not series:
             continue
-        lives = sorted({life for *_, life in series}) if bound.of_process else [None]
-        grown = []
-        for life in lives:
-            part = [(at, value) for at, value, of in series if life in (None, of)]
-            slope = slope_of(after_warm_up(part))
-            if slope is not None:
-                grown.append(slope * 3600)
-        growth = median(grown) if grown else None
-        most = max(value for _, value, _ in series)
+        growth, of_lives = an_hour(slope_of(after_warm_up(series))), None
+        if bound.of_process:
+            lives = _lives(name, samples)
+            growth, of_lives = an_hour(_within(lives)), an_hour(_from_life_to_life(lives))
+        most = max(value for _, value in series)
+        half = (series[0][0] + series[-1][0]) / 2
+        grown = max(growth or 0.0, of_lives or 0.0)
         verdicts.append(
             Verdict(
                 name=name,
                 first=series[0][1],
+                middle=min(series, key=lambda each: abs(each[0] - half))[1],
                 last=series[-1][1],
                 most=most,
                 growth_an_hour=growth,
-                is_bounded=most <= bound.most
-                and (growth is None or growth <= bound.growth_an_hour),
+                of_lives_an_hour=of_lives,
+                is_bounded=most <= bound.most and grown <= bound.growth_an_hour,
             )
         )
     return verdicts
 
 
-def after_warm_up(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _lives(name: str, samples: Sequence[Sample]) -> list[Series]:
+    found: dict[int, list[tuple[float, float]]] = {}
+    for each in samples:
+        if name in each.values:
+            found.setdefault(each.life, []).append((each.at_s, each.values[name]))
+    return list(found.values())
+
+
+def _length_s(series: Series) -> float:
+    return series[-1][0] - series[0][0]
+
+
+def _within(lives: Sequence[Series]) -> float | None:
+    """The middle of the slopes of long lives."""
+    longest = max(map(_length_s, lives))
+    slopes = [slope_of(after_warm_up(each)) for each in lives if _length_s(each) >= longest / 2]
+    told = [each for each in slopes if each is not None]
+    return median(told) if told else None
+
+
+def _from_life_to_life(lives: Sequence[Series]) -> float | None:
+    """The slope of what each life had when it was as old as the shortest of them ever was."""
+    counted = [each for each in lives if _length_s(each) >= WINDOW_MIN_S]
+    age_s = min(map(_length_s, counted), default=0.0)
+    levels = []
+    for each in counted:
+        young = [(at, value) for at, value in each if at <= each[0][0] + age_s]
+        levels.append((each[0][0], median(value for _, value in after_warm_up(young))))
+    return slope_of(levels)
+
+
+def an_hour(slope: float | None) -> float | None:
+    """Of units a second."""
+    return None if slope is None else slope * 3600
+
+
+def after_warm_up(series: Series) -> Series:
     """Without the first third of its time."""
     if not series:
         return []
@@ -102,7 +163,7 @@ def after_warm_up(series: Sequence[tuple[float, float]]) -> list[tuple[float, fl
     return [(at, value) for at, value in series if at >= first + (last - first) * WARM_UP]
 
 
-def slope_of(series: Sequence[tuple[float, float]]) -> float | None:
+def slope_of(series: Series) -> float | None:
     """Units a second; None where the window is too short."""
     if len(series) < 3 or series[-1][0] - series[0][0] < WINDOW_MIN_S:
         return None
@@ -118,12 +179,15 @@ def slope_of(series: Sequence[tuple[float, float]]) -> float | None:
 
 def report(verdicts: Sequence[Verdict]) -> str:
     """The verdicts as a table."""
-    rows = [("", "first", "last", "most", "growth an hour", "")]
+    rows = [("", "first", "middle", "last", "most", "growth an hour", "from life to life", "")]
     for each in verdicts:
-        growth = "-" if each.growth_an_hour is None else f"{each.growth_an_hour:+.1f}"
-        numbers = (f"{each.first:.1f}", f"{each.last:.1f}", f"{each.most:.1f}")
-        rows.append((each.name, *numbers, growth, "" if each.is_bounded else "GROWS"))
-    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        numbers = (f"{one:.1f}" for one in (each.first, each.middle, each.last, each.most))
+        growths = (
+            "-" if one is None else f"{one:+.1f}"
+            for one in (each.growth_an_hour, each.of_lives_an_hour)
+        )
+        rows.append((each.name, *numbers, *growths, "" if each.is_bounded else "GROWS"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows

@@ -51,6 +51,8 @@ class Load:
         """`scale` multiplies the rates of producers."""
         self._bootstrap, self._lake, self._scale = bootstrap, lake, scale
         self._stop = threading.Event()
+        # Held by who reads the tables' files without the broker.
+        self.reading = threading.Lock()
         self.failures: list[str] = []
         self.counts: dict[str, int] = {}
         # What was acknowledged for good.
@@ -229,6 +231,8 @@ class Load:
                 "group.id": f"soak-{protocol}",
                 "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
+                # Ten times as often as by default: __consumer_offsets is to be compacted within the hour.
+                "auto.commit.interval.ms": 500,
             }
             member = confluent_kafka.Consumer(self._client(**settings))
             member.subscribe([PLAIN, IDEMPOTENT])
@@ -281,7 +285,7 @@ class Load:
             if not (table / "_delta_log").is_dir():
                 continue
             # Each time anew, as somebody does who asks once.
-            with duck.connect() as connection:
+            with self.reading, duck.connect() as connection:
                 query = f"SELECT count(*) FROM delta_scan('{table.as_posix()}')"
                 found = connection.execute(query).fetchone()
             self._count("queries")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -14,6 +15,11 @@ from tests.processes import BrokerProcess
 from tests.soak.judging import Sample
 
 MIB = 1 << 20
+LOG_FOLDER = "_delta_log"
+# In each partition's folder.
+METADATA_FILE = "partition.metadata"
+# The topic whose records go by retention.
+EXPIRING = "soak-plain"
 # What a child process of the broker's runs, and what it is called here.
 ROLES = {"broker.tier.worker": "worker", "broker.cleaning.worker": "cleaner"}
 
@@ -22,6 +28,7 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
     """`tables`: look into the tables, too, which takes a moment."""
     values: dict[str, float] = {}
     process, *others = children(broker.pid)
+    values["processes"] = 1 + len(others)
     values["broker memory MiB"] = resident_mib([process])
     values["broker descriptors"] = _entries(Path(f"/proc/{process}/fd"))
     values["broker threads"] = _entries(Path(f"/proc/{process}/task"))
@@ -30,16 +37,9 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
         if role is not None:
             values[f"{role} memory MiB"] = resident_mib([each])
             values[f"{role} descriptors"] = _entries(Path(f"/proc/{each}/fd"))
-    logs = [
-        Path(folder, name)
-        for folder, _, names in os.walk(broker.data)
-        for name in names
-        if name.endswith(".log")
-    ]
-    values["segments"] = len(logs)
-    values["log MiB"] = sum(map(_size, logs)) / MIB
+    values |= logs_of(broker.data)
     if tables:
-        values |= _tables(broker.lake)
+        values |= tables_of(broker.lake)
     return Sample(at_s=at_s, life=life, values=values)
 
 
@@ -56,30 +56,56 @@ def _words(pid: int) -> list[str]:
         return []
 
 
-def _tables(lake: Path) -> dict[str, float]:
+def logs_of(data: Path) -> dict[str, float]:
+    """What the folders of partitions hold, those that are being deleted included."""
+    found = {"segments": 0.0, "segments of internal topics": 0.0, "files of logs": 0.0}
+    found |= {"log MiB": 0.0, "internal topics MiB": 0.0}
+    for folder in data.iterdir() if data.is_dir() else ():
+        if not (folder / METADATA_FILE).exists() and not folder.name.endswith("-delete"):
+            continue  # of no partition
+        is_internal = folder.name.startswith("__")
+        for file in _files(folder):
+            found["files of logs"] += 1
+            if file.suffix != ".log":
+                continue
+            size_mib = _size(file) / MIB
+            found["segments"] += 1
+            found["log MiB"] += size_mib
+            found["segments of internal topics"] += is_internal
+            found["internal topics MiB"] += size_mib * is_internal
+    return found
+
+
+def tables_of(lake: Path) -> dict[str, float]:
+    """What the tables are made of: of their newest versions, and in their folders."""
+    names = ("live files of topics", "live files of system tables", "commits since a checkpoint")
+    names += ("files of Delta logs", "files of tables", "residue files of what expires")
+    found = dict.fromkeys((*names, "table folders"), 0.0)
     # Folders that are deleted meanwhile are passed over by `os.walk`.
-    folders = [Path(folder) for folder, inside, _ in os.walk(lake) if "_delta_log" in inside]
-    topics, system, behind = 0, 0, 0
-    for folder in folders:
-        try:
-            names = os.listdir(folder / "_delta_log")
-            newest = max((name[:20] for name in names if ".checkpoint" in name), default="")
-            behind = max(
-                behind, sum(name[:20] > newest for name in names if name.endswith(".json"))
+    for folder in [Path(folder) for folder, inside, _ in os.walk(lake) if LOG_FOLDER in inside]:
+        files = _files(folder)
+        of_log = [each.name for each in files if each.parent.name == LOG_FOLDER]
+        found["table folders"] += 1
+        found["files of Delta logs"] += len(of_log)
+        found["files of tables"] += sum(
+            each.suffix == ".parquet" and each.parent.name != LOG_FOLDER for each in files
+        )
+        if folder.name == EXPIRING:
+            found["residue files of what expires"] = sum(
+                each.suffix == ".residue" for each in files
             )
-            files = len(DeltaTable(folder).file_uris())
-        except (DeltaError, OSError):
-            continue  # it is being deleted
-        if folder.parent.name == "topics":
-            topics += files
-        else:
-            system += files
-    return {
-        "live files of topics": topics,
-        "live files of system tables": system,
-        "commits since a checkpoint": behind,
-        "table folders": len(folders),
-    }
+        newest = max((name[:20] for name in of_log if ".checkpoint" in name), default="")
+        behind = sum(name[:20] > newest for name in of_log if name.endswith(".json"))
+        found["commits since a checkpoint"] = max(found["commits since a checkpoint"], behind)
+        kind = "topics" if folder.parent.name == "topics" else "system tables"
+        # Else it is being deleted.
+        with suppress(DeltaError, OSError):
+            found[f"live files of {kind}"] += len(DeltaTable(folder).file_uris())
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return [Path(inside, name) for inside, _, names in os.walk(folder) for name in names]
 
 
 def _entries(folder: Path) -> int:

@@ -1,0 +1,34 @@
+"""Shell: lets a week and a day pass for the files of a lake on a folder, while its broker is away.
+
+The history of a table, and what its versions no longer name, is kept for a week at least (`lake.log.retention.ms`, and
+the age of orphans): in an hour nothing of it would ever go. Both are judged by the times of files, which are set back
+here; so what a life of the broker wrote is old enough to go in the next one. Nobody may be reading meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+AGE_S = 8 * 24 * 3600
+# Files of tables: commits, checkpoints and data; and residue.
+SUFFIXES = (".json", ".parquet", ".residue")
+
+
+def age(lake: Path, by_s: float = AGE_S) -> int:
+    """Make the files of all tables so much older; gives their number. What is no table's is left."""
+    aged = 0
+    for folder, _, names in os.walk(lake):
+        for name in names:
+            if not name.endswith(SUFFIXES) or not _is_in_a_table(lake, Path(folder)):
+                continue
+            path = Path(folder, name)
+            times = path.stat()
+            os.utime(path, (times.st_atime - by_s, times.st_mtime - by_s))
+            aged += 1
+    return aged
+
+
+def _is_in_a_table(lake: Path, folder: Path) -> bool:
+    inside = [folder, *folder.parents]
+    return any((each / "_delta_log").is_dir() for each in inside[: inside.index(lake)])
