@@ -1,9 +1,12 @@
-"""Generated pages say what the code says, and what pages name is there."""
+"""Generated pages say what the code says, what pages name is there, and what they have code of is accepted by it."""
+
+from __future__ import annotations
 
 import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +100,47 @@ def test_each_default_is_what_holds_without_the_option() -> None:
                 given = {**servers, "subscribe": "orders"}
                 read = parse_options({**given, name: value}, stream=stream)
                 assert replace(read, ignored=()) == parse_options(given, stream=stream), name
+
+
+class Recorded:
+    """A Spark, and all that comes of it, which does nothing and notes the options of its queries."""
+
+    def __init__(self) -> None:
+        self.queries: list[tuple[str, dict[str, str]]] = []
+
+    def __getattr__(self, name: str) -> Recorded:
+        if name in ("read", "readStream", "write", "writeStream"):
+            self.queries.append((name, {}))
+        return self
+
+    def __call__(self, *arguments: object, **named: object) -> Recorded:
+        return self
+
+    def option(self, name: str, value: object) -> Recorded:
+        self.queries[-1][1][name] = str(value)
+        return self
+
+
+class Names(dict[str, Any]):
+    """What a script has not made itself is there."""
+
+    def __missing__(self, name: str) -> Recorded:
+        return self["spark"]
+
+
+def test_the_code_of_the_page_runs_and_its_options_are_accepted() -> None:
+    """But for what Spark does with it; the scripts in docs/examples are run (tests/spark/test_examples.py)."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "spark.md").read_text(), re.DOTALL)
+    queries: list[tuple[str, dict[str, str]]] = []
+    for block in blocks:
+        spark = Recorded()
+        code = f"(spark.read\n{block})" if block.startswith(" ") else block
+        exec(re.sub(r"(?m)^(from|import) .*$", "", code), {}, Names(spark=spark))
+        queries += spark.queries
+    assert len(queries) > 5
+    for kind, options in queries:
+        given = {"kafka.bootstrap.servers": "broker:9092", **options}
+        if kind.startswith("write"):
+            parse_sink_options(given, stream=kind == "writeStream")
+        else:
+            parse_options({"subscribe": "orders", **given}, stream=kind == "readStream")
