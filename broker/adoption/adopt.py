@@ -91,7 +91,7 @@ def adopt(
                 _commit(metadata_log, image, planned)
         except OSError as error:
             raise ConfigError(f"log.dirs={','.join(config.log_dirs)}: {reason(error)}") from error
-    say(f"cluster {found.cluster_id}: broker {found.node_id} is taken over; start it")
+    say(f"cluster {planned.cluster_id}: broker {found.node_id} is taken over; start it")
 
 
 def _planned(

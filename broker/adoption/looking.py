@@ -33,6 +33,8 @@ from kafka_ds.wire.messages.persisted_metadata import decode_record
 from kafka_ds.wire.messages.persisted_transactions import decode_value
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
+# In 2.8, whose records have other types and frames: no later Kafka reads it either.
+EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
 # The suffixes of files whose segment is there, or is when the log is opened.
 STANDING = ("", names.SWAP)
 # ZooKeeper alone knew which ids had been given away, in blocks of a thousand to each broker. Logs tell of those that
@@ -53,14 +55,15 @@ def look(
     first = directories[0]
     for directory in directories:
         properties = directory.file(names.META_PROPERTIES)
-        if directory.node_id is None or directory.cluster_id is None:
-            raise ConfigError(f"log.dirs: {properties} says neither node nor cluster")
+        if directory.node_id is None:
+            raise ConfigError(f"log.dirs: {properties} says neither node.id nor broker.id")
         if directory.node_id != node_id:
             raise ConfigError(f"{properties} is of node.id={directory.node_id}, not {node_id}")
         if directory.cluster_id != first.cluster_id:
             raise ConfigError(f"{properties} is of another cluster than {first.path}")
-    assert first.cluster_id is not None
     folder = _metadata_folder(disk, metadata_log_dir, directories)
+    if folder is not None and first.cluster_id is None:
+        raise ConfigError(f"log.dirs: {first.file(names.META_PROPERTIES)} says no cluster.id")
     cluster = None if folder is None else _read_metadata(disk, folder)
     logs: dict[Key, FoundLog] = {}
     for directory in directories:
@@ -80,10 +83,17 @@ def look(
         cluster_id=first.cluster_id,
         logs=logs,
         cluster=cluster,
+        is_zookeepers=_is_zookeepers(disk, first),
         broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
         # Where there is a metadata log it knows better: more were given away than were used.
         next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,
     )
+
+
+def _is_zookeepers(disk: Disk, directory: LogDirectory) -> bool:
+    """Version 0 of meta.properties calls a broker's number `broker.id`."""
+    data = read_or_none(disk, directory.file(names.META_PROPERTIES)) or b""
+    return "node.id" not in decode_meta_properties(data)
 
 
 def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
@@ -193,6 +203,12 @@ def _metadata_folder(
                 f"{directories[0].cluster_id}"
             )
         return folder
+    for each in directories:
+        if disk.exists(each.file(EARLY_METADATA_FOLDER)):
+            raise ConfigError(
+                f"log.dirs: {each.file(EARLY_METADATA_FOLDER)} is a metadata log of Kafka 2.8, where KRaft was a "
+                "preview: none that can be taken over"
+            )
     folders = [each.file(METADATA_FOLDER) for each in directories]
     there = [each for each in folders if disk.exists(each)]
     for other in there[1:]:

@@ -42,12 +42,15 @@ from broker.cluster.topic_names import (
     why_illegal,
 )
 from broker.config.settings import ConfigError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import NO_UUID, uuid_text
 
 ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"
 REMOTE_STORAGE = "remote.storage.enable"
 NAMES_SHOWN_MAX = 10
+# ZooKeeper alone knew the partitions' last epochs: logs tell of those with which something was written here, and logs
+# of formats 0 and 1 of none. To a client that was told a higher one before, ours would be news of the past.
+UNSEEN_LEADER_EPOCHS = 1_000_000
 
 Key = tuple[str, int]
 
@@ -74,10 +77,12 @@ class Found:
     """What lies in the directories of one broker."""
 
     node_id: int
-    cluster_id: str
+    cluster_id: str | None
+    """None in directories of before 2.4, as ZooKeeper alone knew it."""
     logs: Mapping[Key, FoundLog]
     cluster: KafkaCluster | None
     """What the metadata log says; None where there is none."""
+    is_zookeepers: bool
     broker_epoch: int
     """That of a clean stop, or NO_BROKER_EPOCH."""
     next_producer_id: int
@@ -88,6 +93,7 @@ class Found:
 class Plan:
     """What is to be decided, which of the logs belong to it, the ids of topics, and what the operator is told."""
 
+    cluster_id: str
     events: Sequence[Event]
     logs: Sequence[FoundLog]
     topic_ids: Mapping[str, bytes]
@@ -117,7 +123,16 @@ def plan(
     `given_configs`: settings of topics by the operator; they win. `broker_configs`: those of brokers that are taken
     over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.
     """
+    if found.cluster is None and not found.is_zookeepers:
+        raise ConfigError(
+            "log.dirs are of a cluster without ZooKeeper, and its metadata log lies in none of them: say where, with "
+            "--metadata-log-dir"
+        )
     drafted = _Drafted()
+    cluster_id = found.cluster_id
+    if cluster_id is None:
+        cluster_id = uuid_text(new_uuid())
+        drafted.lines.append(f"Kafka before 2.4 names no cluster: it is {cluster_id} from now on")
     if found.cluster is None:
         drafted.topics = _topics_of_folders(found, new_uuid)
         drafted.lines.append(
@@ -138,7 +153,12 @@ def plan(
         topic.configs = _configs(topic, given, check_configs, drafted.lines)
     _tell(found, logs, drafted)
     return Plan(
-        events=(*_events(found, drafted, logs), *_config_events(BROKER_RESOURCE, broker_configs)),
+        cluster_id=cluster_id,
+        events=(
+            ClusterCreated(cluster_id=cluster_id),
+            *_events(found, drafted, logs),
+            *_config_events(BROKER_RESOURCE, broker_configs),
+        ),
         logs=logs,
         topic_ids=drafted.topic_ids,
         lines=drafted.lines,
@@ -151,10 +171,11 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
     begun to work there.
     """
-    if image.cluster_id != found.cluster_id:
+    if image.cluster_id is None or image.cluster_id != found.cluster_id:
+        theirs = found.cluster_id or "none that they name"
         raise ConfigError(
-            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, and log.dirs are of {found.cluster_id}: an empty "
-            "lake is wanted"
+            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, and log.dirs are of {theirs}: an empty lake is "
+            "wanted"
         )
     known = image.brokers.get(found.node_id)
     if known is None or known.incarnation_id != NO_UUID:
@@ -172,7 +193,13 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     drafted.lines.append(
         f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
     )
-    return Plan(events=(), logs=logs, topic_ids=drafted.topic_ids, lines=drafted.lines)
+    return Plan(
+        cluster_id=image.cluster_id,
+        events=(),
+        logs=logs,
+        topic_ids=drafted.topic_ids,
+        lines=drafted.lines,
+    )
 
 
 def _check_not_behind(found: Found, image: MetadataImage, lake_uri: str) -> None:
@@ -220,7 +247,10 @@ def _topics_of_folders(found: Found, new_uuid: Callable[[], bytes]) -> list[Kafk
         if topic.topic_id == NO_UUID:
             topic.topic_id = log.topic_id
         topic.partitions[index] = PartitionRegistration(
-            replicas=(found.node_id,), isr=(found.node_id,), leader=NO_LEADER
+            replicas=(found.node_id,),
+            isr=(found.node_id,),
+            leader=NO_LEADER,
+            leader_epoch=max(log.latest_epoch, 0) + UNSEEN_LEADER_EPOCHS,
         )
     for topic in topics.values():
         if topic.topic_id == NO_UUID:
@@ -379,7 +409,6 @@ def _others(found: Found, topics: Iterable[KafkaTopic]) -> set[int]:
 
 
 def _events(found: Found, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterator[Event]:
-    yield ClusterCreated(cluster_id=found.cluster_id)
     cluster = found.cluster
     known = cluster.next_producer_id if cluster else 0
     next_producer_id = max(known, found.next_producer_id)

@@ -97,7 +97,15 @@ def broker_record(broker_id: int, epoch: int) -> RegisterBrokerRecord:
 class KafkaFolder:
     """One of log.dirs."""
 
-    def __init__(self, folder: Path, *, node_id: int = 1, is_zookeepers: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        node_id: int = 1,
+        is_zookeepers: bool = False,
+        cluster_id: str | None = CLUSTER_ID,
+    ) -> None:
+        """`cluster_id`: None as before 2.4."""
         self.folder = folder
         folder.mkdir(parents=True)
         text = (
@@ -105,7 +113,8 @@ class KafkaFolder:
             if is_zookeepers
             else f"version=1\nnode.id={node_id}\n"
         )
-        (folder / names.META_PROPERTIES).write_text(f"#\n#date\n{text}cluster.id={CLUSTER_ID}\n")
+        cluster = f"cluster.id={cluster_id}\n" if cluster_id else ""
+        (folder / names.META_PROPERTIES).write_text(f"#\n#date\n{text}{cluster}")
 
     def log(
         self,

@@ -1,0 +1,88 @@
+"""A data directory of an Apache Kafka that is long out of support: what its files did not say yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.adoption.plan import UNSEEN_LEADER_EPOCHS
+from broker.config.settings import ConfigError
+from broker.log import names
+from kafka_ds.wire.types import uuid_from_text
+from tests.in_process import in_process, values_of
+from tests.loops import in_loop
+from tests.unit.kafka_folders import CLUSTER_ID, KafkaFolder, broker_record
+from tests.unit.old_sets import encode_all, some_entries
+from tests.unit.test_adoption import batch, image_of, take_over
+
+
+@in_loop
+async def test_directories_of_before_2_4_do_not_name_their_cluster(tmp_path: Path) -> None:
+    """ZooKeeper alone knew its id: it gets a new one, which is the directories' from the first start on."""
+    folders = [
+        KafkaFolder(tmp_path / name, is_zookeepers=True, cluster_id=None)
+        for name in ("log", "log-2")
+    ]
+    for partition, kafka in enumerate(folders):
+        kafka.log("orders", partition, {0: batch(0)})
+    both = [kafka.folder for kafka in folders]
+    lines = take_over(tmp_path, *both, topic_configs=["*:cleanup.policy=delete"])
+    cluster_id = image_of(tmp_path).cluster_id
+    assert cluster_id is not None
+    assert len(uuid_from_text(cluster_id)) == 16
+    assert any(f"names no cluster: it is {cluster_id} from now on" in line for line in lines)
+    with pytest.raises(ConfigError, match=f"holds cluster {cluster_id}, and log.dirs are of none"):
+        take_over(tmp_path, *both)
+    log_dirs = ",".join(map(str, both))
+    async with in_process(tmp_path, node_id=1, log_dirs=log_dirs) as broker:
+        assert values_of((await broker.fetch("orders", 0)).records) == [b"v"]
+    for kafka in folders:
+        assert f"cluster.id={cluster_id}\n" in (kafka.folder / names.META_PROPERTIES).read_text()
+
+
+@pytest.mark.parametrize("ids", [(None, CLUSTER_ID), (CLUSTER_ID, None)], ids=["first", "second"])
+def test_all_directories_name_one_cluster_or_none(
+    tmp_path: Path, ids: tuple[str | None, str | None]
+) -> None:
+    folders = [
+        KafkaFolder(tmp_path / name, is_zookeepers=True, cluster_id=cluster_id).folder
+        for name, cluster_id in zip(("log", "log-2"), ids, strict=True)
+    ]
+    with pytest.raises(ConfigError, match="is of another cluster than"):
+        take_over(tmp_path, *folders)
+
+
+def test_a_metadata_log_is_of_a_cluster_that_has_an_id(tmp_path: Path) -> None:
+    kafka = KafkaFolder(tmp_path / "log", cluster_id=None)
+    kafka.metadata([broker_record(1, 11)])
+    with pytest.raises(ConfigError, match=r"meta\.properties says no cluster\.id"):
+        take_over(tmp_path)
+
+
+def test_the_preview_of_kraft_in_2_8_is_refused(tmp_path: Path) -> None:
+    kafka = KafkaFolder(tmp_path / "log")
+    kafka.log("@metadata", 0, {0: b""})
+    with pytest.raises(ConfigError, match="@metadata-0 is a metadata log of Kafka 2.8"):
+        take_over(tmp_path)
+
+
+def test_a_metadata_log_that_lies_elsewhere_is_missed(tmp_path: Path) -> None:
+    """Its brokers' folders are not taken for ZooKeeper's, without settings and with one replica each."""
+    KafkaFolder(tmp_path / "log").log("orders", 0, {0: batch(0)}, number=1)
+    with pytest.raises(ConfigError, match="without ZooKeeper, .* --metadata-log-dir"):
+        take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+
+
+def test_leader_epochs_are_above_those_that_zookeeper_alone_knew(tmp_path: Path) -> None:
+    """Logs of format 0 or 1 know no epochs, others only those with which something was written here.
+
+    A client that was told a higher one by Kafka, and runs on, would take ours for news of the past.
+    """
+    kafka = KafkaFolder(tmp_path / "log", is_zookeepers=True)
+    kafka.log("old", 0, {0: encode_all(some_entries())})
+    kafka.log("orders", 0, {0: batch(0)}, epochs=[(4, 0)])
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    topics = image_of(tmp_path).topics
+    epochs = [topics[name].partitions[0].leader_epoch for name in ("old", "orders")]
+    assert epochs == [UNSEEN_LEADER_EPOCHS, 4 + UNSEEN_LEADER_EPOCHS]
