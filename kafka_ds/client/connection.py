@@ -30,6 +30,7 @@ from kafka_ds.security.mechanisms import Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context
+from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import (
@@ -46,6 +47,8 @@ CLIENT_SOFTWARE = "kafka-ds"
 ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
 # After which part of its life a session is renewed (Kafka's clients: between 0.85 and 0.95).
 RENEWED_AFTER = 0.85
+# X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH, which Python's ssl does not name.
+_OF_ANOTHER_HOST = (62, 64)
 Response = TypeVar("Response")
 
 
@@ -113,17 +116,18 @@ class Connection:
         answer = self._step(SaslHandshakeRequest(mechanism=security.mechanism))
         if answer.error_code:
             offered = ", ".join(answer.mechanisms)
-            raise self._refused(f"offers {offered or 'no mechanism'}, not kafka.sasl.mechanism")
+            raise self._refused("sasl.mechanism", f"it offers {offered or 'none'}")
         message = exchange.first()
         began_at = time.monotonic()
         while True:
             answer = self._step(SaslAuthenticateRequest(auth_bytes=message))
             if answer.error_code:
-                raise self._refused(answer.error_message or ErrorCode(answer.error_code).name)
+                why = answer.error_message or ErrorCode(answer.error_code).name
+                raise self._refused("sasl.jaas.config", why)
             try:
                 message = exchange.respond(bytes(answer.auth_bytes))
             except (ScramError, Refused) as problem:
-                raise self._refused(str(problem)) from None
+                raise self._refused("sasl.jaas.config", str(problem)) from None
             if exchange.is_done:
                 break
         lifetime_s = answer.session_lifetime_ms / 1_000
@@ -140,15 +144,19 @@ class Connection:
             self._early.append(self._receive())
         self._authenticate()
 
-    def _refused(self, why: str) -> AuthenticationRefused:
+    def _refused(self, setting: str, why: str) -> AuthenticationRefused:
         self.close()
-        return AuthenticationRefused(f"broker {self.address} does not let us in: {why}")
+        return AuthenticationRefused(
+            f"broker {self.address} does not let us in by option 'kafka.{setting}': {why}"
+        )
 
     def _ended(self, problem: OSError) -> ClientError:
         """What an end of the connection means: TLS that fails does so again."""
         if isinstance(problem, ssl.SSLCertVerificationError):
-            why = f"its certificate is not accepted: {problem.verify_message}"
-            return AuthenticationRefused(f"broker {self.address}: {why}")
+            return AuthenticationRefused(
+                f"broker {self.address}: its certificate is not accepted by option "
+                f"{_which_refuses(problem, self._settings.security.tls)}: {problem.verify_message}"
+            )
         if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
             return AuthenticationRefused(f"broker {self.address}: TLS: {problem.reason or problem}")
         return BrokerUnreachable(f"broker {self.address} ended the connection: {problem}")
@@ -290,6 +298,17 @@ class Connection:
             f"broker {self.address} did not answer {request.__name__} within "
             f"kafka.request.timeout.ms={self._settings.request_timeout_ms}"
         )
+
+
+def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> str:
+    """The option by which a certificate was looked at, as it is to be named in an error."""
+    if problem.verify_code in _OF_ANOTHER_HOST:
+        return "'kafka.ssl.endpoint.identification.algorithm'"
+    if tls.ssl_truststore_certificates is not None:
+        return "'kafka.ssl.truststore.certificates'"
+    given = tls.ssl_truststore_location
+    where = f"={given}" if given else ", which is not given (the system's authorities are trusted)"
+    return f"'kafka.ssl.truststore.location'{where}"
 
 
 def _decode(answer: type, frame: memoryview, version: int) -> tuple[int, Any]:

@@ -450,25 +450,40 @@ def test_queries_get_in_where_they_are_planned_and_where_they_run(broker: Broker
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "named"),
     [
-        {
-            "kafka_sasl_jaas_config": 'x.ScramLoginModule required username="alice" password="a-secret";'
-        },
-        {"kafka_ssl_truststore_location": ""},
-        {"kafka_sasl_mechanism": "SCRAM-SHA-256"},
+        (
+            {
+                "kafka_sasl_jaas_config": 'x.ScramLoginModule required username="alice" password="a-secret";'
+            },
+            "sasl.jaas.config",
+        ),
+        ({"kafka_ssl_truststore_location": ""}, "ssl.truststore.location"),
+        ({"kafka_sasl_mechanism": "SCRAM-SHA-256"}, "sasl.mechanism"),
     ],
     ids=["password", "trust", "mechanism"],
 )
 def test_our_own_client_says_at_once_that_it_does_not_get_in(
-    broker: Broker, more: dict[str, str]
+    broker: Broker, more: dict[str, str], named: str
 ) -> None:
     given = ours(broker, "scram", **more)
     if not given["kafka.ssl.truststore.location"]:
         del given["kafka.ssl.truststore.location"]
-    with Cluster(parse_settings(given)) as cluster, pytest.raises(AuthenticationRefused) as error:
+    refused = pytest.raises(AuthenticationRefused, match=rf"option 'kafka\.{named}'")
+    with Cluster(parse_settings(given)) as cluster, refused as error:
         cluster.topics(None)
     assert "a-secret" not in str(error.value) and PASSWORD not in str(error.value)
+
+
+def test_a_certificate_of_another_host_is_told(broker: Broker) -> None:
+    given = ours(broker, "scram")
+    given["kafka.bootstrap.servers"] = given["kafka.bootstrap.servers"].replace(HOST, "127.1")
+    with Cluster(parse_settings(given)) as cluster:
+        with pytest.raises(AuthenticationRefused, match="endpoint.identification.algorithm'"):
+            cluster.topics(None)
+        given["kafka.ssl.endpoint.identification.algorithm"] = ""
+    with Cluster(parse_settings(given)) as cluster:
+        assert cluster.topics([]) == {}
 
 
 def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
