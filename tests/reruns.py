@@ -9,6 +9,7 @@ or counts each record, gets none: there one failure in a thousand runs is a reco
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ _PROOFS = (
 )  # fmt: skip
 
 
+@cache
 def has_a_second_try(path: Path) -> bool:
     """Whether the tests of this file run once more when they fail."""
     kind = path.relative_to(Path(__file__).parent).parts[0]

@@ -3,10 +3,10 @@
 import ast
 import re
 import sys
+from collections.abc import Callable, Iterable
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kafka_ds", "broker", "spark_conf")
@@ -34,17 +34,36 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+# Most rules look into most files.
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
+
+
 def docstring_of(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
+    return ast.get_docstring(tree_of(path)) or ""
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_says_whether_it_is_pure(path: Path) -> None:
-    if path.name == "__init__.py" and not path.read_text().strip():
-        return
-    assert docstring_of(path).startswith(("Pure:", "Shell:")), (
-        "docstring begins with Pure: or Shell:"
-    )
+def is_pure(path: Path) -> bool:
+    return docstring_of(path).startswith("Pure:")
+
+
+def offenders(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, object]:
+    """What a rule says against files, by their names: one test a rule, as there are a thousand files."""
+    return {name_of(path): said for path in paths if (said := rule(path))}
+
+
+def test_a_module_says_whether_it_is_pure() -> None:
+    def says_nothing(path: Path) -> bool:
+        is_empty_package = path.name == "__init__.py" and not text_of(path).strip()
+        return not is_empty_package and not docstring_of(path).startswith(("Pure:", "Shell:"))
+
+    assert not offenders(says_nothing, SOURCES), "docstring begins with Pure: or Shell:"
 
 
 def modules_imported(tree: ast.Module) -> set[str]:
@@ -70,25 +89,27 @@ def is_pure_file(module: str) -> bool | None:
     path = base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
     if module.split(".")[0] not in PACKAGES or not path.exists():
         return None
-    return not path.read_text().strip() or docstring_of(path).startswith("Pure:")
+    return not text_of(path).strip() or is_pure(path)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SOURCES if docstring_of(p).startswith("Pure:")], ids=name_of
-)
-def test_a_pure_module_imports_nothing_impure(path: Path) -> None:
-    for module in modules_imported(ast.parse(path.read_text())):
-        ours = is_pure_file(module)
-        if ours is not None:
-            assert ours, f"{module} is a shell"
-        elif module.split(".")[0] in sys.stdlib_module_names:
-            assert module in PURE_STANDARD_LIBRARY or module.startswith("collections."), module
-        else:
-            assert module in PURE_LIBRARIES or module.split(".")[0] in {
-                "numpy",
-                "pyarrow",
-                "numba",
-            }, module
+def is_impure(module: str) -> bool:
+    """Whether a pure module must not import it."""
+    ours = is_pure_file(module)
+    if ours is not None:
+        return not ours
+    package = module.split(".")[0]
+    if package in sys.stdlib_module_names:
+        return module not in PURE_STANDARD_LIBRARY and not module.startswith("collections.")
+    return module not in PURE_LIBRARIES and package not in {"numpy", "pyarrow", "numba"}
+
+
+def test_a_pure_module_imports_nothing_impure() -> None:
+    def impure_imports(path: Path) -> list[str]:
+        return sorted(filter(is_impure, modules_imported(tree_of(path))))
+
+    pure = [path for path in SOURCES if is_pure(path)]
+    assert pure
+    assert not offenders(impure_imports, pure)
 
 
 def module_of(path: Path) -> str:
@@ -100,7 +121,7 @@ def test_no_file_needs_itself_by_way_of_others() -> None:
     ours = {module_of(path): path for path in SOURCES}
     needs: dict[str, set[str]] = {module: set() for module in ours}
     for module, path in ours.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Import):
                 needs[module].update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -111,19 +132,25 @@ def test_no_file_needs_itself_by_way_of_others() -> None:
     TopologicalSorter(needs).prepare()  # CycleError names the way around
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
-def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= FILE_LINES_MAX
-    assert not UNFINISHED.search(text)
+def test_a_file_can_be_read_in_one_sitting() -> None:
+    def too_long(path: Path) -> list[object]:
+        lines = text_of(path).count("\n")
+        return [lines] * (lines > FILE_LINES_MAX) + UNFINISHED.findall(text_of(path))
+
+    assert not offenders(too_long, SOURCES + TESTS)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_function_fits_on_a_page(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+def test_a_function_fits_on_a_page() -> None:
+    def long_functions(path: Path) -> list[str]:
+        found = []
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    found.append(f"{node.name} has {lines} lines")
+        return found
+
+    assert not offenders(long_functions, SOURCES)
 
 
 def test_the_broker_process_stays_small() -> None:
