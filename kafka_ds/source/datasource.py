@@ -82,7 +82,8 @@ class KafkaDataSource(DataSource):
         ``asOfLeaderEpoch`` (in batches: the log as that leader left it). ``pinnedTo`` is `kafka_ds.scan`'s own.
 
         How much at once, in offsets: ``minPartitions``, ``maxRecordsPerPartition``, and in streams
-        ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m).
+        ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m); in bytes as they are
+        stored, about: ``maxBytesPerTrigger`` (no limit).
 
         What may fail: ``failOnDataLoss`` (true), ``kafkaConsumer.pollTimeoutMs`` (120000 ms),
         ``fetchOffset.numRetries`` (3 times), ``fetchOffset.retryIntervalMs`` (1000 ms). ``groupIdPrefix`` has no

@@ -59,6 +59,7 @@ OPTIONS: Final = {
     "minPartitions": "the least number of Spark partitions, about",
     "maxRecordsPerPartition": "the most offsets in one Spark partition",
     "maxOffsetsPerTrigger": "the most offsets in one micro-batch, over all partitions",
+    "maxBytesPerTrigger": "about the most bytes in one micro-batch, as stored in files and logs; also `64m`, `1g`",
     "minOffsetsPerTrigger": "the least offsets for a micro-batch to start, unless maxTriggerDelay has passed",
     "maxTriggerDelay": "how long minOffsetsPerTrigger may hold a micro-batch back",
     "includeHeaders": "true: the column headers",
@@ -77,9 +78,17 @@ OPTIONS: Final = {
     "isolation": "read_committed or read_uncommitted",
 }  # fmt: skip
 _SPELLINGS: Final = {name.lower(): name for name in OPTIONS}
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 _DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+# Sizes as Spark spells them.
+_SIZE: Final = re.compile(r"(\d+)\s*(?:([kmgtp])b?|b)?")
+_UNIT_POWERS: Final = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 Tiers = Literal["remote", "local", "both"]
 _Word = TypeVar("_Word", bound=str)
@@ -124,6 +133,7 @@ class Options:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     include_headers: bool = False
@@ -166,6 +176,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
         min_partitions=_whole(options, "minPartitions", 1),
         max_records_per_partition=_whole(options, "maxRecordsPerPartition", 1),
         max_offsets_per_trigger=_whole(options, "maxOffsetsPerTrigger", 1),
+        max_bytes_per_trigger=_size_bytes(options, "maxBytesPerTrigger"),
         min_offsets_per_trigger=_whole(options, "minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 900_000),
         include_headers=_boolean(options, "includeHeaders", default=False),
@@ -365,6 +376,19 @@ def _whole(options: Mapping[str, str], name: str, low: int) -> int | None:
     if not re.fullmatch(r"[+-]?\d{1,19}", text) or not low <= int(text) <= MAX_I64:
         raise OptionError(f"option '{name}' is {text!r}; it is a whole number of at least {low}")
     return int(text)
+
+
+def _size_bytes(options: Mapping[str, str], name: str) -> int | None:
+    if name.lower() not in options:
+        return None
+    text = options[name.lower()].strip().lower()
+    match = _SIZE.fullmatch(text)
+    size_bytes = int(match[1]) << _UNIT_POWERS.get(match[2], 0) if match is not None else 0
+    if not 0 < size_bytes <= MAX_I64:
+        raise OptionError(
+            f"option '{name}' is {text!r}; it is a number of bytes above 0, or such as 64m or 1g"
+        )
+    return size_bytes
 
 
 def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:

@@ -32,6 +32,7 @@ EXAMPLES: Final = {
     "minPartitions": "16",
     "maxRecordsPerPartition": "1000000",
     "maxOffsetsPerTrigger": "500000",
+    "maxBytesPerTrigger": "256m",
     "minOffsetsPerTrigger": "10000",
     "maxTriggerDelay": "5m",
     "includeHeaders": "true",

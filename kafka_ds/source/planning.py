@@ -167,7 +167,7 @@ class _Share:
 
     @property
     def file_bytes(self) -> int:
-        return sum(_bytes_within(file, self.cold) for file in self.files)
+        return sum(bytes_within(file, self.cold) for file in self.files)
 
 
 def plan_scan(
@@ -245,7 +245,7 @@ def _parts(share: _Share, max_records: int | None, task_bytes: int) -> int:
     return parts
 
 
-def _bytes_within(file: LakeFile, wanted: Intervals) -> int:
+def bytes_within(file: LakeFile, wanted: Intervals) -> int:
     """The bytes of the file that the wanted offsets take, as if its rows were spread evenly."""
     span = file.last_offset + 1 - file.first_offset
     return file.size_bytes * wanted.clip(file.first_offset, file.last_offset + 1).count // span

@@ -133,29 +133,38 @@ def same_topic(one: bytes, other: bytes) -> bool:
     return one == other or NO_UUID in (one, other)
 
 
+def waiting(
+    start: StreamOffset, latest: StreamOffset, earliest: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """What lies between the two, by partition: from the next offset to the end, or to itself where there is nothing.
+
+    ``earliest`` is where partitions begin that ``start`` does not know, or knows of another topic of that name.
+    """
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for tp, end in latest.positions.items():
+        begun = start.positions[tp].offset if tp in start.positions else 0
+        first = earliest.get(tp, begun)
+        found[tp] = (first, max(first, end.offset))
+    return found
+
+
 def limited(
     start: StreamOffset, latest: StreamOffset, rows_max: int, earliest: Mapping[TopicPartition, int]
 ) -> StreamOffset:
     """As far towards ``latest`` as ``rows_max`` offsets go, in proportion to what each partition has waiting.
 
-    A partition that has anything gets at least one, so that small ones do not starve; ``earliest`` is where partitions
-    begin that ``start`` does not know.
+    A partition that has anything gets at least one, so that small ones do not starve; ``earliest`` as for `waiting`.
     """
-    begins = {
-        tp: start.positions[tp].offset if tp in start.positions else earliest.get(tp, 0)
-        for tp in latest.positions
-    }
-    waiting = {tp: max(0, end.offset - begins[tp]) for tp, end in latest.positions.items()}
-    total = sum(waiting.values())
+    spans = waiting(start, latest, earliest)
+    total = sum(end - first for first, end in spans.values())
     if total <= rows_max:
         return latest
     positions: dict[TopicPartition, Position] = {}
     for tp, end in latest.positions.items():
-        share = rows_max * waiting[tp] / total
+        first, last = spans[tp]
+        share = rows_max * (last - first) / total
         step = ceil(share) if share < 1 else floor(share)
-        positions[tp] = (
-            end if not waiting[tp] else replace(end, offset=min(end.offset, begins[tp] + step))
-        )
+        positions[tp] = end if first == last else replace(end, offset=min(end.offset, first + step))
     return replace(latest, positions=positions)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -35,9 +36,11 @@ from kafka_ds.source.progress import (
     limited,
     same_topic,
     steps,
+    waiting,
     waiting_offsets,
 )
 from kafka_ds.source.reading import LOGGER, DataLoss, read_task, report_loss
+from kafka_ds.source.sizes import limited_by_bytes
 from kafka_ds.source.survey import Survey
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
+        # Whether the tables were opened since, or right before, the brokers were looked at last.
+        self._opened = False
         # The end that was named last, by what was seen for it: to be planned next, as a rule.
         self._named: dict[str, Any] | None = None
         # None before the first micro-batch, which waits for nothing.
@@ -119,7 +124,25 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if most is not None:
             latest = limited(begin, latest, most, self._earliest(begin, latest))
+        bytes_max = (
+            limit.max_bytes
+            if isinstance(limit, ReadMaxBytes)
+            else self._options.max_bytes_per_trigger
+        )
+        if bytes_max is not None:
+            latest = self._within_bytes(begin, latest, bytes_max)
         return self._next(begin, latest)
+
+    def _within_bytes(
+        self, begin: StreamOffset, latest: StreamOffset, bytes_max: int
+    ) -> StreamOffset:
+        earliest = self._earliest(begin, latest)
+        spans = waiting(begin, latest, earliest)
+        if all(start == end for start, end in spans.values()):
+            return latest
+        self._open_tables()
+        stored = self._survey.stored(spans, self._bounds)
+        return limited_by_bytes(begin, latest, bytes_max, earliest, stored)
 
     def _next(self, begin: StreamOffset, latest: StreamOffset) -> dict[str, Any]:
         """``latest``, unless it differs from ``begin`` by epochs alone: that is no reason for a micro-batch.
@@ -147,9 +170,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of the options; both limits at once are applied by ``latestOffset``."""
+        """A limit of the options; several at once are applied by ``latestOffset``."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
@@ -166,9 +191,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, *, tables: bool = False) -> StreamOffset:
         """The end of every partition subscribed to, pinned."""
         topics = self._topics = self._survey.topics()
+        self._opened = False
         # Without brokers the tables are all that knows an end.
         if tables or self._options.tiers == "remote":
-            self._survey.open_tables(topics)
+            self._open_tables()
         self._bounds = self._survey.bounds(topics, self._survey.partitions(topics))
         return StreamOffset(
             topic_ids={name: topic.topic_id for name, topic in topics.items()},
@@ -177,6 +203,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for tp, bounds in self._bounds.items()
             },
         )
+
+    def _open_tables(self) -> None:
+        if not self._opened:
+            self._survey.open_tables(self._topics)
+            self._opened = True
 
     def _earliest(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
         """Where the partitions begin that ``start`` does not know."""
@@ -231,7 +262,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _meets_tables(self, begin: StreamOffset) -> bool:
         """Whether tables hold rows behind the beginning: those are for leaders to confirm that are asked afterwards."""
-        self._survey.open_tables(self._topics)
+        self._open_tables()
         ends = self._survey.ends_of_tables()
         return any(
             tp in self._bounds and (tp not in begin.positions or begin.positions[tp].offset < end)

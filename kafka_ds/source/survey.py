@@ -24,6 +24,7 @@ from kafka_ds.client.cluster import (
     Topic,
 )
 from kafka_ds.client.errors import ClientError, UnsupportedByBroker
+from kafka_ds.client.samples import Samples
 from kafka_ds.source.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
 from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.limits import (
@@ -41,6 +42,7 @@ from kafka_ds.source.options import Options
 from kafka_ds.source.planning import LakeView, PartitionView
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.scanning import TableVersion
+from kafka_ds.source.sizes import Stored
 from kafka_ds.source.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
 
@@ -57,6 +59,7 @@ class Survey:
         self._cluster: Cluster | None = None
         self._tables: LakeTables | None = None
         self._lakes: dict[str, Mapping[int, LakeView]] = {}
+        self._samples = Samples()
 
     def close(self) -> None:
         """End the connections."""
@@ -163,11 +166,12 @@ class Survey:
 
     def ends_of_tables(self) -> dict[TopicPartition, int]:
         """Up to where the tables that `open_tables` pinned hold each partition."""
-        return {
-            (name, index): view.end
-            for name, views in self._lakes.items()
-            for index, view in views.items()
-        }
+        return {tp: view.end for tp, view in self.lakes.items()}
+
+    @property
+    def lakes(self) -> dict[TopicPartition, LakeView]:
+        """What the tables that `open_tables` pinned hold of each partition."""
+        return {(name, n): view for name, views in self._lakes.items() for n, view in views.items()}
 
     def _bounds_of_tables(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
@@ -200,6 +204,26 @@ class Survey:
             return {}
         return self._retried(lambda: self.cluster.offsets(questions, read_committed=committed))
 
+    def stored(
+        self,
+        spans: Mapping[TopicPartition, tuple[int, int]],
+        bounds: Mapping[TopicPartition, Bounds],
+    ) -> dict[TopicPartition, Stored]:
+        """Where these offsets lie, by the tables that `open_tables` pinned, and how large hot ones are, about."""
+        lakes = self.lakes
+        places: dict[TopicPartition, int] = {}
+        for tp, (start, end) in spans.items():
+            cold_end = lakes[tp].end if tp in lakes else 0
+            place = max(start, cold_end, bounds[tp].start if tp in bounds else 0)
+            if place < end:
+                places[tp] = place
+        known = (
+            self._retried(lambda: self._samples.offset_bytes(self.cluster, places))
+            if places
+            else {}
+        )
+        return {tp: Stored(lake=lakes.get(tp), hot_offset_bytes=known.get(tp, 0.0)) for tp in spans}
+
     def _retried(self, ask: Callable[[], Value]) -> Value:
         for attempt in range(self.options.fetch_offset_retries + 1):
             try:
@@ -225,8 +249,7 @@ class Survey:
         if isinstance(limit, AtTimestamp | AtTimestamps):
             return self._resolve_times(limit, bounds, starting=starting)
         if isinstance(limit, AtLeaderEpoch):
-            lakes = {(name, n): v for name, views in self._lakes.items() for n, v in views.items()}
-            return ends_as_of(self, limit, bounds, lakes)
+            return ends_as_of(self, limit, bounds, self.lakes)
         if isinstance(limit, Everywhere):
             wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
         else:

@@ -224,7 +224,12 @@ class World:
     def follow(self) -> None:
         """One micro-batch of the stream, as a query that was started anew would plan it."""
         options = self.given(startingOffsets="earliest", failOnDataLoss="false")
-        limit = self.chance.choice([{}, {"maxOffsetsPerTrigger": "40"}])
+        limits: list[dict[str, str]] = [
+            {},
+            {"maxOffsetsPerTrigger": "40"},
+            {"maxBytesPerTrigger": "2k"},
+        ]
+        limit = self.chance.choice(limits)
         reader = KafkaStreamReader(
             parse_options({**options, **limit}, stream=True), schema(COLUMNS)
         )

@@ -78,10 +78,14 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(job: Job) -> None:
     assert job.rows().count() == 6
 
 
-def test_max_offsets_per_trigger_bounds_each_micro_batch(job: Job) -> None:
+def test_limits_bound_each_micro_batch(job: Job) -> None:
     job.topic.create().produce(100)
     assert job.run(startingOffsets="earliest", maxOffsetsPerTrigger=30) == 4
     assert max(p["numInputRows"] for p in job.progress) <= 30
+    # Some 500 bytes each, but for those without a value.
+    job.topic.produce(700, size=500)
+    assert job.run(startingOffsets="earliest", maxBytesPerTrigger="128k") in (2, 3)
+    assert max(p["numInputRows"] for p in job.progress) <= 400
     assert job.agrees()
 
 
@@ -94,7 +98,7 @@ def test_a_stream_goes_from_the_table_to_the_leader(job: Job) -> None:
     assert job.agrees()
     job.topic.produce(5000, size=500, partitions=1)
     job.topic.wait_until_tiered(0, least=end + 3000)
-    job.run(startingOffsets="earliest")
+    job.run(startingOffsets="earliest", maxBytesPerTrigger="1m")
     assert job.agrees()
 
 

@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_sparks_source() -> None:
         assert (options.fetch_offset_retries, options.fetch_offset_retry_interval_ms) == (3, 1_000)
         assert options.max_trigger_delay_ms == 15 * 60_000
         assert options.min_partitions is None
-        assert options.max_offsets_per_trigger is None
+        assert (options.max_offsets_per_trigger, options.max_bytes_per_trigger) == (None, None)
         assert (options.tiers, options.lake, options.columns) == ("both", None, None)
         assert options.where == Predicate()
         assert options.client == ClientSettings(bootstrap_servers=(("broker", 9092),))
@@ -70,6 +70,7 @@ def test_every_option_is_read() -> None:
             "columns": "Value, offset,timestamptype",
             "where": "offset < 5",
             "maxOffsetsPerTrigger": "3",
+            "maxBytesPerTrigger": "3 MB",
             "minOffsetsPerTrigger": "2",
             "maxTriggerDelay": "5 m",
         },
@@ -86,7 +87,13 @@ def test_every_option_is_read() -> None:
     assert options.columns == ("value", "offset", "timestampType")
     assert options.max_trigger_delay_ms == 300_000
     assert (options.fetch_offset_retries, options.poll_timeout_ms) == (0, 512)
-    assert options.ignored == ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+    assert (options.max_offsets_per_trigger, options.max_bytes_per_trigger) == (3, 3 << 20)
+    assert options.ignored == (
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+    )
 
 
 def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets() -> None:
@@ -124,6 +131,8 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("kafka.auto.offset.reset", "earliest"), ("kafka.key.deserializer", "x"), ("kafka.value.deserializer", "x"),
         ("kafka.enable.auto.commit", "true"), ("kafka.interceptor.classes", "x"), ("kafka.no.such.thing", "1"),
         ("startingOfsets", "earliest"), ("topic", "t"), ("maxOffsetsPerTrigger", str(2**63)),
+        ("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "1.5g"), ("maxBytesPerTrigger", "1x"),
+        ("maxBytesPerTrigger", "9000p"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_an_error_that_names_the_option(option: str, value: str) -> None:

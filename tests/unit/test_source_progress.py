@@ -117,6 +117,11 @@ def test_a_limit_counts_a_new_partition_from_where_it_begins() -> None:
     assert chosen.positions["t", 0].offset == 910
 
 
+def test_a_limit_counts_a_topic_that_was_made_anew_from_its_beginning() -> None:
+    chosen = limited(at({0: 900}), at({0: 1000}, OTHER_ID), 10, {("t", 0): 0})
+    assert chosen.positions["t", 0].offset == 10
+
+
 def test_a_micro_batch_reads_from_offset_to_offset() -> None:
     found = steps(at({0: 5, 1: 7}), at({0: 9, 1: 7, 2: 4}), {("t", 2): 0})
     assert found.ranges == {("t", 0): (5, 9), ("t", 1): (7, 7), ("t", 2): (0, 4)}
