@@ -84,11 +84,10 @@ class Setting:
         value = self._typed(text.strip())
         self._check_bounds(text, value)
         if self.honours is not None and (self.text(value) or "") not in self.honours:
-            accepted = " or ".join(self.honours) or "an empty value"
+            accepted = " or ".join(self.honours)
+            way_out = f"leave it out, or at {accepted}" if accepted else "leave it out"
             shown = "(hidden)" if self.sensitive else text
-            raise ConfigError(
-                f"{self.name}={shown} is not honoured by this broker yet: leave it at {accepted}"
-            )
+            raise ConfigError(f"{self.name}={shown} is not honoured by this broker: {way_out}")
         return value
 
     def text(self, value: Value) -> str | None:

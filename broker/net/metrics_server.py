@@ -13,7 +13,6 @@ import logging
 from functools import partial
 from typing import cast
 
-from broker.config.endpoints import Endpoint
 from broker.net.metrics import Metrics
 from broker.net.server import bind
 from broker.seams import Listener, Network
@@ -35,7 +34,7 @@ class MetricsServer:
 
     def bind(self, network: Network, host: str, port: int) -> None:
         """Takes the port."""
-        self._listener = bind(network, Endpoint("metrics.port", host, port))
+        self._listener = bind(network, host, port, f"metrics.port={port}")
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -61,7 +61,8 @@ class Server:
     def bind(self, network: Network) -> None:
         """Takes the ports, before anybody can be served: a port in use is found out first."""
         for endpoint in self._config.endpoints:
-            self._listeners.append((endpoint, bind(network, endpoint)))
+            listener = bind(network, endpoint.host, endpoint.port, _setting(endpoint))
+            self._listeners.append((endpoint, listener))
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
@@ -77,7 +78,7 @@ class Server:
                     endpoint.name, listener, self._config.socket_listen_backlog_size
                 )
             except OSError as error:
-                raise cannot_listen(endpoint, error) from None
+                raise cannot_listen(_setting(endpoint), error) from None
         self.keys.watch()
 
     async def configure(self, config: BrokerConfig) -> None:
@@ -116,19 +117,22 @@ def own_host() -> str:
     return socket.gethostname()
 
 
-def bind(network: Network, endpoint: Endpoint) -> Listener:
-    """Takes the port of an endpoint; ConfigError says what is in the way."""
+def bind(network: Network, host: str, port: int, setting: str) -> Listener:
+    """Takes a port, which `setting` asks for; ConfigError says what is in the way."""
     try:
-        return network.bind(endpoint.host or _ANY_HOST, endpoint.port)
+        return network.bind(host or _ANY_HOST, port)
     except OSError as error:
-        raise cannot_listen(endpoint, error) from None
+        raise cannot_listen(setting, error) from None
 
 
-def cannot_listen(endpoint: Endpoint, error: OSError) -> ConfigError:
+def cannot_listen(setting: str, error: OSError) -> ConfigError:
     """The one line for a port that cannot be had."""
-    place = f"{endpoint.name}://{endpoint.host}:{endpoint.port}"
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"listeners={place}: the port is in use")
+        return ConfigError(f"{setting}: the port is in use")
     number = error.errno or 0  # a name that does not resolve has a number of another kind
-    reason = os.strerror(number) if number in errno.errorcode else str(error)
-    return ConfigError(f"listeners={place}: {reason.lower()}")
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    return ConfigError(f"{setting}: {reason.lower()}")
+
+
+def _setting(endpoint: Endpoint) -> str:
+    return f"listeners={endpoint.name}://{endpoint.host}:{endpoint.port}"

@@ -78,7 +78,11 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "no.such.thing.at.all is no setting of this broker (--override)",
         ),
         ("segment.bytes=2097152", "for all topics it is called log.segment.bytes"),
-        ("num.io.threads=9", "num.io.threads=9 is not honoured by this broker yet: leave it at 8"),
+        (
+            "num.io.threads=9",
+            "num.io.threads=9 is not honoured by this broker: leave it out, or at 8 (--override)",
+        ),
+        ("controller.quorum.voters=1@a:1", "is not honoured by this broker: leave it out (--o"),
         ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
         ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
         ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not honoured"),
