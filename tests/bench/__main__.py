@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -71,6 +72,8 @@ def main() -> int:
         parser.error(
             f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(names)}"
         )
+    # Whoever ends the bench ends its brokers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Installed brokers have compiled modules: without them each start compiles, which is nobody's start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     out = report.Report()

@@ -44,6 +44,13 @@ def of(rows_a_partition: int) -> Queries:
         rows = d.groupBy("partition").agg(f.count("*"), f.max(f.length("value"))).collect()
         return sum(row[1] for row in rows), max(row[2] for row in rows)
 
+    def latest_by_partition(d: DataFrame, at: datetime) -> object:
+        # How much there is and until when, which needs no value. The sides were filled at other times, and shared out
+        # by their producers, so they agree on the sum alone.
+        latest = f.max("timestamp").isNotNull()
+        rows = d.groupBy("partition").agg(f.count("*"), latest, f.max("offset")).collect()
+        return sum(row[1] for row in rows), all(row[2] for row in rows)
+
     def by_offset(d: DataFrame, at: datetime) -> object:
         return d.where(f.col("offset") >= last).agg(f.max(f.length("value"))).collect()
 
@@ -58,6 +65,7 @@ def of(rows_a_partition: int) -> Queries:
         full=full,
         aggregates={
             "count": count,
+            "rows and latest by partition": latest_by_partition,
             "sum(length(value))": length,
             "rows and longest by partition": by_partition,
         },
