@@ -39,6 +39,8 @@ LEVELS_SIZE_BYTES = 4
 CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": None}
 # Offsets of 32 bits.
 BYTES_MAX = (1 << 31) - 1
+# What a footer says is not believed beyond this: 128 MiB of numbers, which a damaged one would have made room for.
+ROWS_MAX = 1 << 24
 
 _NO_BYTES = read_only(None, np.uint8)
 
@@ -127,7 +129,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
 
 def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
     """A column of 64 bits of several groups. Raises Unusual, also for a null."""
-    out = np.empty(sum(chunk.rows for chunk, _ in parts), np.int64)
+    out = np.empty(_row_count(parts), np.int64)
     row = 0
     for page in _pages(parts):
         if page.nulls or page.encoding != DELTA_BINARY_PACKED:
@@ -141,8 +143,8 @@ def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
 
 def binaries(parts: Sequence[Part]) -> BinaryColumn:
     """A column of bytes of several groups. Raises Unusual."""
+    rows = _row_count(parts)
     pages = list(_pages(parts))
-    rows = sum(page.rows for page in pages)
     nulls = sum(page.nulls for page in pages)
     valid = _NO_BYTES
     if nulls:
@@ -159,6 +161,13 @@ def binaries(parts: Sequence[Part]) -> BinaryColumn:
         data.append(values)
     whole = data[0] if len(data) == 1 else np.concatenate(data)
     return BinaryColumn(fixed(offsets), fixed(whole), valid)
+
+
+def _row_count(parts: Sequence[Part]) -> int:
+    rows = sum(chunk.rows for chunk, _ in parts)
+    if not 0 <= rows <= ROWS_MAX:
+        raise Unusual("more rows than are read at once")
+    return rows
 
 
 def _flags(page: _Page) -> NDArray[np.uint8]:

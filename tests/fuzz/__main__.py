@@ -1,38 +1,90 @@
 """Coverage-guided fuzzing: `make fuzz SECONDS=n`, each target that long; what is found goes to tests/fuzz/corpus.
 
-Rules of this file: one process a target (libFuzzer ends its process), memory and time of one input bounded. What was
-learnt on the way lies in a temporary folder and is not kept; a finding is, as hexadecimal digits.
+Rules of this file: one process a target (libFuzzer ends its process), memory and time of one input bounded. Kept are,
+as hexadecimal digits, a finding in a file of its own, and a few small inputs of those that were learnt (`learning`).
+The loops that numba compiles run as plain Python (NUMBA_DISABLE_JIT=1), where what they reach is seen, and what they
+would read or write out of bounds is an error.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
+from types import CodeType
 
+import numba
+
+from tests.fuzz.learning import steps_of, worth_keeping
 from tests.fuzz.seeds import CORPUS, corpus, seeds
 from tests.fuzz.targets import INPUT_BYTES_MAX, TARGETS
 
 SECONDS = 60
-ONE_INPUT_S = 10
+ONE_INPUT_CPU_S = 5
+# Where the machine is busy with others, the one is far from the other.
+ONE_INPUT_S = 60
 MEMORY_MIB = 2048
+LEARNT = "learnt.hex"
 INSTRUMENTED = ("kafka_ds", "broker")
 
 
 def fuzz(target: str, words: list[str]) -> None:
     """One target in this process; libFuzzer reads `words`, and does not come back."""
     import atheris  # only where fuzzing is done
+    from atheris.instrument_bytecode import patch_code
 
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
         for name in [
             name for name in sys.modules if name.split(".")[0] in (*INSTRUMENTED, "tests")
         ]:
             del sys.modules[name]
-        from tests.fuzz import targets
+        from kafka_ds.wire import emit
+        from tests.fuzz import seeds, targets
 
-    atheris.Setup([sys.argv[0], *words], targets.TARGETS[target])
+    def compile_watched(source: str, title: str, mode: str) -> CodeType:
+        return patch_code(compile(source, title, mode), True)
+
+    # What reads messages is written by us while we run.
+    vars(emit)["compile"] = compile_watched
+    read = targets.TARGETS[target]
+    for data in seeds.seeds(target):
+        read(data)  # all that is compiled at its first use
+
+    def timed(data: bytes) -> None:
+        began = time.process_time()
+        read(data)
+        assert time.process_time() - began < ONE_INPUT_CPU_S, "an input that takes long"
+
+    atheris.Setup([sys.argv[0], *words], timed)
     atheris.Fuzz()
+
+
+def keep(target: str, known: list[bytes], learnt: list[bytes]) -> None:
+    """Add what is worth it to the corpus."""
+    fresh = worth_keeping(known, learnt, partial(steps_of, TARGETS[target]))
+    print(f"{target}: {len(fresh)} of {len(learnt)} inputs are kept", flush=True)
+    if fresh:
+        file = CORPUS / target / LEARNT
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.write_text("".join(f"{line}\n" for line in (*lines, *map(bytes.hex, fresh))))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The seconds, and the targets that are named."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=int, default=SECONDS, help="of each target")
+    parser.add_argument("targets", nargs="*", metavar="target", help=", ".join(TARGETS))
+    asked = parser.parse_args(words)
+    if unknown := [each for each in asked.targets if each not in TARGETS]:
+        parser.error(f"no such target: {', '.join(unknown)}")
+    if not numba.config.DISABLE_JIT:
+        parser.error("NUMBA_DISABLE_JIT=1 is not set: of compiled loops nothing would be seen")
+    return asked
 
 
 def main(words: list[str]) -> int:
@@ -40,16 +92,17 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--one"]:
         fuzz(words[1], words[2:])
         return 0
-    seconds = int(words[0]) if words else SECONDS
+    asked = parse(words)
     failed = []
-    for target in words[1:] or TARGETS:
+    for target in asked.targets or TARGETS:
         with tempfile.TemporaryDirectory() as folder:
             learnt, found = Path(folder, "learnt"), Path(folder, "found")
             learnt.mkdir(), found.mkdir()
-            for number, data in enumerate((*seeds(target), *corpus(target))):
+            known = [*seeds(target), *corpus(target)]
+            for number, data in enumerate(known):
                 (learnt / f"seed-{number}").write_bytes(data)
             options = (
-                f"-max_total_time={seconds}",
+                f"-max_total_time={asked.seconds}",
                 f"-timeout={ONE_INPUT_S}",
                 f"-rss_limit_mb={MEMORY_MIB}",
                 f"-max_len={INPUT_BYTES_MAX}",
@@ -57,7 +110,7 @@ def main(words: list[str]) -> int:
                 "-print_final_stats=1",
             )
             command = [sys.executable, "-m", "tests.fuzz", "--one", target, str(learnt), *options]
-            print(f"{target}: {seconds} s", flush=True)
+            print(f"{target}: {asked.seconds} s", flush=True)
             status = subprocess.run(command, check=False).returncode
             for file in found.iterdir():
                 kept = CORPUS / target / f"{file.name[:20]}.hex"
@@ -66,6 +119,7 @@ def main(words: list[str]) -> int:
                 print(f"{target}: {kept} shows it", flush=True)
             if status:
                 failed.append(target)
+            keep(target, known, [file.read_bytes() for file in learnt.iterdir()])
     print("found something: " + ", ".join(failed) if failed else "found nothing", flush=True)
     return bool(failed)
 

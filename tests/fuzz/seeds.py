@@ -26,10 +26,13 @@ OLD_SET = "00000000000000000000001f6f1b1b6c0100000001890ea1b000000000016b0000000
 
 
 def corpus(target: str) -> Iterator[bytes]:
-    """What was found before, in files of hexadecimal digits, or of JSON for the Delta log."""
+    """What was found and learnt before: files of hexadecimal digits, an input a line, or of JSON for the Delta log."""
     for file in sorted((CORPUS / target).glob("*")):
         text = file.read_text()
-        yield text.encode() if file.suffix == ".json" else bytes.fromhex(text)
+        if file.suffix == ".json":
+            yield text.encode()
+        else:
+            yield from map(bytes.fromhex, text.splitlines())
 
 
 def seeds(target: str) -> Iterator[bytes]:
@@ -43,7 +46,7 @@ def seeds(target: str) -> Iterator[bytes]:
                         served.request, version, random, elements_max=2, sizes=[0, 1, 3]
                     )
                     yield encode_request(message, version, 1, "c")[4:][:INPUT_BYTES_MAX]
-        case "batches" | "produced":
+        case "batches" | "converted" | "produced":
             records = [Record(i, NOW_MS + i, b"k", b"v" * 20, ((b"h", None),)) for i in range(3)]
             for codec in Codec:
                 yield build_batch(records, codec=codec)
@@ -106,8 +109,37 @@ def seeds(target: str) -> Iterator[bytes]:
                 out = io.BytesIO()
                 pq.write_table(table, out, compression="zstd")
                 yield out.getvalue()
+        case "pages":
+            for codec, (values, encoding) in enumerate(_COLUMNS):
+                yield _column(values, encoding, codec)
         case _:
             raise AssertionError(f"no seeds for {target}")
+
+
+_COLUMNS = (
+    (pa.array([7, 8, 8, 1 << 40, -5], pa.int64()), "DELTA_BINARY_PACKED"),
+    (pa.array([b"value", b"", b"v" * 40], pa.binary()), "DELTA_LENGTH_BYTE_ARRAY"),
+    (pa.array([b"k", None, b"ey", None, None], pa.binary()), "DELTA_LENGTH_BYTE_ARRAY"),
+)
+
+
+def _column(values: pa.Array, encoding: str, codec: int) -> bytes:
+    """The pages of a column, with what the target is told of them."""
+    name = ("zstd", "snappy", "none")[codec]
+    nullable = values.null_count > 0
+    schema = pa.schema([pa.field("c", values.type, nullable=nullable)])
+    out = io.BytesIO()
+    pq.write_table(
+        pa.table([values], schema=schema),
+        out,
+        use_dictionary=False,
+        compression=name,
+        column_encoding={"c": encoding},
+    )
+    chunk = pq.ParquetFile(out).metadata.row_group(0).column(0)
+    start, size = chunk.data_page_offset, chunk.total_compressed_size
+    told = bytes([codec | (nullable << 2)]) + len(values).to_bytes(4, "little")
+    return told + out.getvalue()[start : start + size]
 
 
 def _record(key: bytes, value: bytes) -> bytes:

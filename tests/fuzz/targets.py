@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.groups.loading import replay_batch
@@ -19,13 +22,29 @@ from broker.log.validation import check_client_batch, prepare_client_batch
 from broker.registry import REGISTRY
 from broker.transactions.records import decode_record
 from kafka_ds.lake.actions import CorruptLog
+from kafka_ds.lake.convert import decode_hot
 from kafka_ds.lake.log import DeltaLog, ForeignTable
+from kafka_ds.lake.pages import Chunk, Part, Unusual, binaries, numbers
 from kafka_ds.lake.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.residue import ResidueBatch
 from kafka_ds.lake.snapshot import TopicSnapshot
 from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.wire.batch import Record, build_batch, crc_is_valid, iterate_headers, read_records
+from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.wire.arrays import read_only
+from kafka_ds.wire.batch import (
+    ATTRIBUTES_POSITION,
+    CRC_FIELD,
+    CRC_POSITION,
+    LOG_OVERHEAD_BYTES,
+    Record,
+    build_batch,
+    crc_is_valid,
+    iterate_headers,
+    read_records,
+)
 from kafka_ds.wire.compile import decode, encode
 from kafka_ds.wire.compression import CorruptRecord
+from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.errors import KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.legacy import Upconverter
@@ -61,6 +80,24 @@ def batches(data: bytes) -> None:
             read_records(data, position, header)
     except CorruptRecord:
         return
+
+
+def converted(data: bytes) -> None:
+    """A run of batches on its way into a table: whatever it is, it becomes rows or residue."""
+    whole = bytearray(data)
+    with suppress(CorruptRecord):
+        # Most changes would end at the checksum.
+        for position, header in iterate_headers(data):
+            end = position + header.batch_length + LOG_OVERHEAD_BYTES
+            checksum = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])
+            CRC_FIELD.pack_into(whole, position + CRC_POSITION, checksum)
+    residue: list[ResidueBatch] = []
+    columns = frozenset(TOPIC_FILE_SCHEMA.names)
+    rows = decode_hot(
+        [bytes(whole)], columns=columns, start_offset=0, end_offset=10**9, residue=residue
+    )
+    for each in rows:
+        each.validate(full=True)
 
 
 def legacy(data: bytes) -> None:
@@ -144,16 +181,30 @@ def parquet(data: bytes) -> None:
             return
 
 
+def pages(data: bytes) -> None:
+    """A column's pages in such a file: a byte of what the footer says of it, its rows in four, then the pages."""
+    if len(data) < 5:
+        return
+    codec = ("zstd", "snappy", None)[data[0] % 3]
+    chunk = Chunk(0, len(data) - 5, int.from_bytes(data[1:5], "little"), codec, bool(data[0] & 4))
+    parts = [Part(chunk, read_only(data[5:], np.uint8))]
+    for read in (numbers, binaries):
+        with suppress(Unusual):
+            read(parts)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         frame,
         batches,
+        converted,
         legacy,
         produced,
         group_record,
         transaction_record,
         delta_commit,
         parquet,
+        pages,
     )
 }

@@ -1,10 +1,12 @@
 """What fuzzing has found stays found, and right inputs with some bytes changed raise nothing that is not declared."""
 
 import tracemalloc
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.fuzz.learning import KEPT_MAX, steps_of, worth_keeping
 from tests.fuzz.seeds import CORPUS, corpus, seeds
 from tests.fuzz.targets import INPUT_BYTES_MAX, TARGETS
 
@@ -42,3 +44,18 @@ def test_what_was_found_takes_no_memory(target: str) -> None:
 
 def test_the_corpus_is_of_targets() -> None:
     assert {folder.name for folder in CORPUS.iterdir()} <= set(TARGETS)
+
+
+def test_few_small_inputs_are_kept() -> None:
+    learnt = [b"ab", b"abc", b"abcd", b"e" * 2000, b"a", b"xy"]
+    # "abcd" reaches what the others do; "e" is too large.
+    assert worth_keeping([b"x"], learnt, set) == [b"abcd", b"xy"]
+    many = [bytes([each]) for each in range(1, 256)]
+    assert len(worth_keeping([], many, set)) == KEPT_MAX
+
+
+def test_steps_are_those_of_what_is_fuzzed() -> None:
+    data = next(seeds("frame"))
+    steps = steps_of(TARGETS["frame"], data)
+    assert {Path(file).name for file, *_ in steps} >= {"frame.py", "compile.py"}
+    assert len(steps_of(TARGETS["frame"], data[:3])) < len(steps)

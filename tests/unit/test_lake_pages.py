@@ -154,6 +154,14 @@ def test_damage_leads_no_loop_out_of_its_bytes():
         assert zeros == page_loops.MALFORMED or zeros == np.count_nonzero(flags == 0)
 
 
+@pytest.mark.parametrize("rows", [-1, 1 << 40])
+@pytest.mark.parametrize("read", [numbers, binaries])
+def test_rows_that_nobody_has_room_for_are_unusual(read, rows):
+    (part,) = parts([1, 2, 3], pa.int64())
+    with pytest.raises(Unusual):
+        read([part._replace(chunk=part.chunk._replace(rows=rows))])
+
+
 @pytest.mark.parametrize("compression", ["zstd", "snappy"])
 def test_a_page_that_is_shorter_than_it_says_is_unusual(compression):
     (part,) = parts([b"x" * 50] * 40, pa.binary(), compression=compression)
