@@ -28,6 +28,7 @@ from broker.cluster.events import (
 from broker.cluster.quota_names import CLIENT_ID, CLIENT_QUOTAS, IP, IP_QUOTAS, USER
 from broker.cluster.security_image import QuotaEntity, SecurityImage, acl_created
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.types import MAX_I64
 
 # What one request may change at most, as in Kafka.
 CHANGES_PER_REQUEST_MAX = 10_000
@@ -95,11 +96,11 @@ def alter_quotas(
     image: SecurityImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool
 ) -> Decision[list[KafkaError | None]]:
     """Change the quotas of each entity as a whole, or not at all."""
-    counts = Counter(_sorted(each.entity) for each in wanted)
+    counts = Counter(in_order(each.entity) for each in wanted)
     events: list[Event] = []
     results: list[KafkaError | None] = []
     for each in wanted:
-        entity = _sorted(each.entity)
+        entity = in_order(each.entity)
         try:
             if counts[entity] > 1:
                 message = "Each client quota entity must appear at most once."
@@ -113,7 +114,8 @@ def alter_quotas(
     return Decision(events=() if validate_only else tuple(events), result=results)
 
 
-def _sorted(entity: Iterable[QuotaComponent]) -> QuotaEntity:
+def in_order(entity: Iterable[QuotaComponent]) -> QuotaEntity:
+    """An entity as it is kept: its parts by their types."""
     return tuple(sorted(entity, key=lambda each: (each.entity_type, each.entity_name or "")))
 
 
@@ -154,7 +156,8 @@ def _changes(
     allowed = IP_QUOTAS if entity[0].entity_type == IP else CLIENT_QUOTAS
     changes = {}
     for name, value in values:
-        if name not in allowed:
+        # What there cannot be may be taken away.
+        if name not in allowed and value is not None:
             message = f"Invalid configuration key {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         if name in changes:
@@ -174,7 +177,7 @@ def _changes(
 def _why_no_value(name: str, value: float, *, is_whole: bool) -> str | None:
     if not math.isfinite(value) or value <= 0:
         return f"Quota {name} must be greater than 0"
-    if is_whole and value != math.floor(value):
+    if is_whole and (value != math.floor(value) or value > MAX_I64):
         return f"Configuration {name} must be a whole number"
     return None
 

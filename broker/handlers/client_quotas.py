@@ -14,7 +14,7 @@ Left out: names of machines as an `ip`: addresses only.
 from __future__ import annotations
 
 from broker.cluster.events import QuotaComponent
-from broker.cluster.security import QuotaAlteration
+from broker.cluster.security import QuotaAlteration, in_order
 from broker.registry import RequestContext, serves
 from broker.security.quota_filter import QuotaComponentFilter, check_filter, is_meant
 from kafka_ds.wire.errors import ErrorCode
@@ -60,13 +60,14 @@ async def alter_client_quotas(
     refusals = await context.node.controller.decide(
         lambda c: c.alter_quotas(wanted, validate_only=request.validate_only)
     )
-    entries = []
-    for entry, refusal in zip(request.entries, refusals, strict=True):
+    # An entity that stands there twice is refused, and answered once.
+    results = {}
+    for entry, alteration, refusal in zip(request.entries, wanted, refusals, strict=True):
         result = AlterQuotaEntryResult(entity=entry.entity)
         if refusal is not None:
             result.error_code, result.error_message = refusal.code, refusal.message
-        entries.append(result)
-    return AlterClientQuotasResponse(entries=entries)
+        results[in_order(alteration.entity)] = result
+    return AlterClientQuotasResponse(entries=list(results.values()))
 
 
 def _alteration(entry: AlterQuotaEntryData) -> QuotaAlteration:

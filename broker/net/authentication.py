@@ -1,8 +1,8 @@
 """Shell: the door of a connection with SASL: nothing passes before its client has said who it is.
 
 Rules of this file, which are Apache Kafka's:
-- Before that only ApiVersions, SaslHandshake and SaslAuthenticate are answered; anything else closes the connection, as
-  does a session that is over, unless its client authenticates anew (KIP-368).
+- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; anything else closes the
+  connection, as does a session that is over, unless its client authenticates anew (KIP-368).
 - Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
   Without requests around the tokens there is no answer, and the connection ends after the same time.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 AUTHENTICATION_SECONDS_MAX = 30.0
 _API_VERSIONS = api_key_of(ApiVersionsRequest)
-_SASL = (api_key_of(SaslHandshakeRequest), api_key_of(SaslAuthenticateRequest))
+_AUTHENTICATE = api_key_of(SaslAuthenticateRequest)
+_SASL = (api_key_of(SaslHandshakeRequest), _AUTHENTICATE)
 _LENGTH = struct.Struct(">i")
 
 
@@ -79,7 +80,8 @@ class Authentication:
         if machine.takes_bare_tokens:
             return self._take_bare(frame)
         api_key = int.from_bytes(frame[:2], "big")
-        if api_key in _SASL:
+        is_early = api_key == _AUTHENTICATE and machine.phase is Phase.HANDSHAKE
+        if api_key in _SASL and not is_early:
             return self._handle(frame, host, listener, arrived_s, principal, self)
         if machine.phase is Phase.DONE:
             if not machine.is_expired(self._now_ms()):
@@ -95,9 +97,11 @@ class Authentication:
         try:
             self._machine.handshake(request.mechanism, version)
         except KafkaError as error:
+            # Only who has asked for another one is told what there is, as by Kafka.
+            is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            told = self._machine.mechanisms if is_other else []
             return self._refuse(
-                error,
-                SaslHandshakeResponse(error_code=error.code, mechanisms=self._machine.mechanisms),
+                error, SaslHandshakeResponse(error_code=error.code, mechanisms=told)
             )
         return SaslHandshakeResponse(mechanisms=self._machine.mechanisms)
 

@@ -1,7 +1,8 @@
 """Pure: the server's side of SCRAM, for one connection (RFC 5802, RFC 7677, KIP-84).
 
 Rules of this file:
-- No channel binding, no extension: a client that insists is refused. The name to act as is the user's own or none.
+- No channel binding, no extension: a client that insists is refused, as is one that comes with a delegation token
+  (`tokenauth=true`, KIP-48), whose name is no user's. The name to act as is the user's own or none.
 - Every failure that has to do with the user is `InvalidCredentials`, which says no more to the client.
 """
 
@@ -31,6 +32,7 @@ _CLIENT_FIRST = re.compile(
     r"(?P<gs2>(?:n|y),(?:a=(?P<acting>[^,=]*(?:=(?:2C|3D)[^,=]*)*))?,)"
     r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>,.*)?)"
 )
+_DELEGATED = "tokenauth=true"  # the extension of a delegation token's client
 _CLIENT_FINAL = re.compile(
     r"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)),p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
@@ -73,7 +75,7 @@ class ScramServer:
         if match["acting"] and unescaped(match["acting"]) != user:
             raise ScramError("the client wants to act as somebody else")
         credential = self._credential_of(user)
-        if credential is None:
+        if credential is None or _DELEGATED in (match["more"] or "").split(","):
             raise InvalidCredentials(f"{self._mechanism}: a user that is not known")
         if credential.iterations < ITERATIONS_MIN:
             raise InvalidCredentials(f"{self._mechanism}: a user with too few iterations")

@@ -12,6 +12,7 @@ import pytest
 
 from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.net.authentication import Authentication
+from broker.net.dispatch import Unanswerable
 from broker.net.metrics import NetMetrics
 from broker.principal import ANONYMOUS
 from broker.security.failures import AuthenticationFailed, InvalidCredentials
@@ -32,6 +33,8 @@ from kafka_ds.security.scram import (
 )
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.frame import encode_request
+from kafka_ds.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.loops import in_loop
 
 # RFC 7677, section 3.
@@ -93,8 +96,9 @@ def test_names_and_passwords_are_any_text(mechanism: str) -> None:
         [RFC_TALK[0], RFC_TALK[2].replace(b"p=d", b"p=e")],
         [RFC_TALK[0], RFC_TALK[2][:-8] + b"===="],
         [b"n,,n=nobody,r=x"],
+        [RFC_TALK[0] + b",tokenauth=true"],
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_scram_server_refuses(messages: list[bytes]) -> None:
     server = scram_server(user="pencil")
@@ -245,6 +249,32 @@ async def test_who_fails_without_requests_around_the_tokens_waits_as_well() -> N
         assert not closed.is_set()
     await asyncio.wait_for(closed.wait(), 120)
     assert metrics.failed_authentications == 2
+
+
+@in_loop
+async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> None:
+    connection: Any = SimpleNamespace(peer="p", drain=lambda: None)
+
+    def begun() -> Authentication:
+        return Authentication(
+            connection, machine(), _unasked, NetMetrics(), now_ms=lambda: 0, delay_ms=0
+        )
+
+    # Before the handshake there is no answer at all.
+    frame = memoryview(encode_request(SaslAuthenticateRequest(auth_bytes=ALICE), 2, 1))[4:]
+    door = begun()
+    with pytest.raises(Unanswerable):
+        door.handle(frame, "h", "PLAINTEXT", 0.0, ANONYMOUS)
+    known = ["PLAIN", "OAUTHBEARER"]
+    other = await door.handshake(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
+    assert (other.error_code, other.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, known)
+    twice = begun()
+    wanted = SaslHandshakeRequest(mechanism="PLAIN")
+    assert twice.handshake(wanted, 1).mechanisms == known
+    refused = await twice.handshake(wanted, 1)
+    assert (refused.error_code, refused.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    door.close()
+    twice.close()
 
 
 def _unasked(*_: Any) -> None:
