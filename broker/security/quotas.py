@@ -127,7 +127,10 @@ class Quotas:
         self._values = {}
         self._found = {}
         for entity, values in quotas.items():
-            names = {each.entity_type: each.entity_name or _DEFAULT for each in entity}
+            names = {
+                each.entity_type: (each.entity_name or _DEFAULT)[:NAME_LENGTH_MAX]
+                for each in entity
+            }
             if names.keys() <= {USER, CLIENT_ID}:
                 for name, value in values.items():
                     place = names.get(USER), names.get(CLIENT_ID)

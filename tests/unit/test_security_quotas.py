@@ -155,6 +155,11 @@ def test_long_names_are_not_remembered_whole() -> None:
     assert quotas.produced("u", "c" * 30_001, 10, 0) > 0, "the same client, as far as it matters"
     ((_, shared, _),) = quotas.sensors()
     assert shared == Shared(None, "c" * 249)
+    # Nor does a quota that is for such a name alone hold for nobody.
+    quotas.quotas.replace({entity(client_id="c" * 300): {BYTES: 5.0}})
+    found = quotas.quotas.of(BYTES, "u", "c" * 300)
+    assert found is not None and found.value == 5.0
+    assert quotas.quotas.of(BYTES, "u", "c" * 248) is None
 
 
 def test_who_is_silent_is_forgotten() -> None:
