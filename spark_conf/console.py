@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.lake.opening import UnsupportedStore
 from spark_conf.jars import JarsUnavailable
 from spark_conf.session import session
 
@@ -79,7 +80,7 @@ def main() -> int:
     try:
         spark = session("kafka-ds console", master=asked.master, lake=asked.lake)
         views = topic_views(spark, asked.brokers)
-    except (JarsUnavailable, ClientError, ClientOptionError) as problem:
+    except (JarsUnavailable, ClientError, ClientOptionError, UnsupportedStore, OSError) as problem:
         print(f"spark_conf.console: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     print(f"topics: {', '.join(views) or 'none'}", flush=True)  # noqa: T201

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
-from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.opening import UnsupportedStore, open_store
 from kafka_ds.source.schema import MILLISECONDS_MAX
 
 if TYPE_CHECKING:
@@ -189,8 +189,14 @@ def main() -> int:
     )
     asked = parser.parse_args()
     engine = ENGINES[asked.engine]
-    made = statements(engine, asked.lake, retention_ms=asked.retention_ms)
-    for statement in (*engine.load, *engine.before, *(text for _, text in made)):
+    try:
+        made = dict(statements(engine, asked.lake, retention_ms=asked.retention_ms))
+        if not made:
+            raise FileNotFoundError(f"no table of a cluster is in {asked.lake}: is it lake.uri?")
+    except (OSError, UnsupportedStore) as problem:
+        print(f"spark_conf.system_views: {problem}", file=sys.stderr)  # noqa: T201
+        return 1
+    for statement in (*engine.load, *engine.before, *made.values()):
         print(f"{statement.rstrip()};\n")  # noqa: T201 (this is the command's output)
     return 0
 

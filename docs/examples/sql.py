@@ -18,4 +18,6 @@ def main(bootstrap: str, topic: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python docs/examples/sql.py HOST:PORT TOPIC")
     sys.stdout.write(f"{main(*sys.argv[1:])}\n")

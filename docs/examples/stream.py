@@ -39,4 +39,6 @@ def main(bootstrap: str, topic: str, folder: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python docs/examples/stream.py HOST:PORT TOPIC FOLDER")
     sys.stdout.write(f"{main(*sys.argv[1:])}\n")

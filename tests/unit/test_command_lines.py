@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 COMMANDS = [
     "broker",
     "spark_conf.console",
     "spark_conf.jars",
     "spark_conf.s3a",
     "spark_conf.system_views",
-    "tests.bench",
     "tests.clients.suites",
     "tests.demo",
+    "tests.fuzz",
     "tests.sim",
 ]
 
@@ -45,3 +48,23 @@ def test_a_wrong_word_is_named(command: str, capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr()
     assert told.err.splitlines()[-1].startswith(f"python -m {command}: error: ")
     assert told.out == ""
+
+
+@pytest.mark.parametrize("lake", ["no/such/folder", "ftp://host/lake"])
+def test_a_lake_that_is_none_is_one_line(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["spark_conf.system_views", lake])
+        assert importlib.import_module("spark_conf.system_views").main() == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("spark_conf.system_views: ")
+    assert lake in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_says_what_it_wants(example: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", [str(example)])
+        runpy.run_path(str(example), run_name="__main__")
+    assert str(ended.value.code).startswith(f"usage: python docs/examples/{example.name} HOST")
