@@ -8,6 +8,7 @@ process of the broker's outlives it, and all stays bounded. FOLDER keeps the sam
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -128,10 +129,21 @@ def _lost(load: Load) -> list[str]:
 
 def main(words: list[str]) -> int:
     """Run, and tell."""
-    minutes = float(words[0]) if words else 60.0
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="Mixed load with restarts, in which nothing may grow or be lost.",
+    )
+    parser.add_argument("minutes", nargs="?", type=float, default=60.0, help="default %(default)s")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="keeps samples, logs and lake (default: a temporary one)",
+    )
+    asked = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
-        folder = Path(words[1]) if len(words) > 1 else Path(temporary)
-        duration_s = minutes * 60
+        folder = asked.folder or Path(temporary)
+        duration_s = asked.minutes * 60
         samples, wrong, counts = soak(folder, duration_s, restarts_s=restarts(duration_s))
         (folder / "samples.json").write_text(json.dumps([asdict(each) for each in samples]))
     verdicts = judge(samples)

@@ -21,6 +21,7 @@ COMMANDS = [
     "tests.demo",
     "tests.fuzz",
     "tests.sim",
+    "tests.soak",
 ]
 
 
