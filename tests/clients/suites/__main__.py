@@ -68,7 +68,8 @@ def _report(suite: Suite, outcome: Outcome, logs: Path | None) -> bool:
     reason = suite.why_failing(outcome.test)
     expected = ("failed", "skipped") if reason is not None else ("passed",)
     wrong = outcome.state not in expected
-    said = "" if not wrong else f"  <- expected: {' or '.join(expected)}"
+    said = "" if outcome.tries == 1 else " (second try)"
+    said += "" if not wrong else f"  <- expected: {' or '.join(expected)}"
     print(f"{outcome.state:8} {outcome.test}{said}", flush=True)
     if logs is not None and outcome.state != "passed":
         (logs / f"{suite.name}.{outcome.test.replace('/', '-')}.log").write_text(outcome.printed)

@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.clients.suites.building import kafka_path
@@ -20,11 +20,12 @@ KAFKA_VERSION = "4.2.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a test: "passed", "failed" or "skipped" (by itself), and the end of what it printed."""
+    """What became of a test at this try: "passed", "failed" or "skipped" (by itself), and what it printed."""
 
     test: str
     state: str
     printed: str
+    tries: int = 1
 
 
 def run_librdkafka(
@@ -57,7 +58,7 @@ def run_librdkafka(
         state = states.get(name, {}).get("state", "failed").lower()
         return Outcome(test=test, state=state, printed=printed)
 
-    yield from _each(run, tests)
+    yield from each_of(run, tests)
 
 
 def run_franz_go(
@@ -92,18 +93,18 @@ def run_franz_go(
             printed=printed,
         )
 
-    yield from _each(run, tests)
+    yield from each_of(run, tests)
 
 
 RUN = {"librdkafka": run_librdkafka, "franz-go": run_franz_go}
 
 
-def _each(run: Callable[[str], Outcome], tests: Sequence[str]) -> Iterator[Outcome]:
+def each_of(run: Callable[[str], Outcome], tests: Sequence[str]) -> Iterator[Outcome]:
     """Each test, and once more where it fails: many of them wait for so many seconds and no longer."""
 
     def run_again_if_failed(test: str) -> Outcome:
         outcome = run(test)
-        return run(test) if outcome.state == "failed" else outcome
+        return replace(run(test), tries=2) if outcome.state == "failed" else outcome
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from pool.map(run_again_if_failed, tests)
