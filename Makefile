@@ -9,8 +9,8 @@ SECONDS ?= 60
 MINUTES ?= 60
 SUITES ?= librdkafka franz-go
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
-# process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark come alone: one session
-# for all of them, and PySpark changes py4j, by which others run Kafka's tools, for its whole process.
+# process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark have a process of their
+# own beside them: one session for all of them, and PySpark changes py4j, by which others run Kafka's tools.
 WORKERS ?= 3
 
 # Each broker and each worker is a process that imports hundreds of modules: their bytecode is kept, whatever the shell says.
@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites lint format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites lint collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -64,13 +64,19 @@ demo: $(KERNELS) java
 jars: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka kafka-clients spark-kafka s3proxy > /dev/null
 
+PYTEST := JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
+SPARK_OUTPUT := $(VENV)/tests-of-spark.txt
+
+# Both run to their end, whatever the other one finds; the output of Spark's follows.
 test: jars $(KERNELS)
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest -m "not slow" tests/spark
+	@$(PYTEST) -m "not slow" tests/spark > $(SPARK_OUTPUT) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" INT TERM; \
+	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark; others=$$?; \
+	wait $$spark; spark=$$?; echo "tests/spark:"; cat $(SPARK_OUTPUT); \
+	echo "pytest has ended with status $$others, that of tests/spark with status $$spark"; [ $$others = 0 ] && [ $$spark = 0 ]
 
 test-slow: jars $(KERNELS)
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars s3a > /dev/null
-	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
+	$(PYTEST)
 
 bench: $(KERNELS) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
@@ -93,6 +99,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What no test can import is found before the first one runs, and the workers of the tests, which all begin by collecting
+# them, find each file compiled.
+collect: $(STAMP)
+	@$(BIN)/python -m pytest --collect-only -q > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE_SCHEMA = "carrier STRING, dep_delay INT, arr_delay INT, distance INT"
-STREAM_TIMEOUT_S = 60.0
+STREAM_TIMEOUT_S = 180.0
 
 
 def read(spark: SparkSession, bootstrap: str) -> DataFrame:

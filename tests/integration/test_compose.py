@@ -147,7 +147,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         running.stop()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_services_work_together(machine: Machine) -> None:
     machine.start_s3()
     wait_until("the S3 server", lambda: machine.is_healthy("s3"))
@@ -176,11 +176,15 @@ def test_the_services_work_together(machine: Machine) -> None:
             *words,
             "SELECT count(*) AS n, sum(CAST(CAST(value AS STRING) AS BIGINT)) AS total FROM orders",
         ],
-        env={**os.environ, **machine.environment("spark")},
+        env={
+            **os.environ,
+            **machine.environment("spark"),
+            "JAVA_TOOL_OPTIONS": " ".join(QUICK_JAVA),
+        },
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         check=False,
     )
     assert asked.returncode == 0, asked.stderr[-3000:]
