@@ -62,6 +62,7 @@ class Connection:
         self._pending: deque[tuple[int, type, int]] = deque()
         self._early: deque[Any] = deque()  # answers that came before they were asked for
         self._renew_at: float | None = None
+        self._is_let_in = False  # something beside its versions was answered
         self._socket = self._connect(host, port)
         self._versions: dict[int, Versions] = {}
         try:
@@ -159,7 +160,11 @@ class Connection:
             )
         if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
             return AuthenticationRefused(f"broker {self.address}: TLS: {problem.reason or problem}")
-        return BrokerUnreachable(f"broker {self.address} ended the connection: {problem}")
+        text = f"broker {self.address} ended the connection: {problem}"
+        if not self._is_let_in:
+            protocol = self._settings.security.protocol
+            text += f" (option 'kafka.security.protocol' is {protocol}: is it this listener's?)"
+        return BrokerUnreachable(text)
 
     def _negotiate(self) -> None:
         """Learn what the broker speaks; one that is older than our question says so in version 0 (KIP-511)."""
@@ -253,6 +258,7 @@ class Connection:
         if answered != correlation_id:
             self.close()
             raise BrokerUnreachable(f"broker {self.address} answered out of order")
+        self._is_let_in |= request is not ApiVersionsRequest
         return message
 
     def call(self, request: Any, answer: type[Response], ceiling: int = 2**15) -> Response:

@@ -35,6 +35,7 @@ from kafka_ds.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
+    MetadataResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
@@ -128,6 +129,19 @@ def test_a_time_out_names_the_broker_and_the_option() -> None:
     assert "kafka.default.api.timeout.ms=120" in text
     assert f"broker 127.0.0.1:{broker.port}" in text
     assert "kafka.request.timeout.ms=50" in text
+
+
+def test_a_listener_of_another_protocol_names_the_option() -> None:
+    hint = r"\(option 'kafka\.security\.protocol' is PLAINTEXT: is it this listener's\?\)$"
+    with scripted(lambda _: CLOSE) as broker:
+        connection = Connection("127.0.0.1", broker.port, settings(broker))
+        with pytest.raises(BrokerUnreachable, match=hint):
+            connection.call(MetadataRequest(topics=None), MetadataResponse)
+    with scripted(in_turn(CLOSE)) as broker:
+        connection = Connection("127.0.0.1", broker.port, settings(broker))
+        connection.call(MetadataRequest(topics=None), MetadataResponse)
+        with pytest.raises(BrokerUnreachable, match="closed by the broker$"):
+            connection.call(ListOffsetsRequest(replica_id=-1, topics=[]), ListOffsetsResponse)
 
 
 def test_no_broker_at_all_names_the_option(free_port: int) -> None:
