@@ -144,9 +144,11 @@ def _load(
     log_start_offset: int,
 ) -> LoadedLog:
     segments = _open_segments(disk, directory, files, config, now_ms)
-    old = list(takewhile(_begins_old, segments))
+    # Those that compaction has emptied say nothing of those behind them.
+    filled = (segment for segment in segments if segment.size_bytes)
+    old = [segment.base_offset for segment in takewhile(_begins_old, filled)]
     if old:
-        raise _OldSegments(*(segment.base_offset for segment in old))
+        raise _OldSegments(*old)
     epochs, epochs_known = _load_epochs(disk, directory)
     stored = epochs.entries
     scanned_from: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -126,6 +127,21 @@ def test_a_crash_at_any_step_loses_nothing(power: bool) -> None:
         assert list(log.aborted_transactions(0, 9)) == [aborted], steps
     assert steps > 15
     assert records_in(log) == expected
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_segments_that_compaction_emptied_hide_no_old_ones(clean: bool) -> None:
+    """Kafka 2.8.2 left an empty first segment, and behind it messages of format 1."""
+    disk = MemoryDisk()
+    first, second = some_entries(100), some_entries(900)
+    expected = all_records([*first, *second])
+    parts = [(0, b""), (100, encode_all(first)), (700, b""), (900, encode_all(second))]
+    plant(disk, parts)
+    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+    log = open_log(disk, config=config, clean=clean, recovery_point=10**6)
+    assert is_converted(disk)
+    assert records_in(log) == expected
+    assert log.leader_epochs.entries == ((0, 0),)
 
 
 def test_a_log_that_was_upgraded_keeps_its_batches_epochs_and_aborted_transactions() -> None:
