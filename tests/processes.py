@@ -52,6 +52,7 @@ class BrokerProcess:
         self.program: Sequence[str] = (sys.executable, "-m", "broker")
         self.process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
+        self._held: list[socket.socket] = []
         for made in _MADE:
             made.append(self)
 
@@ -69,7 +70,7 @@ class BrokerProcess:
     def start(self) -> BrokerProcess:
         """Start it and wait for the line ``ready <host>:<port>``."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._hold_a_port()
+        self._hold_ports()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -90,15 +91,24 @@ class BrokerProcess:
         self.bootstrap = line.split()[1]
         return self
 
-    def _hold_a_port(self) -> None:
+    def _hold_ports(self) -> None:
         """A socket that is bound and does not listen keeps the port from all who want any, and not from the broker."""
-        name, any_port, rest = str(self.overrides["listeners"]).partition("://127.0.0.1:0")
-        if not any_port or rest:
-            return
-        self._port = socket.socket()
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port.bind(("127.0.0.1", 0))
-        self.overrides["listeners"] = f"{name}://127.0.0.1:{self._port.getsockname()[1]}"
+        named = []
+        for listener in str(self.overrides["listeners"]).split(","):
+            name, any_port, rest = listener.partition("://127.0.0.1:0")
+            if any_port and not rest:
+                held = socket.socket()
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind(("127.0.0.1", 0))
+                self._held.append(held)
+                listener = f"{name}://127.0.0.1:{held.getsockname()[1]}"
+            named.append(listener)
+        self.overrides["listeners"] = ",".join(named)
+
+    def address(self, listener: str) -> str:
+        """Where a listener of this name is; ``bootstrap`` is the first one's."""
+        named = (each.split("://") for each in str(self.overrides["listeners"]).split(","))
+        return dict(named)[listener]
 
     def stop(self) -> int:
         """SIGTERM and the exit status."""

@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 
 from spark_conf import jars
 from spark_conf.session import session
+from tests.certificates import Authority
 from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess, running_broker
 from tests.spark.java import QUICK_JAVA
+from tests.spark.secured import Ways, ways_in
 from tests.spark.topics import Topic
 
 # Closed segments go to the lake at once, and open ones stay where they are: tests know what is cold and what is hot.
@@ -47,9 +49,29 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="package")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with running_broker(tmp_path_factory.mktemp("broker"), QUICKLY) as running:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the certificate of the broker's listener SASL_SSL."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="package")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[BrokerProcess]:
+    safe = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": authority.issue("broker").both_file,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "connection.failed.authentication.delay.ms": 1,
+    }
+    with running_broker(tmp_path_factory.mktemp("broker"), {**QUICKLY, **safe}) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def ways(broker: BrokerProcess, authority: Authority) -> Ways:
+    return ways_in(broker, authority)
 
 
 @pytest.fixture(scope="package")
