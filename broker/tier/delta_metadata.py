@@ -111,13 +111,18 @@ class DeltaMetadata:
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
         known = self._known()
-        fresh = [each for each in segments if each.segment_id in known]
+        fresh = [each for each in segments if each.segment_id in known or self._is_open(each)]
         if fresh:
             gone = {each.segment_id for each in fresh}
             left = {key: each for key, each in known.items() if key not in gone}
             # Both in one commit: nobody ever saw them, and there is nothing in between that could be repeated.
             events = [replace(each, state=state) for state in DELETIONS for each in fresh]
             self._append(events, left, is_retention=False)
+
+    def _is_open(self, segment: RemoteLogSegment) -> bool:
+        """Whether an attempt, of whichever broker, is STARTED."""
+        there = self._followed(segment.topic_id, segment.partition).by_id(segment.segment_id)
+        return there is not None and there.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
         self._known()

@@ -217,7 +217,7 @@ class RemoteLogMetadataManager(Protocol):
         """Attempts of this broker that are STARTED and not known to have come to an end."""
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """These attempts never became visible and never will, and their files are gone: they are deleted.
+        """These attempts never became visible and never will: they are deleted. The files of our own are gone.
 
         Durably DELETE_SEGMENT_STARTED and FINISHED, in this order, so that no attempt stays STARTED for ever. Raises
         StorageError, FateUnknownError.

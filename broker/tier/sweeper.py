@@ -157,6 +157,7 @@ class Sweeper:
             raise StorageError(failed[key])
         front = self._storage.front(place.topic, place.topic_id, place.partition)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
+        self._give_up_lost(segments)
         going = [each for each in segments if _may_go(each, front.horizon)]
         self._begin_deletion([each for each in going if each.state is FINISHED])
         self._crash_points.at("after_delete_started")
@@ -173,6 +174,22 @@ class Sweeper:
         return Swept(
             segments=len(going), size_bytes=sum(each.size_bytes for each in going), files=files
         )
+
+    def _give_up_lost(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Say of other brokers' attempts that they are deleted where another one has an offset of theirs.
+
+        Each offset is in the table once, so they have not won and never will; their broker may not come back to say
+        so. It says so again if it does. Before winners are deleted, with which it could not be told any more.
+        """
+        own = {each.segment_id for each in self._metadata.unfinished()}
+        winners = [each for each in segments if each.state in (FINISHED, DELETING)]
+        lost = [
+            each
+            for each in segments
+            if each.state is STARTED and each.segment_id not in own and _meets(each, winners)
+        ]
+        if lost:
+            self._metadata.given_up(lost)
 
 
 def held(

@@ -1,6 +1,7 @@
 """What retention takes out of the lake, over each storage; killed between any two steps, and with others at work."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.integration.tier_segments import (
 )
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DAY_MS = 86_400_000
 FOLDER_POINTS = ("after_delete_started", "after_delete_finished")
 CRASHES = [
@@ -239,6 +241,36 @@ def test_who_was_deposed_takes_nothing_out(lake: Lake, fill: Callable[[Lake, int
     assert lake.records(10) == records(10, 20)
     begin_at(lake, 20, epoch=7)
     assert sweeper(lake).sweep(place(epoch=7)).segments == 2
+
+
+def test_attempts_of_brokers_that_are_gone_are_given_up_where_others_have_won(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    """One that another has overtaken is deleted with the next sweep; one that may yet win stays."""
+    gone = Lake("delta", delta.root)
+    gone.settings = replace(gone.settings, node_id=2)
+    for start in (0, 30):
+        path = segment(delta.root / f"of-2-{start}.log", start, 10)
+        with pytest.raises(Crash):
+            request = copy_request([copy_range(path, start, start + 9)])
+            gone.open("before_commit")[0].copy(request)
+    fill(delta, 3)
+    begin_at(delta, 10)
+
+    def started() -> list[int]:
+        there = delta.open()[2].list_segments(TOPIC_ID, 0)
+        return [each.start_offset for each in there if each.state is STARTED]
+
+    assert started() == [0, 30]
+    assert sweeper(delta).sweep(place()).segments == 1
+    assert started() == [30]
+    # Its broker comes back after all, and finds it as it is.
+    copier = gone.open()[0]
+    assert copier.recover() == {}
+    request = copy_request([copy_range(delta.root / "of-2-30.log", 30, 39)])
+    assert [each.outcome for each in copier.copy(request).partitions] == ["finished"]
+    assert (started(), sorted(states(delta))) == ([30], [10, 20, 30])
+    assert delta.records(10) == records(10, 30)
 
 
 def test_the_greatest_log_start_holds(lake: Lake, fill: Callable[[Lake, int], None]) -> None:

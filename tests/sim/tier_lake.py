@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pyarrow.parquet as pq
 
-from kafka_ds.lake.actions import TOPIC_ID_KEY
+from kafka_ds.lake.actions import OURS, TOPIC_ID_KEY
 from kafka_ds.lake.names import AppIdKind, parse_app_id
 from kafka_ds.lake.store import Entry
 from kafka_ds.lake.store_local import LocalStore
@@ -140,6 +140,8 @@ class TableWatch:
         """Versions that were won once more, long after they were cleaned up."""
         self.gone = 0
         """Rows that went with retention."""
+        self.won: set[str] = set()
+        """The attempts, by id, that commits have brought in."""
         self.on_start: Callable[[str, int, int, int], None] = lambda *_: None
         """Told when a log start moves: topic, partition, from, to."""
         store.on_version = self._seen
@@ -158,6 +160,9 @@ class TableWatch:
         table.version = version
         actions = [json.loads(line) for line in data.splitlines()]
         for action in actions:
+            ours = action.get("commitInfo", {}).get(OURS, {})
+            for part in ours.get("partitions", ()):
+                self.won |= {each["id"] for each in part.get("segments", ())}
             if "metaData" in action:
                 table.topic_id = _topic_id(action["metaData"])
         before, ends, starts = set(table.live), dict(table.ends), dict(table.starts)

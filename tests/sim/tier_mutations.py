@@ -214,3 +214,15 @@ def other_histories_are_counted(patch: pytest.MonkeyPatch) -> None:
 def a_topic_that_left_gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
     """The log starts where it did, though what is not on the leader's disk is read no more (KIP-950)."""
     patch.setattr(LogConfig, "has_table", property(lambda self: self.remote_storage_enable))
+
+
+@mutation
+def attempts_that_may_yet_win_are_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Whoever takes something out says of all that others have begun that it is deleted."""
+
+    def give_up(self: Any, segments: Sequence[Any]) -> None:
+        own = {each.segment_id for each in self._metadata.unfinished()}
+        others = [each for each in segments if each.segment_id not in own]
+        self._metadata.given_up([each for each in others if each.state is sweeper.STARTED])
+
+    patch.setattr(Sweeper, "_give_up_lost", give_up)

@@ -34,7 +34,7 @@ from kafka_ds.lake.states import RemoteLogSegmentState
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteTopicsRequest
 from kafka_ds.wire.messages.topics import DeleteTopicState
-from kafka_ds.wire.types import NO_UUID, uuid_from_text
+from kafka_ds.wire.types import NO_UUID, uuid_from_text, uuid_text
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
@@ -426,11 +426,18 @@ class TierScenario(Scenario):
         ]
 
     def _check_events(self) -> None:
-        """The finished segments of a partition do not overlap, and the table holds them."""
+        """The finished segments of a partition do not overlap, the table holds them, and no winner is given up."""
         events = RemoteLogEvents(self._lake)
         events.open()
         finished: dict[tuple[bytes, int], set[tuple[int, int]]] = {}
+        there = {uuid_from_text(self.bounds.topic_id(topic)) for topic, _ in self.partitions}
+        ended: dict[bytes, bool] = {}
         for each in events.follow():
+            if each.topic_id in there and int(each.state) and each.segment_id not in ended:
+                is_winner = each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                ended[each.segment_id] = is_winner
+                name = uuid_text(each.segment_id)
+                assert is_winner or name not in self.tables.won, f"{name} is given up"
             if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 spans = finished.setdefault((each.topic_id, each.partition), set())
                 span = (each.start_offset, each.end_offset)
