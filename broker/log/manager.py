@@ -311,7 +311,7 @@ class LogManager:
 
         def work() -> None:
             sync_file(self._disk, path)
-            if self._disk.exists(log.directory):
+            with suppress(FileNotFoundError):  # deleted meanwhile
                 self._disk.sync_directory(log.directory)
             self._disk.sync_directory(home.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_failed_start_releases_its_locks() -> None:
         bench.start()
     bench.disk.unlink("/b/meta.properties")
     bench.start()
+
+
+def test_a_topic_that_is_deleted_while_it_is_made_durable_is_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+
+    def sync_directory(path: str) -> None:
+        if path == "/a/t-0":
+            bench.manager.delete("t", 0)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    monkeypatch.setattr(bench.disk, "sync_directory", sync_directory)
+    bench.background.run()
+    assert bench.manager.get("t", 0) is None
+    assert [record.getMessage() for record in caplog.records if record.levelno > 30] == []
 
 
 def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
