@@ -87,7 +87,7 @@ def produce(
                 producer.poll(0.05)
         producer.poll(0)
         progress(count)
-    producer.flush(60)
+    producer.flush(120)
     return acknowledged
 
 

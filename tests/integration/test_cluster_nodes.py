@@ -277,7 +277,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops(tmp_path: Path
         new = await cluster.start(1, log_dirs=tmp_path / "other")
         try:
             assert old.node.failed is not None
-            error = await asyncio.wait_for(old.node.failed, 20)
+            error = await asyncio.wait_for(old.node.failed, 120)
             assert "another broker of this number has registered" in str(error)
             answer = await old.produce("t", batch_of([b"a"]))
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -167,7 +167,7 @@ def test_the_services_work_together(machine: Machine) -> None:
     producer = Producer({"bootstrap.servers": outside, "enable.idempotence": True})
     for number in range(COUNT):
         producer.produce("orders", key=b"%d" % (number % 7), value=b"%d" % number)
-    assert producer.flush(60) == 0, machine.log("broker-1")
+    assert producer.flush(120) == 0, machine.log("broker-1")
     console = compose()["services"]["spark"]["entrypoint"]
     words = [machine.here("spark", word) for word in console[1:]]
     asked = subprocess.run(

@@ -114,10 +114,10 @@ async def test_a_consumer_reads_from_the_follower_in_its_rack(tmp_path: Path) ->
         assert (await follower.fetch("t", 0, version=10)).error_code == (
             ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-        waiting = follower.begin(fetch_request("t", 1, max_wait_ms=20_000), 12)
+        waiting = follower.begin(fetch_request("t", 1, max_wait_ms=240_000), 12)
         assert isinstance(waiting, Waiting)
         assert await produce(cluster, 1, b"b") is ErrorCode.NONE
-        answer = await asyncio.wait_for(waiting.result, 15)
+        answer = await asyncio.wait_for(waiting.result, 120)
         (data,) = answer.responses[0].partitions
         assert values_of(b"".join(data.records)) == [b"b"]
         # The followers' own session is one of the leader's.

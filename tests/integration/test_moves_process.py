@@ -51,10 +51,10 @@ class Writer(threading.Thread):
     def run(self) -> None:
         while not self.stopping.wait(0.002):
             self.send()
-        self._producer.flush(60)
+        self._producer.flush(120)
 
     def flush(self) -> None:
-        self._producer.flush(60)
+        self._producer.flush(120)
 
 
 class Desk:
@@ -157,7 +157,7 @@ def test_a_replica_moves_under_load_and_through_a_crash(tmp_path: Path) -> None:
         desk.broker.start()
         assert set(desk.places()) == {("second", False)}
         writer.stopping.set()
-        writer.join(90)
+        writer.join(120)
         keys = desk.keys()
         assert len(writer.acknowledged) == writer.sent
         assert keys == list(range(writer.sent)), "each once, in order"
@@ -166,4 +166,4 @@ def test_a_replica_moves_under_load_and_through_a_crash(tmp_path: Path) -> None:
         writer.stopping.set()
         desk.broker.kill()
         if writer.ident is not None:
-            writer.join(90)
+            writer.join(120)

@@ -162,7 +162,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "broker", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
@@ -304,15 +304,15 @@ def test_folders_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
 def test_the_disk_of_another_broker_is_refused(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path).start()
     in_use = BrokerProcess(tmp_path).command()
-    done = subprocess.run(in_use, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(in_use, capture_output=True, text=True, timeout=120)
     assert "log.dirs" in the_line(done) and str(broker.data) in the_line(done)
     assert broker.stop() == 0
     broker.overrides["node.id"] = 2
-    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=120)
     assert "belongs to node.id=1, not 2" in the_line(done)
     broker.overrides.update({"node.id": 1, "lake.uri": tmp_path / "other"})
     assert BrokerProcess(tmp_path / "second", {"lake.uri": tmp_path / "other"}).start().stop() == 0
-    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=120)
     assert "cluster" in the_line(done)
 
 
@@ -324,7 +324,7 @@ def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
         end = produce(client, "t", 3)
     assert broker.stop() == 0
     mistyped = BrokerProcess(tmp_path, {"lake.uri": tmp_path / "laek"})
-    done = subprocess.run(mistyped.command(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(mistyped.command(), capture_output=True, text=True, timeout=120)
     line = the_line(done)
     assert "laek holds no cluster" in line and str(broker.data) in line
     assert (broker.data / ".kafka_cleanshutdown").exists()

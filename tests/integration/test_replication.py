@@ -58,7 +58,7 @@ class Writer:
             )
             self._producer.poll(0.002)
             number += 1
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(120) == 0
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:

@@ -186,7 +186,7 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
     assert (mine.offset, mine.metadata) == (1234, "m")
     assert committed(broker, UNTIERED).offset == 0
     feeder.send(rows(500, start=3000))
-    feeder.flush(60)
+    feeder.flush(120)
     assert consumed(broker, 3500) == list(range(1234, 3500))
     wait_until("the rest", lambda: tiered_end(broker.lake, TOPIC, 0) == 3499, timeout_s=120)
     assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
@@ -216,12 +216,12 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
         lake = tmp_path / "lake"
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         for topic, factor in ((TOPIC, 3), ("alone", 1)):
-            admin.create_topics([NewTopic(topic, 3, factor)])[topic].result(60)
+            admin.create_topics([NewTopic(topic, 3, factor)])[topic].result(120)
         feeders = [Feeder(brokers.bootstrap, topic) for topic in (TOPIC, "alone")]
         for feeder in feeders:
             for partition in range(3):
                 feeder.send(rows(200), partition)
-            feeder.flush(60)
+            feeder.flush(120)
         commit(brokers[1], TOPIC, 150)
         for topic in (TOPIC, "alone"):
             for partition in range(3):

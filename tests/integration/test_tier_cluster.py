@@ -200,12 +200,12 @@ def test_leaders_that_die_or_freeze_in_the_midst_of_a_copy_leave_each_record_onc
                 "another leader", lambda: leader_of(others[0]) not in (-1, victim_id(victim))
             )
             feeder.send(rows(100, size=10_000, start=number + 100))
-            feeder.flush(60)
+            feeder.flush(120)
             eventually(
                 "a copy of its successor's",
                 lambda: tiered_end(lake, TOPIC, 0) == max(feeder.acknowledged.partition(0)),
             )
-        feeder.flush(60)
+        feeder.flush(120)
         assert_all_agree(brokers, lake, feeder)
         assert_events_are_rows(lake)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})

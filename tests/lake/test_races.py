@@ -42,7 +42,7 @@ def racers(store, *entries):
 
 
 def outputs(running):
-    found = [each.communicate(timeout=60)[0].split("\n")[:-1] for each in running]
+    found = [each.communicate(timeout=120)[0].split("\n")[:-1] for each in running]
     assert [each.returncode for each in running] == [0] * len(running)
     return found
 

@@ -184,7 +184,7 @@ def test_both_cleaners_leave_the_same(kafka_jars: Path, kafka: ApacheKafka, tmp_
             checkpoint.exists()
             and decode_offsets(checkpoint.read_bytes()).get((TOPIC, 0)) == end_offset
         ),
-        timeout_s=60,
+        timeout_s=120,
     )
     bases = [segment.base_offset for segment in log.segments.all[:-1]]
     kept = sorted(int(path.stem) for path in theirs.glob("*.log"))
