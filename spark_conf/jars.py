@@ -28,6 +28,16 @@ SPARK_VERSION = "4.2.0"
 # Those of the Hadoop that PySpark carries, and of the SDK that its S3A was built with.
 HADOOP_VERSION = "3.5.0"
 AWS_SDK_VERSION = "2.35.4"
+# Kafkas whose data directories are opened, and the Scala that each was built for.
+OLD_KAFKAS = {
+    "2.0.1": "2.12",
+    "2.4.1": "2.12",
+    "2.7.2": "2.13",
+    "2.8.2": "2.13",
+    "3.0.2": "2.13",
+    "3.3.2": "2.13",
+    "3.9.1": "2.13",
+}
 # Several sets may share a slow line.
 FETCH_TIMEOUT_S = 1800
 # Ivy runs for seconds: a better compiler and threads that collect beside it would cost more than they bring.
@@ -59,6 +69,24 @@ def _kafka(name: str, *, transitive: bool = True, classifiers: tuple[str, ...] =
         transitive=transitive,
         classifiers=classifiers,
     )
+
+
+def _old_kafka(version: str) -> tuple[Artifact, ...]:
+    """Kafka before 4 logs by log4j 1, and with it comes the ZooKeeper that it wants."""
+    name = f"kafka_{OLD_KAFKAS[version]}"
+    wanted = (
+        Artifact(organisation="org.apache.kafka", name=name, revision=version, transitive=True),
+        Artifact(
+            organisation="org.slf4j", name="slf4j-reload4j", revision="1.7.36", transitive=True
+        ),
+    )
+    if version >= "2.4":
+        return wanted
+    # ZooKeeper 3.4 parses a text of Java's that is another one since Java 14, and finds no address in it.
+    newer = Artifact(
+        organisation="org.apache.zookeeper", name="zookeeper", revision="3.5.9", transitive=True
+    )
+    return (*wanted, newer)
 
 
 def _log4j(name: str) -> Artifact:
@@ -98,6 +126,7 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
+    **{f"kafka-{version}": _old_kafka(version) for version in OLD_KAFKAS},
     # A real S3 server in one JVM, for tests: of racing conditional writes one wins.
     "s3proxy": (
         Artifact(organisation="org.gaul", name="s3proxy", revision="4.1.0", transitive=True),
@@ -186,6 +215,8 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
         jar = f'<artifact name="{artifact.name}" type="jar" ext="jar"'
         named = "".join(f'{jar} m:classifier="{c}"/>' for c in artifact.classifiers)
         lines.append(f"{head}>{jar}/>{named}</dependency>")
+    # The last log4j 1 does not start since Java 9; what takes its place has another name.
+    lines += ['<exclude org="log4j"/>', '<exclude org="org.slf4j" module="slf4j-log4j12"/>']
     return "\n".join([*lines, "</dependencies>", "</ivy-module>"])
 
 

@@ -20,7 +20,7 @@ _WITH_PROCESSES = frozenset({"integration", "lake", "peer", "clients", "spark", 
 # Their failure says that a record was lost, doubled or shown too early, however the machine fared.
 _PROOFS = (
     "test_bank", "test_cluster_faults", "test_tier_crashes", "test_tier_faults", "test_tier_recovery",
-    "test_transactions_crashes", "test_exactly_once", "test_races", "test_seam",
+    "test_transactions_crashes", "test_exactly_once", "test_races", "test_seam", "test_old_kafka",
 )  # fmt: skip
 
 

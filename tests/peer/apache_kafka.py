@@ -1,4 +1,4 @@
-"""Apache Kafka from its jars: one combined node as a process of its own, and its tools."""
+"""Apache Kafka from its jars: one node as a process of its own, with its controller or a ZooKeeper, and its tools."""
 
 from __future__ import annotations
 
@@ -23,16 +23,23 @@ appender.console.name=console
 appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%p %m (%c)%n
 """
+# The same for Kafka before 4.
+LOG4J_1 = """log4j.rootLogger=INFO, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%p %m (%c)%n
+"""
 
 
 def java(jar_folder: Path, options: tuple[str, ...], *words: str) -> list[str]:
     return [jars.java_command(), *options, "-cp", f"{jar_folder}/*", *words]
 
 
-def tool(jar_folder: Path, name: str, *words: str) -> str:
-    """What a tool prints on both streams."""
+def tool(jar_folder: Path, name: str, *words: str, typed: str = "") -> str:
+    """What a tool prints on both streams, that is given `typed` to read."""
     done = subprocess.run(
         java(jar_folder, TOOL_OPTIONS, name, *words),
+        input=typed,
         capture_output=True,
         text=True,
         check=False,
@@ -51,9 +58,18 @@ class ApacheKafka:
     """A broker whose data directory stays when it stops."""
 
     def __init__(
-        self, jar_folder: Path, folder: Path, more: Mapping[str, object] | None = None
+        self,
+        jar_folder: Path,
+        folder: Path,
+        more: Mapping[str, object] | None = None,
+        *,
+        zookeeper: str | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
-        """`more`: settings beside those that a single node needs."""
+        """`more`: settings beside those that a single node needs; `zookeeper`: where it is, before Kafka 4.
+
+        `listeners`: the protocols, by name, of listeners beside PLAINTEXT; where they are is in `addresses`.
+        """
         self.folder = folder
         self.data = folder / "data"
         self.log_file = folder / "server.log"
@@ -61,13 +77,31 @@ class ApacheKafka:
         self._process: subprocess.Popen[bytes] | None = None
         port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
-        settings = {
+        others = dict(listeners or {})
+        ports = free_ports(len(others))
+        self.addresses = {
+            name: f"127.0.0.1:{free}" for name, free in zip(others, ports, strict=True)
+        }
+        named = {"PLAINTEXT": self.bootstrap, **self.addresses}
+        served = ",".join(f"{name}://{address}" for name, address in named.items())
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **others}
+        own: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": f"{served},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": served,
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
             "controller.listener.names": "CONTROLLER",
+        }
+        if zookeeper is not None:
+            own = {
+                "broker.id": 1,
+                "zookeeper.connect": zookeeper,
+                "listeners": f"PLAINTEXT://{self.bootstrap}",
+            }
+        settings = {
+            **own,
             "log.dirs": self.data,
             "offsets.topic.num.partitions": 1,
             "offsets.topic.replication.factor": 1,
@@ -81,8 +115,11 @@ class ApacheKafka:
         self._properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
         self._log4j = folder / "log4j2.properties"
         self._log4j.write_text(LOG4J)
-        words = ("format", "-t", CLUSTER_ID, "-c", str(self._properties))
-        tool(jar_folder, "kafka.tools.StorageTool", *words)
+        self._log4j_1 = folder / "log4j.properties"
+        self._log4j_1.write_text(LOG4J_1)
+        if zookeeper is None:
+            words = ("format", "-t", CLUSTER_ID, "-c", str(self._properties))
+            tool(jar_folder, "kafka.tools.StorageTool", *words)
 
     def start(self) -> None:
         """Start it and wait until it listens; its log begins anew."""
@@ -91,7 +128,11 @@ class ApacheKafka:
 
     def launch(self) -> None:
         """Start the process, which does not listen yet."""
-        options = (*BROKER_OPTIONS, f"-Dlog4j2.configurationFile={self._log4j}")
+        options = (
+            *BROKER_OPTIONS,
+            f"-Dlog4j2.configurationFile={self._log4j}",
+            f"-Dlog4j.configuration={self._log4j_1.as_uri()}",
+        )
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 java(self._jars, options, "kafka.Kafka", str(self._properties)),
@@ -102,17 +143,8 @@ class ApacheKafka:
 
     def listens(self) -> None:
         """Wait until it does."""
-        host, port = self.bootstrap.split(":")
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            try:
-                socket.create_connection((host, int(port)), 0.5).close()
-                return
-            except OSError:
-                assert self._process is not None
-                assert self._process.poll() is None, self.log_file.read_text()[-3000:]
-                assert time.monotonic() < deadline, "Apache Kafka does not listen"
-                time.sleep(0.05)
+        assert self._process is not None
+        wait_for_listener("Apache Kafka", self.bootstrap, self._process, self.log_file)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -141,6 +173,22 @@ class ApacheKafka:
             if line.startswith(("WARN", "ERROR", "FATAL"))
             and any(word in line.lower() for word in about)
         ]
+
+
+def wait_for_listener(
+    what: str, address: str, process: subprocess.Popen[bytes], log_file: Path
+) -> None:
+    """Wait until a process takes connections; an AssertionError with its log's end if it dies."""
+    host, port = address.split(":")
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 0.5).close()
+            return
+        except OSError:
+            assert process.poll() is None, log_file.read_text()[-3000:]
+            assert time.monotonic() < deadline, f"{what} does not listen"
+            time.sleep(0.05)
 
 
 def free_ports(count: int) -> list[int]:

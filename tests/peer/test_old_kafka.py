@@ -1,0 +1,293 @@
+"""Directories that an Apache Kafka of years ago has really written, clean and killed: ours goes on with all of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from broker.log.checkpoint import decode_epochs
+from kafka_ds.wire.batch import MAGIC, iterate_headers
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import DescribeTransactionsRequest, OffsetForLeaderEpochRequest
+from kafka_ds.wire.messages.offsets import OffsetForLeaderPartition, OffsetForLeaderTopic
+from kafka_ds.wire.messages.persisted_transactions import TransactionLogValue
+from tests.in_process import produce_request
+from tests.integration.raw_client import RawClient
+from tests.peer.apache_kafka import ApacheKafka
+from tests.peer.kafka_contents import (
+    NO_EPOCH,
+    Group,
+    Key,
+    Partition,
+    Row,
+    contents,
+    groups,
+    leader_epochs,
+    offsets_at,
+    some_moments,
+    transactions,
+)
+from tests.peer.old_kafka import CUT_AT, OLD_KAFKAS, OldKafka, Writer, start
+from tests.processes import BrokerProcess, wait_until
+
+pytestmark = [pytest.mark.jars, pytest.mark.slow]
+
+# By the number that the log of transactional ids has for each.
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a Kafka said of itself before it ended."""
+
+    partitions: Mapping[Key, Partition]
+    leader_epochs: Mapping[Key, int]
+    times: Mapping[tuple[Key, int], int]
+    groups: Mapping[str, Group]
+    transactions: Mapping[str, TransactionLogValue]
+
+
+def told_by(kafka: ApacheKafka, old: OldKafka) -> Left:
+    partitions = contents(kafka.bootstrap, old.topics)
+    moments = {
+        key: some_moments(partition.rows["read_uncommitted"])
+        for key, partition in partitions.items()
+    }
+    # Kafka looks into one segment, by the greatest time that it ever had: where that record was deleted, or removed by
+    # the cleaner, it finds nothing.
+    thinned = ("cut", *old.compacted)
+    times = offsets_at(
+        kafka.bootstrap,
+        # Format 0 knows no times.
+        {key: each for key, each in moments.items() if key[0] not in ("old-0", *thinned)},
+    )
+    # Markers have times, too, and are no rows.
+    for key in partitions.keys() & {("cut", 0), ("old-state", 0)}:
+        rows = partitions[key].rows["read_uncommitted"]
+        times |= {(key, moment): first_from(rows, moment) for moment in moments[key]}
+    return Left(
+        partitions=partitions,
+        leader_epochs=leader_epochs(kafka.bootstrap) if old.number >= (2, 1) else {},
+        times=times,
+        groups=groups(kafka.bootstrap),
+        transactions=transactions(kafka.bootstrap),
+    )
+
+
+@pytest.mark.parametrize("old", OLD_KAFKAS, ids=str)
+def test_a_broker_goes_on_where_an_old_kafka_ended(old: OldKafka, tmp_path: Path) -> None:
+    with old.running(tmp_path) as kafka:
+        writer = Writer(old, kafka)
+        start(kafka)
+        writer.fill()
+        left = told_by(kafka, old)
+        assert_it_is_worth_it(old, left)
+        kafka.stop()
+        clean = tmp_path / "clean"
+        shutil.copytree(kafka.data, clean)
+        start(kafka)
+        writer.go_on()
+        left_later = told_by(kafka, old)
+        kafka.kill()
+    Successor(old, clean, tmp_path / "after-clean").goes_on(left)
+    Successor(old, kafka.data, tmp_path / "after-killed").goes_on(left_later)
+
+
+def assert_it_is_worth_it(old: OldKafka, left: Left) -> None:
+    """Kafka has done what we think that it has."""
+    committed, uncommitted = (
+        left.partitions["pay", 1].rows[level] for level in ("read_committed", "read_uncommitted")
+    )
+    assert 0 < len(committed) < len(uncommitted)
+    for topic in old.compacted:
+        rows = left.partitions[topic, 0].rows["read_uncommitted"]
+        assert len(rows) < rows[-1].offset / 2
+        assert any(row.value is None for row in rows)
+    assert left.partitions["cut", 0].first_offset == CUT_AT
+    if old.has_old_formats:
+        old_epochs = {
+            row.leader_epoch for row in left.partitions["old-1", 0].rows["read_committed"]
+        }
+        assert old_epochs == {NO_EPOCH}
+        mixed = left.partitions["old-mixed", 0].rows["read_committed"]
+        assert {row.leader_epoch for row in mixed} == {NO_EPOCH, 0}
+        no_times = left.partitions["old-0", 0].rows["read_committed"]
+        assert {row.timestamp for row in no_times} == {None}
+    states = {name: STATES[value.transaction_status] for name, value in left.transactions.items()}
+    assert (states["commits"], states["aborts"], states["open"]) == (
+        "CompleteCommit",
+        "CompleteAbort",
+        "Ongoing",
+    )
+    if old.has_static_members:
+        ((name, assigned),) = left.groups["named"].members
+        assert (name, len(assigned)) == ("first", 2)
+
+
+class Successor:
+    """A broker of ours on a directory of Kafka's."""
+
+    def __init__(self, old: OldKafka, data: Path, folder: Path) -> None:
+        self._old = old
+        self._data = data
+        self._epochs = {
+            key: decode_epochs(path.read_bytes())
+            for key in [("codecs", 0), ("codecs", 1), ("once", 0), ("cut", 0), ("state", 0)]
+            if (path := data / f"{key[0]}-{key[1]}" / "leader-epoch-checkpoint")
+        }
+        self._last_batch = last_batch(data / "once-0")
+        self._broker = BrokerProcess(folder, {"node.id": 1, "log.dirs": data})
+
+    def goes_on(self, left: Left) -> None:
+        said = self._adopt()
+        print(said)
+        self._broker.start()
+        try:
+            self._holds(left)
+            self._writes_on(left)
+        finally:
+            self._broker.stop()
+        log = self._broker.log_file.read_text()
+        assert "Traceback" not in log
+        for path in self._data.glob("*/*.log"):
+            # A message of format 0 or 1 would be none of its headers.
+            assert all(header.magic == MAGIC for _, header in iterate_headers(path.read_bytes()))
+        assert not [path.name for path in self._data.iterdir() if "stray" in path.name]
+
+    def _adopt(self) -> str:
+        command = self._broker.command()
+        command.insert(command.index("broker") + 1, "adopt")
+        if self._old.has_zookeeper:
+            for topic in self._old.topics:
+                policy = "compact" if topic in self._old.compacted else "delete"
+                command += ["--topic-config", f"{topic}:cleanup.policy={policy}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _holds(self, left: Left) -> None:
+        bootstrap = self._broker.bootstrap
+        found = contents(bootstrap, self._old.topics)
+        assert list(found) == list(left.partitions)
+        for key, theirs in left.partitions.items():
+            ours = found[key]
+            assert (ours.first_offset, ours.ends) == (theirs.first_offset, theirs.ends), key
+            for level, rows in theirs.rows.items():
+                assert len(ours.rows[level]) == len(rows), (key, level)
+                pairs = zip(ours.rows[level], rows, strict=True)
+                assert [without_new_epoch(*pair) for pair in pairs] == rows, (key, level)
+        moments: dict[Key, list[int]] = {}
+        for key, moment in left.times:
+            moments.setdefault(key, []).append(moment)
+        assert offsets_at(bootstrap, moments) == left.times
+        assert groups(bootstrap) == left.groups
+        higher = leader_epochs(bootstrap)
+        assert all(higher[key] > epoch for key, epoch in left.leader_epochs.items())
+        self._knows_epochs(found)
+        self._knows_transactions(left)
+
+    def _knows_epochs(self, found: Mapping[Key, Partition]) -> None:
+        with RawClient(self._broker.bootstrap) as client:
+            for key, entries in self._epochs.items():
+                ends = [start for _, start in entries[1:]]
+                ends.append(found[key].ends["read_uncommitted"])
+                assert entries
+                for (epoch, _), end in zip(entries, ends, strict=True):
+                    asked = OffsetForLeaderPartition(partition=key[1], leader_epoch=epoch)
+                    topic = OffsetForLeaderTopic(topic=key[0], partitions=[asked])
+                    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[topic])
+                    (answer,) = client.ask(request, 4).topics[0].partitions
+                    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (
+                        ErrorCode.NONE,
+                        epoch,
+                        end,
+                    ), key
+
+    def _knows_transactions(self, left: Left) -> None:
+        names = sorted(left.transactions)
+        with RawClient(self._broker.bootstrap) as client:
+
+            def answers() -> list[object]:
+                request = DescribeTransactionsRequest(transactional_ids=names)
+                return client.ask(request, 0).transaction_states
+
+            wait_until(
+                "the transactional ids to be read",
+                lambda: all(each.error_code == ErrorCode.NONE for each in answers()),
+            )
+            for ours in answers():
+                theirs = left.transactions[ours.transactional_id]
+                partitions = sorted(
+                    (each.topic, sorted(each.partition_ids))
+                    for each in theirs.transaction_partitions or ()
+                )
+                assert (
+                    ours.transaction_state,
+                    ours.producer_id,
+                    ours.producer_epoch,
+                    ours.transaction_timeout_ms,
+                    ours.transaction_start_time_ms,
+                    sorted((each.topic, sorted(each.partitions)) for each in ours.topics),
+                ) == (
+                    STATES[theirs.transaction_status],
+                    theirs.producer_id,
+                    theirs.producer_epoch,
+                    theirs.transaction_timeout_ms,
+                    theirs.transaction_start_timestamp_ms,
+                    partitions,
+                ), ours.transactional_id
+
+    def _writes_on(self, left: Left) -> None:
+        """A batch sent again is known, a transaction that was open is ended, and each log goes on at its end."""
+        bootstrap = self._broker.bootstrap
+        base_offset, batch = self._last_batch
+        with RawClient(bootstrap) as client:
+            answer = client.ask(produce_request("once", batch), 9)
+            ((again,),) = [each.partition_responses for each in answer.responses]
+            assert (again.error_code, again.base_offset) == (ErrorCode.NONE, base_offset)
+        for name in (each for each in left.transactions if each.startswith("open")):
+            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+            producer.init_transactions(120)
+        written: dict[Key, int] = {}
+
+        def note(error: object, message: object) -> None:
+            assert error is None, error
+            written[message.topic(), message.partition()] = message.offset()
+
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for topic, partition in left.partitions:
+            producer.produce(topic, b"new", b"new", partition, on_delivery=note)
+        assert producer.flush(120) == 0
+        found = contents(bootstrap, self._old.topics)
+        for key, partition in found.items():
+            end = left.partitions[key].ends["read_uncommitted"]
+            assert written[key] >= end, key
+            assert written[key] == end or key[0] == "pay", key  # with markers
+            assert partition.ends == dict.fromkeys(partition.ends, written[key] + 1), key
+            for level in partition.rows:
+                assert partition.rows[level][-1].value == b"new", (key, level)
+
+
+def first_from(rows: Sequence[Row], moment: int) -> int:
+    """The offset of the first record of this time or a later one, or -1."""
+    return next((row.offset for row in rows if row.timestamp and row.timestamp[1] >= moment), -1)
+
+
+def without_new_epoch(ours: Row, theirs: Row) -> Row:
+    """Messages of formats 0 and 1 had no leader epoch; as record batches they have the first."""
+    if theirs.leader_epoch == NO_EPOCH and ours.leader_epoch == 0:
+        return ours._replace(leader_epoch=NO_EPOCH)
+    return ours
+
+
+def last_batch(folder: Path) -> tuple[int, bytes]:
+    """The offset of the last batch of a log, and its bytes as a producer sent them, from offset 0 on."""
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+    position, header = list(iterate_headers(data))[-1]
+    return header.base_offset, bytes(8) + data[position + 8 : position + header.size_in_bytes]
