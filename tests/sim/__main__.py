@@ -34,6 +34,8 @@ def main() -> int:
         "last", type=int, nargs="?", help="run all seeds up to this one, and tell little"
     )
     given = parser.parse_args()
+    if given.last is not None and given.last < given.seed:
+        parser.error(f"the last seed, {given.last}, comes before the first, {given.seed}")
     failed = 0
     logging.disable(logging.NOTSET if given.last is None else logging.CRITICAL)
     for seed in range(given.seed, (given.last or given.seed) + 1):

@@ -51,6 +51,11 @@ def test_a_wrong_word_is_named(command: str, capsys: pytest.CaptureFixture[str])
     assert told.out == ""
 
 
+def test_no_seed_is_a_mistake_and_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tests.sim", "tier", "5", "3") == 2
+    assert "the last seed, 3, comes before the first, 5" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("lake", ["no/such/folder", "ftp://host/lake"])
 def test_a_lake_that_is_none_is_one_line(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
