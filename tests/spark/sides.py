@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_S = 120
+# What Spark's own source refuses when it looks at partitions it tries three times more, a second apart.
+QUICKLY_AGAIN = {"fetchOffset.retryIntervalMs": "10"}
 Row = tuple[str, str | None]
 # A source of a query: its options, of which values that are no text are JSON.
 Given = Mapping[str, Any]
@@ -28,7 +30,7 @@ class Side:
 
     def options(self, given: Given) -> dict[str, str]:
         spelt = {k: v if isinstance(v, str) else json.dumps(v) for k, v in given.items()}
-        return {"kafka.bootstrap.servers": self.bootstrap, **spelt}
+        return {"kafka.bootstrap.servers": self.bootstrap, **QUICKLY_AGAIN, **spelt}
 
     def read(self, spark: SparkSession, given: Given) -> DataFrame:
         return spark.read.format(self.format).options(**self.options(given)).load()

@@ -6,9 +6,10 @@ import doctest
 import inspect
 from pathlib import Path
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 import kafka_ds
+from kafka_ds.lake.names import REMOTE_LOG_METADATA
 from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.report import LOGGING_SETTING
 from spark_conf.session import defaults
@@ -45,36 +46,31 @@ def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProce
         assert example.examples
 
 
-def test_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
+def test_a_topic_its_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
+    """The table by Delta alone, and the views that say what lies in it."""
     topic.create(partitions=1).produce(5000, size=500, partitions=1)
 
     # The table has the records before the metadata say that their copy has finished.
-    topic.wait_until_tiered(0)
-    rows: list[Row] = []
-
-    def finished() -> bool:
-        made = system_views(spark, topic.broker.lake)
-        if "remote_segments" in made:
-            asked = (
-                f"SELECT * FROM remote_segments WHERE topic = '{topic.name}' "
-                "AND state = 'COPY_SEGMENT_FINISHED' ORDER BY start_offset"
-            )
-            rows[:] = spark.sql(asked).collect()
-        return bool(rows)
-
-    wait_until("a finished segment", finished)
-    assert rows[0]["start_offset"] == 0
-    assert max(row["end_offset"] for row in rows) < topic.wait_until_tiered(0)
-    assert all(row["size_bytes"] > row["lake_bytes"] > 0 for row in rows)
-    assert spark.sql("SELECT count(*) FROM remote_log_events").collect()[0][0] > len(rows)
-
-
-def test_the_table_of_a_topic_is_plain_delta(spark: SparkSession, topic: Topic) -> None:
-    topic.create(partitions=1).produce(5000, size=500, partitions=1)
     end = topic.wait_until_tiered(0)
     path = topic.broker.lake / "topics" / topic.name
     frame = spark.read.format("delta").load(str(path)).where(f"offset < {end}")
     assert frame.count() == end
+    # All views take longer to make than one table to look at.
+    events = topic.broker.lake / REMOTE_LOG_METADATA
+    of_this = f"topic = '{topic.name}' AND state = 'COPY_SEGMENT_FINISHED'"
+
+    def finished() -> bool:
+        return bool(spark.read.format("delta").load(str(events)).where(of_this).count())
+
+    wait_until("a finished segment", finished)
+    assert "remote_segments" in system_views(spark, topic.broker.lake)
+    rows = spark.sql(
+        f"SELECT * FROM remote_segments WHERE {of_this} ORDER BY start_offset"
+    ).collect()
+    assert rows[0]["start_offset"] == 0
+    assert max(row["end_offset"] for row in rows) < topic.wait_until_tiered(0)
+    assert all(row["size_bytes"] > row["lake_bytes"] > 0 for row in rows)
+    assert spark.sql("SELECT count(*) FROM remote_log_events").collect()[0][0] > len(rows)
 
 
 def test_views_of_tables_that_are_not_there_are_not_made(

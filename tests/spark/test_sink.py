@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests.processes import BrokerProcess
+from tests.spark.secured import Ways, assert_nothing_secret, written
 from tests.spark.topics import EPOCH, Topic
 
 FORMATS = ["kafka_ds", "kafka"]
@@ -132,10 +133,13 @@ def test_a_row_without_a_topic_is_an_error(spark: SparkSession, broker: BrokerPr
             write(nothing, source, broker)
 
 
+@pytest.mark.timeout(900)
 def test_a_stream_is_written_once_also_after_a_restart(
-    spark: SparkSession, topic: Topic, broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, topic: Topic, broker: BrokerProcess, ways: Ways, tmp_path: Path
 ) -> None:
-    """Two topics, micro-batches, a query that is stopped and started again, and a batch that Spark plays again."""
+    """Two topics, micro-batches, a query that is stopped and started again, and a batch that Spark plays again; all by
+    TLS and SCRAM, of which nothing secret is written down.
+    """
     topic.create(partitions=3)
     other = Topic(broker, f"{topic.name}-other").create(partitions=3)
     origin = Topic(broker, f"{topic.name}-origin").create(partitions=2)
@@ -143,7 +147,7 @@ def test_a_stream_is_written_once_also_after_a_restart(
 
     def run() -> None:
         frame = origin.stream(
-            spark, startingOffsets="earliest", maxOffsetsPerTrigger=15
+            spark, startingOffsets="earliest", maxOffsetsPerTrigger=15, **ways.right
         ).selectExpr(
             "concat(partition, '-', offset) AS value",
             "timestamp",
@@ -151,14 +155,15 @@ def test_a_stream_is_written_once_also_after_a_restart(
         )
         query = (
             frame.writeStream.format("kafka_ds")
-            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .options(**ways.right)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(240)
 
-    run()
+    with written(spark, tmp_path / "written"):
+        run()
     # The last batch's end is forgotten, as by a driver that died before it noted it: Spark plays it again.
     last = max(
         (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
@@ -173,6 +178,7 @@ def test_a_stream_is_written_once_also_after_a_restart(
         for (p, o), row in origin.rows.items()
     ]
     assert sorted(found) == sorted(wanted)
+    assert_nothing_secret(ways, tmp_path)
 
 
 @pytest.mark.slow
