@@ -230,7 +230,7 @@ def _page(chunk: Chunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, 
 
 def _size(fields: dict[int, Any], number: int) -> int:
     value = fields.get(number)
-    if not isinstance(value, int) or not 0 <= value <= BYTES_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= BYTES_MAX:
         raise Unusual("a page without its sizes")
     return value
 
