@@ -1,10 +1,17 @@
-"""A Spark application that copies one topic to two others until it is through, or somebody kills it."""
+"""A Spark application that copies one topic to two others, again and again until it is through, or is killed."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from spark_conf.session import session
+from tests.spark.dying_sink import DEATHS, GROUP, DyingKafkaDataSource
 from tests.spark.java import QUICK_JAVA
 
 # Executors of their own, whose slower tasks are begun a second time.
@@ -25,12 +32,35 @@ SPECULATION = {
 }
 
 
+# Spark gives a source's process 10 s to start, which a busy machine exceeds.
+LATE, LATE_MAX = "failed to connect back", 10
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "origin", "targets", "checkpoint", "rows", "tasks"):
+    for name in ("bootstrap", "origin", "targets", "checkpoint", "rows"):
         parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args()
+    os.environ[GROUP] = str(os.getpgrp())
     spark = session("sink driver", master=MASTER, settings=SPECULATION)
+    spark.dataSource.register(DyingKafkaDataSource)
+    deaths, late = Path(os.environ[DEATHS]), 0
+    while True:
+        died = len(list(deaths.iterdir()))
+        # Another number of tasks each time: a micro-batch that is played again is spread otherwise.
+        query = start(spark, given, tasks=2 + died % 3)
+        try:
+            query.awaitTermination()
+            return
+        except StreamingQueryException as problem:
+            late += LATE in str(problem)
+            if late > LATE_MAX or (
+                died == len(list(deaths.iterdir())) and LATE not in str(problem)
+            ):
+                raise
+
+
+def start(spark: SparkSession, given: argparse.Namespace, *, tasks: int) -> StreamingQuery:
     servers = {"kafka.bootstrap.servers": given.bootstrap}
     one, two = given.targets.split(",")
     frame = (
@@ -40,17 +70,16 @@ def main() -> None:
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", given.rows)
         .load()
-        .repartition(int(given.tasks))
+        .repartition(tasks)
         .selectExpr("value", f"IF(offset % 2 = 0, '{one}', '{two}') AS topic")
     )
-    query = (
+    return (
         frame.writeStream.format("kafka_ds")
         .options(**servers)
         .option("checkpointLocation", given.checkpoint)
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
 
 
 if __name__ == "__main__":
