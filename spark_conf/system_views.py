@@ -11,6 +11,7 @@ its tables are there: a table appears with its first commit.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
-from kafka_ds.lake.opening import UnsupportedStore, open_store
+from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store import UnsupportedStore
 from kafka_ds.source.schema import MILLISECONDS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOGGER = logging.getLogger("spark_conf.system_views")
 FOLDER = Path(__file__).parent / "views"
 TABLES = {
     "cluster_metadata": CLUSTER_METADATA,
@@ -119,6 +122,8 @@ def system_views(
     for name, statement in statements(SPARK, lake, retention_ms=retention_ms):
         spark.sql(statement)
         made.append(name)
+    if not made:
+        LOGGER.warning("%s", _nothing_in(lake))
     return sorted(made)
 
 
@@ -133,6 +138,10 @@ def duckdb_views(
         connection.execute(statement)
         made.append(name)
     return sorted(made)
+
+
+def _nothing_in(lake: str | os.PathLike[str]) -> str:
+    return f"no table of a cluster is in {os.fspath(lake)}: is it lake.uri?"
 
 
 def _root(lake: str | os.PathLike[str]) -> str:
@@ -192,7 +201,7 @@ def main() -> int:
     try:
         made = dict(statements(engine, asked.lake, retention_ms=asked.retention_ms))
         if not made:
-            raise FileNotFoundError(f"no table of a cluster is in {asked.lake}: is it lake.uri?")
+            raise FileNotFoundError(_nothing_in(asked.lake))
     except (OSError, UnsupportedStore) as problem:
         print(f"spark_conf.system_views: {problem}", file=sys.stderr)  # noqa: T201
         return 1

@@ -7,8 +7,14 @@ import inspect
 import runpy
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
+
+from spark_conf.system_views import system_views
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 COMMANDS = [
@@ -66,6 +72,11 @@ def test_a_lake_that_is_none_is_one_line(lake: str, capsys: pytest.CaptureFixtur
     assert told.err.startswith("spark_conf.system_views: ")
     assert lake in told.err
     assert len(told.err.splitlines()) == 1
+
+
+def test_a_session_without_a_view_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert system_views(cast("SparkSession", None), "no/such/folder") == []
+    assert caplog.messages == ["no table of a cluster is in no/such/folder: is it lake.uri?"]
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
