@@ -43,7 +43,7 @@ def tool(jar_folder: Path, name: str, *words: str, typed: str = "") -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,7 +36,7 @@ from kafka_ds.wire.messages.persisted_consumer_groups import (
 )
 from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import fields_of, is_struct, message_info, uuid_text
-from spark_conf.jars import java_command
+from tests.peer.apache_kafka import dump
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, definition, kafka_range
 
@@ -203,19 +202,8 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
     )
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(batch)
-    tool = "org.apache.kafka.tools.DumpLogSegments"
-    command = [
-        java_command(),
-        "-cp",
-        f"{kafka_jars}/*",
-        tool,
-        "--offsets-decoder",
-        "--files",
-        str(log),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    lines = [line.partition(" key: ")[2] for line in done.stdout.splitlines() if " key: " in line]
+    told = dump(kafka_jars, [log], "--offsets-decoder")
+    lines = [line.partition(" key: ")[2] for line in told.splitlines() if " key: " in line]
     for line, (key, value, version) in zip(lines, records, strict=True):
         shown_key, _, shown_value = line.partition(" payload: ")
         assert json.loads(shown_key)["data"] == as_kafka_shows(key, 0)

@@ -1,7 +1,6 @@
 """What lies in `__transaction_state`, compared with the definitions in Apache Kafka's jar and with its own tool."""
 
 import json
-import subprocess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +21,7 @@ from kafka_ds.wire.messages.persisted_transactions import (
 )
 from kafka_ds.wire.plan import plan
 from kafka_ds.wire.types import message_info
-from spark_conf.jars import java_command
+from tests.peer.apache_kafka import dump
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, definition, kafka_range
 
@@ -110,11 +109,8 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
     )
     log = tmp_path / "00000000000000000000.log"
     log.write_bytes(batch)
-    command = [java_command(), "-cp", f"{kafka_jars}/*", "org.apache.kafka.tools.DumpLogSegments"]
-    command += ["--transaction-log-decoder", "--files", str(log)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    lines = [line.partition(" key: ")[2] for line in done.stdout.splitlines() if " key: " in line]
+    told = dump(kafka_jars, [log], "--transaction-log-decoder")
+    lines = [line.partition(" key: ")[2] for line in told.splitlines() if " key: " in line]
     shown = [line.partition(" payload: ")[::2] for line in lines]
     assert all(json.loads(key)["data"] == {"transactionalId": "tä"} for key, _ in shown)
     bodies = [json.loads(body) if body != "<DELETE>" else None for _, body in shown]
