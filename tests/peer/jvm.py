@@ -86,6 +86,11 @@ class Jvm:
             raise ToolFailed(f"{name} {' '.join(words)}: status {status}\n{text}\n{error or ''}")
         return text
 
+    def dump(self, files: list[Path], *options: str) -> str:
+        """What Kafka's DumpLogSegments prints about them."""
+        names = ",".join(str(file) for file in files)
+        return self.run(f"{TOOLS}.DumpLogSegments", "--files", names, *options)
+
 
 @contextlib.contextmanager
 def kafka_jvm(jar_folder: Path) -> Iterator[Jvm]:

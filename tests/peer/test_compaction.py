@@ -31,8 +31,8 @@ from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.wire.batch import iterate_headers, read_records
-from tests.peer.apache_kafka import ApacheKafka, dump, java
-from tests.peer.jvm import TOOLS
+from tests.peer.apache_kafka import ApacheKafka, java
+from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
 
 pytestmark = pytest.mark.jars
@@ -159,7 +159,7 @@ def batches(path: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_both_cleaners_leave_the_same(kafka_jars: Path, kafka: ApacheKafka, tmp_path: Path) -> None:
+def test_both_cleaners_leave_the_same(jvm: Jvm, kafka: ApacheKafka, tmp_path: Path) -> None:
     theirs = kafka.data / f"{TOPIC}-0"
     ours = tmp_path / "ours" / f"{TOPIC}-0"
     shutil.copytree(theirs, ours)
@@ -199,9 +199,9 @@ def test_both_cleaners_leave_the_same(kafka_jars: Path, kafka: ApacheKafka, tmp_
     files = sorted(
         path for kind in ("log", "index", "timeindex") for path in ours.glob(f"*.{kind}")
     )
-    text = dump(kafka_jars, [path for path in files if path.suffix == ".log"], "--deep-iteration")
+    text = jvm.dump([path for path in files if path.suffix == ".log"], "--deep-iteration")
     assert "isvalid: false" not in text
     assert "invalid bytes" not in text
     indexes = [path for path in files if path.suffix != ".log" and path.stat().st_size]
-    said = dump(kafka_jars, indexes, "--index-sanity-check")
+    said = jvm.dump(indexes, "--index-sanity-check")
     assert said.count("passed sanity check") == len(indexes)

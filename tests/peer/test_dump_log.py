@@ -18,7 +18,8 @@ from broker.log.values import AppendOrigin
 from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.wire.batch import iterate_headers as batch_headers
-from tests.peer.apache_kafka import ApacheKafka, dump
+from tests.peer.apache_kafka import ApacheKafka
+from tests.peer.jvm import Jvm
 
 pytestmark = pytest.mark.jars
 
@@ -99,11 +100,11 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
     yield manager
 
 
-def assert_content(jars: Path, log: Log) -> None:
+def assert_content(jvm: Jvm, log: Log) -> None:
     """The tool walks each batch and record: offsets in a row, checksums good, nothing left over."""
     files = files_of(log, "log")
     assert len(files) > 2
-    text = dump(jars, files, "--deep-iteration")
+    text = jvm.dump(files, "--deep-iteration")
     assert "invalid bytes" not in text
     assert "isvalid: false" not in text
     expected = log.local_log_start_offset
@@ -116,12 +117,12 @@ def assert_content(jars: Path, log: Log) -> None:
     assert offsets == list(range(log.log_end_offset))
 
 
-def assert_indexes(jars: Path, log: Log) -> None:
+def assert_indexes(jvm: Jvm, log: Log) -> None:
     indexes = files_of(log, "index") + files_of(log, "timeindex")
     assert all(file.stat().st_size for file in indexes)
-    passed = dump(jars, indexes, "--index-sanity-check")
+    passed = jvm.dump(indexes, "--index-sanity-check")
     assert passed.count("passed sanity check") == len(indexes)
-    verified = dump(jars, indexes, "--verify-index-only")
+    verified = jvm.dump(indexes, "--verify-index-only")
     # A line for each file, and nothing to say about any of them, but that a segment which does not
     # begin with offset 0 does not follow offset -1.
     said = [line for line in verified.splitlines() if not line.startswith("Dumping ")]
@@ -134,15 +135,15 @@ def assert_indexes(jars: Path, log: Log) -> None:
     ), verified
 
 
-def test_every_file_of_ours_is_read_by_kafkas_tool(kafka_jars: Path, manager: LogManager) -> None:
+def test_every_file_of_ours_is_read_by_kafkas_tool(jvm: Jvm, manager: LogManager) -> None:
     log = manager.get("orders", 0)
     assert log is not None
     aborted = log.aborted_transactions(0, log.log_end_offset)
     producers = {key: producer.last_sequence for key, producer in log.producers}
     manager.close()
-    assert_content(kafka_jars, log)
-    assert_indexes(kafka_jars, log)
-    text = dump(kafka_jars, files_of(log, "txnindex"))
+    assert_content(jvm, log)
+    assert_indexes(jvm, log)
+    text = jvm.dump(files_of(log, "txnindex"))
     found = re.findall(
         r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", text
     )
@@ -150,21 +151,21 @@ def test_every_file_of_ours_is_read_by_kafkas_tool(kafka_jars: Path, manager: Lo
     assert len(found) > 3
     snapshots = files_of(log, "snapshot")
     assert len(snapshots) == len(files_of(log, "log"))
-    last = dump(kafka_jars, snapshots[-1:])
+    last = jvm.dump(snapshots[-1:])
     for producer_id, sequence in producers.items():
         assert re.search(rf"producerId: {producer_id} .* lastSequence: {sequence} ", last)
-    assert "corrupt" not in dump(kafka_jars, snapshots).lower()
+    assert "corrupt" not in jvm.dump(snapshots).lower()
 
 
-def told_of_producers(jars: Path, snapshot: Path) -> list[str]:
+def told_of_producers(jvm: Jvm, snapshot: Path) -> list[str]:
     """A line each, without when it was heard of: that is not in the batches."""
-    lines = [line for line in dump(jars, [snapshot]).splitlines() if "producerId: " in line]
+    lines = [line for line in jvm.dump([snapshot]).splitlines() if "producerId: " in line]
     told = [re.subn(r"(lastTimestamp|timestamp): \d+", "", line) for line in lines]
     assert all(count == 2 for _, count in told), lines
     return sorted(line for line, _ in told)
 
 
-def test_what_recovery_makes_anew_is_read_too(kafka_jars: Path, manager: LogManager) -> None:
+def test_what_recovery_makes_anew_is_read_too(jvm: Jvm, manager: LogManager) -> None:
     log = manager.get("orders", 0)
     assert log is not None
     folder = Path(log.directory)
@@ -179,18 +180,18 @@ def test_what_recovery_makes_anew_is_read_too(kafka_jars: Path, manager: LogMana
     log = recovered.get("orders", 0)
     assert log is not None
     recovered.close()
-    assert_content(kafka_jars, log)
-    assert_indexes(kafka_jars, log)
+    assert_content(jvm, log)
+    assert_indexes(jvm, log)
     for file in folder.iterdir():
         if file.suffix != ".snapshot":  # Only the last one is needed, and made.
             assert (crashed / "orders-0" / file.name).read_bytes() == file.read_bytes(), file.name
     last = max(folder.glob("*.snapshot"))
-    made_anew = told_of_producers(kafka_jars, crashed / "orders-0" / last.name)
-    assert made_anew == told_of_producers(kafka_jars, last)
+    made_anew = told_of_producers(jvm, crashed / "orders-0" / last.name)
+    assert made_anew == told_of_producers(jvm, last)
     assert len(made_anew) == len(log.producers)
 
 
-def test_times_set_by_the_broker(kafka_jars: Path, tmp_path: Path) -> None:
+def test_times_set_by_the_broker(jvm: Jvm, tmp_path: Path) -> None:
     config = LogConfig(
         segment_bytes=8000, index_interval_bytes=500, message_timestamp_type=LOG_APPEND_TIME
     )
@@ -198,9 +199,9 @@ def test_times_set_by_the_broker(kafka_jars: Path, tmp_path: Path) -> None:
     log = manager.create("orders", 0, new_uuid())
     fill(log)
     manager.close()
-    assert_content(kafka_jars, log)
-    assert_indexes(kafka_jars, log)
-    assert "LogAppendTime: " in dump(kafka_jars, files_of(log, "log")[:1])
+    assert_content(jvm, log)
+    assert_indexes(jvm, log)
+    assert "LogAppendTime: " in jvm.dump(files_of(log, "log")[:1])
 
 
 # -- Apache Kafka's own directory -------------------------------------------------------------------
