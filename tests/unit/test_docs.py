@@ -17,6 +17,7 @@ from kafka_ds.source.options import OPTIONS, parse_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+FINDING_CHARACTERS_MAX = 1_000
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 CODE = [
     path
@@ -56,6 +57,17 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors_of(target.read_text()), link
+
+
+def test_each_finding_is_dated_and_can_be_read() -> None:
+    """Figures belong into benchmarks.md, long stories into proof.md."""
+    lines = (DOCS / "FINDINGS.md").read_text().splitlines()
+    rows = [
+        line for line in lines if line.startswith("|") and not line.startswith(("| since", "| ---"))
+    ]
+    for row in rows:
+        assert re.match(r"\| \d{4}-\d\d-\d\d \| ", row), row
+        assert len(row) <= FINDING_CHARACTERS_MAX, row
 
 
 def test_the_pages_that_the_code_names_exist() -> None:
