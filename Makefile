@@ -75,7 +75,7 @@ test: jars $(KERNELS)
 	echo "pytest has ended with status $$others, that of tests/spark with status $$spark"; [ $$others = 0 ] && [ $$spark = 0 ]
 
 test-slow: jars $(KERNELS)
-	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars s3a > /dev/null
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars s3a old-kafkas > /dev/null
 	$(PYTEST)
 
 bench: $(KERNELS) java

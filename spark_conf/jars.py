@@ -160,6 +160,8 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         Artifact(organisation="org.apache.commons", name="commons-pool2", revision="2.12.1"),
     ),
 }
+# Several sets by one name.
+GROUPS = {"old-kafkas": tuple(f"kafka-{version}" for version in OLD_KAFKAS)}
 
 
 class JarsUnavailable(RuntimeError):
@@ -298,7 +300,8 @@ def _settle(found: Path, target: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_conf.jars", description=__doc__)
     parser.add_argument("sets", nargs="*", default=["delta"], metavar="set")
-    names = parser.parse_args().sets
+    given = parser.parse_args().sets
+    names = [each for name in given for each in GROUPS.get(name, (name,))]
     with ThreadPoolExecutor(max(1, len(names))) as pool:
         coming = [pool.submit(fetch, name) for name in names]
     for each in coming:

@@ -33,7 +33,7 @@ from kafka_ds.wire.messages.persisted_metadata import decode_record
 from kafka_ds.wire.messages.persisted_transactions import decode_value
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
-# In 2.8, whose records have other types and frames: no later Kafka reads it either.
+# In 2.8, whose records have frames of version 0: no later Kafka reads it either.
 EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
 # The suffixes of files whose segment is there, or is when the log is opened.
 STANDING = ("", names.SWAP)

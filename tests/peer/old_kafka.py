@@ -36,6 +36,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 SMALL = {"segment.bytes": "16384", "index.interval.bytes": "512"}
+TINY = {**SMALL, "segment.bytes": "2048"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +76,12 @@ class OldKafka:
             "state": COMPACTED,
             "pay": SMALL,
             "once": SMALL,
-            "cut": {**SMALL, "segment.bytes": "2048"},
+            "cut": TINY,
         }
         if self.has_old_formats:
             found |= {
-                "old-0": {**SMALL, "message.format.version": "0.9.0"},
-                "old-1": {**SMALL, "message.format.version": "0.10.2"},
+                "old-0": {**TINY, "message.format.version": "0.9.0"},
+                "old-1": {**TINY, "message.format.version": "0.10.2"},
                 "old-mixed": {"message.format.version": "0.10.2"},
                 "old-state": {**COMPACTED, "message.format.version": "0.10.2"},
             }
@@ -115,6 +116,7 @@ OLD_KAFKAS = (
         has_old_formats=True,
         settings={"inter.broker.protocol.version": "2.8"},
     ),
+    OldKafka(version="3.0.2", has_zookeeper=False),
     OldKafka(version="3.3.2", has_zookeeper=False),
     OldKafka(version="3.9.1", has_zookeeper=True),
     OldKafka(version="3.9.1", has_zookeeper=False),
@@ -140,7 +142,7 @@ class Writer:
         self._bootstrap = kafka.bootstrap
         self._admin = AdminClient({"bootstrap.servers": self._bootstrap})
         self._began_ms = int(time.time() * 1000) - HOUR_MS
-        # A producer that is let go ends its transaction.
+        # They stay, as clients do that know nothing of a broker's end.
         self._open: list[Producer] = []
 
     def fill(self) -> None:
@@ -188,6 +190,10 @@ class Writer:
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "by hand"})
         consumer.commit(offsets=[TopicPartition("codecs", 1, 44)], asynchronous=False)
         consumer.close()
+
+    def close(self) -> None:
+        """Let go of the producers whose transactions are open; they say nothing of it to the broker."""
+        self._open.clear()
 
     def _produce(
         self,

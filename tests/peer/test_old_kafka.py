@@ -5,11 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
 from broker.log.checkpoint import decode_epochs
 from kafka_ds.wire.batch import MAGIC, iterate_headers
@@ -40,6 +44,9 @@ pytestmark = [pytest.mark.jars, pytest.mark.slow]
 
 # By the number that the log of transactional ids has for each.
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+# Topics of which Kafka closes segments, and that are not compacted.
+TABLES = ("codecs", "once", "cut", "old-0", "old-1")
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +87,10 @@ def told_by(kafka: ApacheKafka, old: OldKafka) -> Left:
     )
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("old", OLD_KAFKAS, ids=str)
 def test_a_broker_goes_on_where_an_old_kafka_ended(old: OldKafka, tmp_path: Path) -> None:
-    with old.running(tmp_path) as kafka:
-        writer = Writer(old, kafka)
+    with old.running(tmp_path) as kafka, closing(Writer(old, kafka)) as writer:
         start(kafka)
         writer.fill()
         left = told_by(kafka, old)
@@ -142,6 +149,12 @@ class Successor:
             if (path := data / f"{key[0]}-{key[1]}" / "leader-epoch-checkpoint")
         }
         self._last_batch = last_batch(data / "once-0")
+        # Where the segment begins that Kafka was writing to.
+        self._closed = {
+            (name, index): max(int(path.stem) for path in data.glob(f"{name}-{index}/*.log"))
+            for name, index in [(each, 0) for each in TABLES if each in old.topics]
+            + [("codecs", 1)]
+        }
         self._broker = BrokerProcess(folder, {"node.id": 1, "log.dirs": data})
 
     def goes_on(self, left: Left) -> None:
@@ -151,6 +164,7 @@ class Successor:
         try:
             self._holds(left)
             self._writes_on(left)
+            self._is_table(left)
         finally:
             self._broker.stop()
         log = self._broker.log_file.read_text()
@@ -195,10 +209,12 @@ class Successor:
     def _knows_epochs(self, found: Mapping[Key, Partition]) -> None:
         with RawClient(self._broker.bootstrap) as client:
             for key, entries in self._epochs.items():
-                ends = [start for _, start in entries[1:]]
-                ends.append(found[key].ends["read_uncommitted"])
-                assert entries
-                for (epoch, _), end in zip(entries, ends, strict=True):
+                end_offset = found[key].ends["read_uncommitted"]
+                # One without records is forgotten at a start, by Kafka, too.
+                used = [entry for entry in entries if entry[1] < end_offset]
+                ends = [*(start for _, start in used[1:]), end_offset]
+                assert used
+                for (epoch, _), end in zip(used, ends, strict=True):
                     asked = OffsetForLeaderPartition(partition=key[1], leader_epoch=epoch)
                     topic = OffsetForLeaderTopic(topic=key[0], partitions=[asked])
                     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[topic])
@@ -243,6 +259,31 @@ class Successor:
                     partitions,
                 ), ours.transactional_id
 
+    def _is_table(self, left: Left) -> None:
+        """What Kafka had closed is rows."""
+        for (topic, partition), end in self._closed.items():
+            assert end > 0, topic
+            theirs = left.partitions[topic, partition]
+            folder = self._broker.lake / "topics" / topic
+            expected = [row for row in theirs.rows["read_committed"] if row.offset < end]
+
+            def rows(
+                folder: Path = folder,
+                partition: int = partition,
+                end: int = end,
+                start: int = theirs.first_offset,
+            ) -> list[Row]:
+                found = table_rows(folder, partition)
+                return [row for row in found if start <= row.offset < end]
+
+            wait_until(
+                f"{topic}-{partition} to be rows up to {end}",
+                lambda rows=rows, expected=expected: len(rows()) >= len(expected),
+                every_s=1,
+            )
+            pairs = zip(rows(), expected, strict=True)
+            assert [without_new_epoch(*pair) for pair in pairs] == expected, topic
+
     def _writes_on(self, left: Left) -> None:
         """A batch sent again is known, a transaction that was open is ended, and each log goes on at its end."""
         bootstrap = self._broker.bootstrap
@@ -272,6 +313,27 @@ class Successor:
             assert partition.ends == dict.fromkeys(partition.ends, written[key] + 1), key
             for level in partition.rows:
                 assert partition.rows[level][-1].value == b"new", (key, level)
+
+
+def table_rows(folder: Path, partition: int) -> list[Row]:
+    """What the table of a topic has of a partition, if there is one already."""
+    if not DeltaTable.is_deltatable(str(folder)):
+        return []
+    columns = ["offset", "timestamp_type", "timestamp", "key", "value", "headers", "leader_epoch"]
+    rows = polars.read_delta(str(folder)).filter(polars.col("partition") == partition)
+    return [
+        Row(
+            offset=offset,
+            timestamp=None if at < EPOCH else (kind + 1, round(at.timestamp() * 1000)),
+            key=key,
+            value=value,
+            headers=tuple((each["key"], each["value"]) for each in headers or ()),
+            leader_epoch=epoch,
+        )
+        for offset, kind, at, key, value, headers, epoch in rows.sort("offset")
+        .select(columns)
+        .iter_rows()
+    ]
 
 
 def first_from(rows: Sequence[Row], moment: int) -> int:
