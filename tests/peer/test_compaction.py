@@ -31,7 +31,7 @@ from broker.log.config import LogConfig
 from broker.log.manager import LogManager
 from broker.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.wire.batch import iterate_headers, read_records
-from tests.peer.apache_kafka import ApacheKafka, java
+from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
 
@@ -42,6 +42,7 @@ SEGMENT_BYTES = 1 << 20
 DAY_MS = 86_400_000
 
 
+@pytest.mark.timeout(400)
 def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path) -> None:
     settings = {
         "log.cleaner.backoff.ms": 100,
@@ -53,9 +54,9 @@ def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path)
         words = ["--bootstrap-server", broker.bootstrap, "--messages", "20000", "--topics", "1"]
         words += ["--duplicates", "20", "--percent-deletes", "10", "--sleep", "5"]
         words += ["--compression-type", "lz4"]
-        options = ("-Xmx256M", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={tmp_path}")
+        options = (*TOOL_OPTIONS, f"-Djava.io.tmpdir={tmp_path}")
         command = java(kafka_jars, options, f"{TOOLS}.LogCompactionTester", *words)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         assert ", 0 mismatches" in done.stdout
         # That alone it would say of a log that was never compacted.
