@@ -102,7 +102,7 @@ lint: $(STAMP)
 
 # What no test can import is found before the first one runs, and the workers of the tests, which all begin by collecting
 # them, find each file compiled.
-collect: $(STAMP)
+collect: $(KERNELS)
 	@$(BIN)/python -m pytest --collect-only -q > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
 format: $(STAMP)
