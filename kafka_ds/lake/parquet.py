@@ -31,9 +31,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kafka_ds.lake.actions import Action, add_action
+from kafka_ds.lake.footer_check import check
 from kafka_ds.lake.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.lake.index import UNKNOWN, FileEntry
-from kafka_ds.lake.names import encode_path
+from kafka_ds.lake.names import encode_path, is_data_file
 from kafka_ds.lake.opening import open_store
 from kafka_ds.lake.store import Store, bucket_and_path
 from kafka_ds.lake.tables import BATCH_TYPE, TOPIC_FILE_SCHEMA
@@ -43,6 +44,8 @@ ROW_GROUP_ROWS_MAX = 1 << 17
 # Of zstd, for what is written once and soon; what is kept is laid anew with a higher one (`relaying`).
 COMPRESSION_LEVEL = 1
 FOOTERS_MAX = 256
+# Behind a footer: its length, and the magic.
+FOOTER_END_BYTES = 8
 BUCKETS_KEPT_MAX = 8
 COUNTING_COLUMNS = (
     "offset",
@@ -258,6 +261,8 @@ class FileReader:
                 return found
         with self._open(path, None) as file:
             try:
+                if not is_data_file(path):
+                    check(file.metadata.schema, self._footer_bytes(path, file.metadata))
                 found = footer_of(file.metadata)
             except _UNREADABLE as error:
                 raise UnreadableFile(f"{path}: {error}") from error
@@ -266,6 +271,12 @@ class FileReader:
             while len(self._footers) > self._footers_max:
                 self._footers.popitem(last=False)
         return found
+
+    def _footer_bytes(self, path: str, metadata: pq.FileMetaData) -> bytes:
+        end = (self._store.size(path) or 0) - FOOTER_END_BYTES
+        return self._store.read_range(
+            path, end - metadata.serialized_size, metadata.serialized_size
+        )
 
     def read(
         self,

@@ -10,7 +10,7 @@ from tests.fuzz.learning import KEPT_MAX, steps_of, worth_keeping
 from tests.fuzz.seeds import CORPUS, corpus, seeds
 from tests.fuzz.targets import INPUT_BYTES_MAX, TARGETS
 
-CHANGED = {"parquet": 40, "delta_commit": 150}
+CHANGED = {"parquet": 40, "delta_commit": 150, "converted": 60}
 # What an input of a few KiB may take at most while it is read.
 MEMORY_BYTES_MAX = 16 << 20
 

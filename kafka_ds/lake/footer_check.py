@@ -1,0 +1,157 @@
+"""Pure: whether the footer of another's Parquet file holds together, before Arrow is asked about its columns.
+
+Rules of this file:
+- pyarrow lets C++ exceptions out of what tells of a column's chunk and its statistics, which end the process. What
+  these are raised of is looked for here: a chunk that is missing, encrypted or of another type than the schema says,
+  statistics too short for a value of that type, histograms of levels of another size (parquet.thrift).
+- What is read are the bytes of the footer: Thrift's compact protocol. A field of another type than it has there is
+  refused, though Arrow would pass it over.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import pyarrow.parquet as pq
+
+# Fields by their numbers: of the file, a row group, a column's chunk, its metadata, statistics, sizes.
+ROW_GROUPS, COLUMNS = 4, 1
+META_DATA, CRYPTO, ENCRYPTED = 3, 8, 9
+TYPE, STATISTICS, SIZES = 1, 12, 16
+MINIMA_AND_MAXIMA = (1, 2, 5, 6)
+UNENCODED_BYTES, REPETITION_LEVELS, DEFINITION_LEVELS = 1, 2, 3
+# Physical types by their numbers, and how many bytes a plain value has; those of the last two vary.
+TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")  # fmt: skip
+VALUE_BYTES = (1, 4, 8, 12, 4, 8, 0)
+DEPTH_MAX = 16
+VARINT_BITS_MAX = 70
+
+
+T = TypeVar("T")
+
+
+class _Kind(IntEnum):
+    """Thrift's types."""
+
+    TRUE, FALSE, BYTE, INT16, INT32, INT64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+
+class Contradiction(ValueError):
+    """A footer that contradicts itself."""
+
+
+def check(schema: pq.ParquetSchema, footer: bytes) -> None:
+    """Raises Contradiction; `footer` without its length and the magic at its end."""
+    try:
+        fields = _Reader(memoryview(footer)).struct(0)
+    except (IndexError, RecursionError) as error:
+        raise Contradiction("a footer that ends early") from error
+    leaves = [schema.column(place) for place in range(len(schema.names))]
+    for number, group in enumerate(_taken(fields, ROW_GROUPS, list)):
+        chunks = _taken(group, COLUMNS, list)
+        if len(chunks) != len(leaves):
+            raise Contradiction(f"{len(chunks)} columns in row group {number}, not {len(leaves)}")
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            if (why := _wrong_in(chunk, leaf)) is not None:
+                raise Contradiction(f"column {leaf.path} of row group {number}: {why}")
+
+
+def _taken(fields: Any, number: int, kind: type[T]) -> T:
+    """A field, or what stands for none. Raises Contradiction where it is another thing."""
+    found = fields.get(number, kind()) if isinstance(fields, dict) else None
+    if type(found) is not kind:
+        raise Contradiction(f"field {number} is no {kind.__name__}")
+    return found
+
+
+def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
+    of_chunk = _taken(chunk, META_DATA, dict)
+    if not of_chunk or CRYPTO in chunk or ENCRYPTED in chunk:
+        return "encrypted, or without what tells of it"
+    kind = _taken(of_chunk, TYPE, int)
+    if not 0 <= kind < len(TYPES) or TYPES[kind] != leaf.physical_type:
+        return f"type {kind}, where the schema has {leaf.physical_type}"
+    statistics, sizes = _taken(of_chunk, STATISTICS, dict), _taken(of_chunk, SIZES, dict)
+    value_bytes = VALUE_BYTES[kind] if kind < len(VALUE_BYTES) else leaf.length
+    for field in MINIMA_AND_MAXIMA:
+        if 0 < len(_taken(statistics, field, bytes)) < value_bytes:
+            return "statistics too short for a value"
+    if UNENCODED_BYTES in sizes and leaf.physical_type != "BYTE_ARRAY":
+        return "the bytes of what are no bytes"
+    for field, most in (
+        (REPETITION_LEVELS, leaf.max_repetition_level),
+        (DEFINITION_LEVELS, leaf.max_definition_level),
+    ):
+        if (levels := _taken(sizes, field, list)) and len(levels) != most + 1:
+            return f"{len(levels)} counts of levels, where there are {most + 1}"
+    return None
+
+
+class _Reader:
+    """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields. Raises IndexError."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    def struct(self, depth: int) -> dict[int, Any]:
+        if depth > DEPTH_MAX:
+            raise Contradiction("structs within structs")
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            kind = head & 0x0F
+            fields[number] = (
+                kind == _Kind.TRUE
+                if kind in (_Kind.TRUE, _Kind.FALSE)
+                else self._value(kind, depth)
+            )
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise Contradiction("lists within lists")
+        match kind:
+            case _Kind.INT16 | _Kind.INT32 | _Kind.INT64:
+                return self._zigzag()
+            case _Kind.BINARY:
+                return self._bytes(self._varint())
+            case _Kind.STRUCT:
+                return self.struct(depth + 1)
+            case _Kind.LIST | _Kind.SET:
+                head = self._byte()
+                size = head >> 4 if head >> 4 < 15 else self._varint()
+                return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
+            case _Kind.TRUE | _Kind.FALSE | _Kind.BYTE:
+                return self._byte()
+            case _Kind.DOUBLE:
+                return self._bytes(8)
+        raise Contradiction(f"a field of type {kind}")
+
+    def _byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def _bytes(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise IndexError
+        self._at += size
+        return bytes(self._data[self._at - size : self._at])
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift >= VARINT_BITS_MAX:
+                raise Contradiction("a number of more than 64 bits")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
