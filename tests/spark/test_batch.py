@@ -30,7 +30,12 @@ def both(broker: BrokerProcess) -> Iterator[tuple[Topic, int]]:
     """A topic that is cold up to an offset of each partition, and hot from there."""
     topic = Topic(broker, "both").create()
     topic.produce(COUNT, size=BIG, headers=True)
-    ends = [topic.wait_until_tiered(n, least=1000) for n in (0, 1)]
+    try:
+        ends = [topic.wait_until_tiered(n, least=1000) for n in (0, 1)]
+    except TimeoutError:
+        # The second try makes its own.
+        topic.delete()
+        raise
     assert all(end < COUNT // 2 for end in ends)
     topic.produce(100, headers=True)
     yield topic, ends[0]
