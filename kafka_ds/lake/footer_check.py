@@ -41,14 +41,17 @@ class Contradiction(ValueError):
     """A footer that contradicts itself."""
 
 
-def check(schema: pq.ParquetSchema, footer: bytes) -> None:
-    """Raises Contradiction; `footer` without its length and the magic at its end."""
+def check(metadata: pq.FileMetaData, footer: bytes) -> None:
+    """Raises Contradiction; `footer` is what `metadata` was read of, without its length and the magic at its end."""
     try:
         fields = _Reader(memoryview(footer)).struct(0)
     except (IndexError, RecursionError) as error:
         raise Contradiction("a footer that ends early") from error
-    leaves = [schema.column(place) for place in range(len(schema.names))]
-    for number, group in enumerate(_taken(fields, ROW_GROUPS, list)):
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    groups = _taken(fields, ROW_GROUPS, list)
+    if len(groups) != metadata.num_row_groups:
+        raise Contradiction("a footer that can be understood in several ways")
+    for number, group in enumerate(groups):
         chunks = _taken(group, COLUMNS, list)
         if len(chunks) != len(leaves):
             raise Contradiction(f"{len(chunks)} columns in row group {number}, not {len(leaves)}")

@@ -262,7 +262,7 @@ class FileReader:
         with self._open(path, None) as file:
             try:
                 if not is_data_file(path):
-                    check(file.metadata.schema, self._footer_bytes(path, file.metadata))
+                    check(file.metadata, self._footer_bytes(path))
                 found = footer_of(file.metadata)
             except _UNREADABLE as error:
                 raise UnreadableFile(f"{path}: {error}") from error
@@ -272,11 +272,11 @@ class FileReader:
                 self._footers.popitem(last=False)
         return found
 
-    def _footer_bytes(self, path: str, metadata: pq.FileMetaData) -> bytes:
+    def _footer_bytes(self, path: str) -> bytes:
+        # Its length is what the file says: Arrow tells how much of it was understood.
         end = (self._store.size(path) or 0) - FOOTER_END_BYTES
-        return self._store.read_range(
-            path, end - metadata.serialized_size, metadata.serialized_size
-        )
+        length = int.from_bytes(self._store.read_range(path, end, FOOTER_END_BYTES)[:4], "little")
+        return self._store.read_range(path, end - length, length)
 
     def read(
         self,

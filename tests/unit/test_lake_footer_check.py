@@ -28,9 +28,9 @@ def file(**options: object) -> bytes:
     return out.getvalue()
 
 
-def footer_of(data: bytes) -> tuple[pq.ParquetSchema, bytes]:
+def footer_of(data: bytes) -> tuple[pq.FileMetaData, bytes]:
     metadata = pq.read_metadata(io.BytesIO(data))
-    return metadata.schema, data[-8 - metadata.serialized_size : -8]
+    return metadata, data[-8 - metadata.serialized_size : -8]
 
 
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 1}, {"write_statistics": False}])
@@ -53,7 +53,7 @@ def test_what_is_right_passes(options: dict[str, object]) -> None:
 def test_a_contradiction_is_told(
     monkeypatch: pytest.MonkeyPatch, changes: dict[int, object], why: str
 ) -> None:
-    schema, footer = footer_of(file())
+    metadata, footer = footer_of(file())
     read = footer_check._Reader.struct
 
     def changed(self: footer_check._Reader, depth: int) -> dict[int, object]:
@@ -64,15 +64,15 @@ def test_a_contradiction_is_told(
 
     monkeypatch.setattr(footer_check._Reader, "struct", changed)
     with pytest.raises(Contradiction, match=why):
-        check(schema, footer)
+        check(metadata, footer)
 
 
 def test_bytes_may_be_wrong_or_missing() -> None:
-    schema, footer = footer_of(file())
+    metadata, footer = footer_of(file())
     for at in range(0, len(footer), 17):
         for changed in (footer[:at], footer[:at] + b"\xff" + footer[at + 1 :]):
             try:
-                check(schema, changed)
+                check(metadata, changed)
             except Contradiction:
                 continue
 
