@@ -27,6 +27,7 @@ from broker.cluster.quota_names import (
 from broker.security.quotas import BYTES_MAX
 from kafka_ds.wire.compile import encode_parts
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
+from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -67,7 +68,8 @@ def _added(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
 
 def _deleted(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
     name = topic if isinstance(topic, str) else topic.name
-    known = image.topics.get(name) if name else image.topics_by_id.get(topic.topic_id)
+    # One by id has null for its name; a name may be empty, and is nobody's.
+    known = image.topics.get(name) if name is not None else image.topics_by_id.get(topic.topic_id)
     return len(known.partitions) if known is not None else 0
 
 
@@ -170,8 +172,12 @@ class Throttling:
         """Count what was changed indeed: what was refused for another reason is not the client's use."""
         self.give_back()
         mutation = MUTATIONS[self._served.name]
+        # One that was named by its id is answered with its name.
         changed = {
-            _key_of(each) for each in getattr(response, mutation.answers) if not each.error_code
+            key
+            for each in getattr(response, mutation.answers)
+            if not each.error_code
+            for key in (each.name, getattr(each, "topic_id", NO_UUID).hex())
         }
         count = sum(count for key, count in self._taken.items() if key in changed)
         wait_ms = self._quotas.mutated(self._user, self._client_id, count, now_ms)
@@ -224,8 +230,11 @@ def fetch_bytes_max(context: RequestContext) -> int:
 
 
 def _key_of(item: Any) -> str:
-    """A topic of a request, or of its answer: by name, or by id where it has none."""
-    return item if isinstance(item, str) else item.name or item.topic_id.hex()
+    """A topic of a request: by name, or by id where it has none."""
+    if isinstance(item, str):
+        return item
+    name: str | None = item.name
+    return name if name is not None else item.topic_id.hex()
 
 
 def _answer_bytes(response: FetchResponse, version: int) -> int:

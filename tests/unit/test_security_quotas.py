@@ -30,7 +30,7 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
 )
 from kafka_ds.wire.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
-from kafka_ds.wire.messages.topics import CreatableTopic
+from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
 from tests.in_process import (
     LISTENER,
     InProcess,
@@ -404,6 +404,20 @@ async def test_what_was_not_granted_is_not_counted(tmp_path: Path) -> None:
         assert codes == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
         refused = await broker.ask(new("c"), 7, principal=ALICE)
         assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        # What is deleted by its id counts as well. A topic without a name is nobody's.
+        bob = Principal("User", "bob")
+        await limit(broker, {"user": "bob"}, controller_mutation_rate=1.0)
+        by_id = DeleteTopicState(topic_id=broker.node.metadata.topics["b"].topic_id)
+        gone = DeleteTopicsRequest(topics=[by_id], topic_names=[], timeout_ms=1000)
+        deleted = await broker.ask(gone, 6, principal=bob)
+        assert (deleted.responses[0].error_code, deleted.responses[0].name) == (0, "b")
+        refused = await broker.ask(new("c"), 7, principal=bob)
+        assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        made = await broker.ask(new(""), 4, principal=ALICE)
+        assert made.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        gone = DeleteTopicsRequest(topics=[], topic_names=[""], timeout_ms=1000)
+        deleted = await broker.ask(gone, 4, principal=ALICE)
+        assert deleted.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @in_loop
