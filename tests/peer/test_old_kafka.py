@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars
@@ -46,7 +45,6 @@ pytestmark = [pytest.mark.jars, pytest.mark.slow]
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 # Topics of which Kafka closes segments, and that are not compacted.
 TABLES = ("codecs", "once", "cut", "old-0", "old-1")
-EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +322,7 @@ def table_rows(folder: Path, partition: int) -> list[Row]:
     return [
         Row(
             offset=offset,
-            timestamp=None if at < EPOCH else (kind + 1, round(at.timestamp() * 1000)),
+            timestamp=None if at is None else (kind + 1, round(at.timestamp() * 1000)),
             key=key,
             value=value,
             headers=tuple((each["key"], each["value"]) for each in headers or ()),
