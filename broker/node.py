@@ -54,7 +54,6 @@ from broker.net.answering import answer_here
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics
 from broker.net.metrics_server import MetricsServer
-from broker.net.secure_network import between_brokers
 from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
 from broker.node_replicas import known_home, moves_of, surroundings_of
@@ -71,6 +70,7 @@ from broker.tier.manager import TierManager
 from broker.tier.settings import TierSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
+from broker.transport.secure_network import between_brokers
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -23,7 +23,7 @@ from broker.cluster.channel import endpoint_of
 from broker.cluster.election import AskPeers, Claim, Election, Wait
 from broker.cluster.lease import LEASE_PATH, Lease, decode_lease
 from broker.config.settings import ConfigError
-from broker.net.peer import PeerConnection, PeerUnreachable
+from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
 

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.net.peer import PeerUnreachable
+from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import MetadataImage
-    from broker.net.peers import Peers
+    from broker.transport.peers import Peers
 
 _LOGGER = logging.getLogger(__name__)
 

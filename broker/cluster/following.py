@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.channel import endpoint_of
 from broker.cluster.tail import decode_events
-from broker.net.peer import PeerUnreachable
+from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
     from broker.cluster.driver import ClusterDriver
     from broker.cluster.events import Event
-    from broker.net.peers import Peers
+    from broker.transport.peers import Peers
 
 _LOGGER = logging.getLogger(__name__)
 

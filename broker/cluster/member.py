@@ -28,7 +28,7 @@ from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSetting
 from broker.cluster.others import OtherBrokers
 from broker.cluster.requests import ControllerRequests
 from broker.config.settings import ConfigError
-from broker.net.peers import Peers
+from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

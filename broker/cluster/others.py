@@ -1,7 +1,7 @@
 """Pure: how parts of a broker reach the other brokers of the cluster.
 
 Rules of this file: who they are and where is the image's, looked up at each question; each part has connections of its
-own (`broker.net.peers`).
+own (`broker.transport.peers`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from broker.net.peers import Peers
+    from broker.transport.peers import Peers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from broker.cluster.channel import endpoint_of
 from broker.cluster.events import BrokerUnregistered, Event, FenceBroker, RegisterBroker
 from broker.cluster.others import OtherBrokers
-from broker.net.peer import PeerUnreachable
+from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)

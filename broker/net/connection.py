@@ -23,15 +23,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
-from broker.net.frames import FrameAssembler
 from broker.principal import ANONYMOUS
+from broker.transport.frames import FrameAssembler
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
     from broker.net.connections import Connections
-    from broker.net.memory import RequestMemory
     from broker.principal import Principal
     from broker.security.listener_security import ListenerSecurity
+    from broker.transport.memory import RequestMemory
 
 log = logging.getLogger(__name__)
 

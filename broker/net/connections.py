@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.net.buffers import BufferPool
-from broker.net.frames import Scratch
 from broker.net.limits import ConnectionLimits, LimitSettings
-from broker.net.memory import RequestMemory
 from broker.security.address_rates import AddressRates
+from broker.transport.buffers import BufferPool
+from broker.transport.frames import Scratch
+from broker.transport.memory import RequestMemory
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig

@@ -21,7 +21,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from broker.net.peer import PeerConnection, PeerUnreachable
 from broker.replica.fetch_rate import FetchRate
 from broker.replica.fetch_requests import fetch_request
 from broker.replica.fetch_session_client import FetchSessionClient, Key
@@ -31,6 +30,7 @@ from broker.replica.placing import Placing
 from broker.replica.rebuilding import Rebuilding
 from broker.replica.surroundings import Surroundings
 from broker.replica.truncation import EpochEnd
+from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchResponse

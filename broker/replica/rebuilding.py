@@ -18,11 +18,11 @@ from functools import partial
 from typing import Protocol
 
 from broker.log.ending import Ending
-from broker.net.peer import PeerUnreachable
 from broker.replica.fetch_requests import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
 from broker.replica.followed import FollowedPartition
 from broker.replica.follower import Question
 from broker.replica.surroundings import Surroundings
+from broker.transport.peer import PeerUnreachable
 
 # Longer than any answer takes that still comes.
 HELD_BACK_MS = 3_600_000

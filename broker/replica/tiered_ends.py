@@ -14,12 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.net.peer import PeerUnreachable
-from broker.net.peers import Peers
 from broker.replica.fetch_requests import LATEST_TIERED, offsets_request
 from broker.replica.followed import FollowedPartition
 from broker.replica.surroundings import Surroundings
 from broker.tier.policy import CopyState
+from broker.transport.peer import PeerUnreachable
+from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListOffsetsResponse
 

@@ -10,8 +10,8 @@ import pytest
 
 from broker.handlers import judging
 from broker.handlers.judging import verdicts
-from broker.net.peer import PeerUnreachable
 from broker.parts import Parts
+from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.messages import JudgeSettingsResponse
 from tests.loops import in_loop
 

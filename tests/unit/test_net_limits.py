@@ -16,10 +16,10 @@ from broker.config.listeners import listener_key
 from broker.config.settings import ConfigError
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
-from broker.net.frames import SCRATCH_BYTES
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
-from broker.net.secure_network import _read_token
 from broker.security.address_rates import ADDRESSES_MAX, AddressRates
+from broker.transport.frames import SCRATCH_BYTES
+from broker.transport.secure_network import _read_token
 from tests.loops import in_loop
 from tests.unit.net_harness import Harness, api_versions, feed, ids, settle
 from tests.unit.test_security_quotas import entity

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from broker.metrics.names import Sample, Summary
-from broker.net.buffers import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from broker.net.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.net.metrics_server import MetricsServer
 from broker.registry import Registry, serves, version_range
 from broker.system import SystemNetwork
+from broker.transport.buffers import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from tests.unit.net_harness import Harness, api_versions, feed, produce
 

@@ -20,16 +20,16 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.net.buffers import BufferPool
-from broker.net.frames import FrameAssembler, Scratch
+from broker.transport.buffers import BufferPool
+from broker.transport.frames import FrameAssembler, Scratch
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
 from kafka_ds.wire.types import Versions, message_info
 
 if TYPE_CHECKING:
-    from broker.net.secure_network import Session
     from broker.seams import Clock, Network
+    from broker.transport.secure_network import Session
 
 log = logging.getLogger(__name__)
 

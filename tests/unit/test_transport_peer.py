@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.net import peer
-from broker.net.peer import PeerConnection, PeerUnreachable
 from broker.system import SystemClock, SystemNetwork
+from broker.transport import peer
+from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import decode_request_header, encode_response
 from kafka_ds.wire.messages import (

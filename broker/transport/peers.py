@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.net.peer import PeerConnection
+from broker.transport.peer import PeerConnection
 
 if TYPE_CHECKING:
     from broker.seams import Clock, Network

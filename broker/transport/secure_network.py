@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.config.listeners import JAAS, names_of
 from broker.config.settings import ConfigError
-from broker.net.frames import SCRATCH_BYTES
+from broker.transport.frames import SCRATCH_BYTES
 from kafka_ds.security.jaas import JaasEntry, JaasError
 from kafka_ds.security.mechanisms import ClientMechanism, Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError

@@ -13,11 +13,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from broker.net.buffers import POOLED_BYTES_MAX, BufferPool
+from broker.transport.buffers import POOLED_BYTES_MAX, BufferPool
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
-    from broker.net.memory import RequestMemory
+    from broker.transport.memory import RequestMemory
 
 SCRATCH_BYTES = 64 << 10
 _LENGTH_BYTES = 4
