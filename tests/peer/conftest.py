@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.raw_client import RawClient
 from tests.peer.jvm import Jvm, kafka_jvm
+from tests.peer.safe_listeners import SafeListeners
 from tests.peer.tools import Tools
 from tests.processes import running_broker
 
@@ -25,8 +26,17 @@ def jvm(kafka_jars: Path) -> Iterator[Jvm]:
 
 
 @pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory, jvm: Jvm) -> Iterator[Tools]:
+def safe(tmp_path_factory: pytest.TempPathFactory) -> SafeListeners:
+    """How the tools' broker is reached by TLS."""
+    return SafeListeners(tmp_path_factory.mktemp("safe"))
+
+
+@pytest.fixture(scope="session")
+def tools(
+    tmp_path_factory: pytest.TempPathFactory, jvm: Jvm, safe: SafeListeners
+) -> Iterator[Tools]:
     folder = tmp_path_factory.mktemp("tools")
-    with running_broker(folder, SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+    settings = {**SETTINGS, **safe.settings()}
+    with running_broker(folder, settings) as broker, RawClient(broker.bootstrap) as client:
         yield Tools(broker, client, jvm)
     assert "Traceback" not in broker.log_file.read_text()

@@ -30,13 +30,14 @@ SINGLE = (
     "WriteTxnMarkersRequest.markers",
     "WritableTxnMarker.topics",
 )
-# What is there twice in a request that is drawn again: topics, partitions, groups. Records would be, for good.
+# What is there twice in a request that is drawn again: topics, partitions, groups. Records would be, for good; and of
+# two types of an entity Kafka takes one, where we refuse both.
 TWICE = "twice"
-NEVER_TWICE = ("Produce",)
+NEVER_TWICE = ("Produce", "AlterClientQuotas")
 # What an element of a list is about.
 _IDENTITIES = {
     "name", "topic", "topic_id", "topic_name", "partition_index", "partition", "index", "group_id",
-    "transactional_id", "resource_type", "resource_name", "path", "member_id", "feature",
+    "transactional_id", "resource_type", "resource_name", "path", "member_id", "feature", "entity_type",
 }  # fmt: skip
 DAMAGES = ("cut", "more", "null", "version", "version")
 
@@ -168,6 +169,15 @@ class _Draw:
             case "JoinGroupRequest" if made.group_id:
                 # A group that others are in would have us wait for them.
                 made.group_id += f"-{self._random.randrange(10**9)}"
+            case "ConsumerGroupHeartbeatRequest" if made.group_id:
+                # Members live on for a while: each has a group to itself.
+                made.group_id += f"-{self._random.randrange(10**9)}"
+                if made.member_epoch == 0 and self._random.random() >= self._oddness:
+                    made.topic_partitions = []
+            case "AlterUserScramCredentialsRequest":
+                # Who sets one credential of a user and takes another away is refused by KRaft, and not by ZooKeeper's.
+                gone = {each.name for each in made.deletions}
+                made.upsertions = [each for each in made.upsertions if each.name not in gone]
         return made
 
     def make_null(self, request: Any, struct: StructPlan) -> bool:

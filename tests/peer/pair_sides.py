@@ -45,7 +45,10 @@ AGAIN_S = 10.0
 # Errors with which a broker asks for patience.
 TRANSIENT = (5, 14, 15, 16, 51)
 NOW_MS_FROM = 1_750_000_000_000
-MEMBER_ID = re.compile(r"[a-zA-Z]*-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# An id that a broker made: for a member of the classic protocol, or of the other one.
+MEMBER_ID = re.compile(
+    r"(?:[a-zA-Z]*-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[A-Za-z0-9_-]{22}$"
+)
 
 # Fields whose value is each broker's own affair.
 _NAMED = {
@@ -59,7 +62,7 @@ _NAMED = {
     "broker_epoch": lambda value: "<epoch>",
     "error_message": lambda value: "<text>" if value else value,
     "batch_index_error_message": lambda value: "<text>" if value else value,
-    "member_id": lambda value: MEMBER_ID.sub("<member>", value),
+    "member_id": lambda value: value and MEMBER_ID.sub("<member>", value),
     "leader": lambda value: MEMBER_ID.sub("<member>", value) if isinstance(value, str) else value,
     "documentation": lambda value: "<text>" if value else value,
 }  # fmt: skip
@@ -68,7 +71,7 @@ _KEYS = (
     ("api_key",), ("resource_type", "resource_name"), ("topic", "topic_id"), ("name", "topic_id"), ("topic_name",),
     ("name",), ("topic",), ("topic_id",), ("partition_index",), ("partition_id",), ("index",), ("partition",),
     ("group_id",), ("key",), ("transactional_id",), ("member_id",), ("node_id",), ("broker_id",), ("producer_id",),
-    ("replica_id",), ("feature",), ("log_dir",), ("batch_index",),
+    ("replica_id",), ("feature",), ("log_dir",), ("batch_index",), ("entity",), ("entity_type",), ("user",),
 )  # fmt: skip
 
 
@@ -303,5 +306,9 @@ def _key(element: Any) -> str:
         return str(element)
     for names in _KEYS:
         if all(name in element for name in names):
-            return "/".join(str(element[name]) for name in names)
+            return "/".join(_key_part(element[name]) for name in names)
     return ""
+
+
+def _key_part(value: Any) -> str:
+    return str(sorted(map(str, value))) if isinstance(value, list) else str(value)

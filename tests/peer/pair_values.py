@@ -91,6 +91,7 @@ _TRANSACTED = Pool(likely=TRANSACTED, odd=("nope", "", "a b"))
 _PARTITION = Pool(likely=(0, 1), odd=(0, 2, -1, 2**31 - 1))
 _GROUP = Pool(likely=("pg", "ph"), odd=("", "never-seen", "g" * 300))
 _TRANSACTION = Pool(likely=("tx", "ty"), odd=("", "never-seen"))
+_USER = Pool(likely=("sue", "sam"), odd=("", "never-seen"))
 _OFFSET = Pool(likely=(0, 1, 2), odd=(-1, -2, -3, 10**9, 2**63 - 1, -(2**63)))
 _EPOCH = Pool(likely=(-1, 0), odd=(1, 5, -2, 2**31 - 1))
 _PRODUCER = Pool(
@@ -226,6 +227,37 @@ POOLS: dict[str, Pool] = {
     "JoinGroupRequest.group_id": Pool(likely=("new",), odd=("",)),
     "JoinGroupRequestProtocol.name": Pool(likely=("range", "roundrobin"), odd=("",)),
     "reason": Pool(likely=(None, "why"), odd=("",)),
+    # No client has such a name, and no quota is so small that anybody waits.
+    "entity_type": Pool(likely=("user", "client-id"), odd=("ip", "nope", "", "USER")),
+    "entity_name": Pool(likely=("sue", "sam"), odd=(None, "", "127.0.0.9", "10.0.0.300", "a b")),
+    "QuotaOpData.key": Pool(
+        likely=("producer_byte_rate", "consumer_byte_rate", "request_percentage"),
+        odd=("controller_mutation_rate", "connection_creation_rate", "nope", ""),
+    ),
+    # What is no number, or has no end, is refused here, and by Kafka for some quotas.
+    "QuotaOpData.value": Pool(likely=(1e9, 2e9), odd=(0.0, -1.0, 1e9 + 0.5, 3e9, 1e19)),
+    "QuotaOpData.remove": Pool(likely=(False,), odd=(True,)),
+    "match_type": Pool(likely=(0, 2), odd=(1, 3, -1)),
+    "match": Pool(likely=("sue", None), odd=("", "127.0.0.9")),
+    "UserName.name": _USER,
+    "ScramCredentialDeletion.name": _USER,
+    "ScramCredentialUpsertion.name": _USER,
+    "mechanism": Pool(likely=(1, 2), odd=(0, 3, -1)),
+    "iterations": Pool(likely=(4096, 8192), odd=(4095, 16384, 16385, 0, -1)),
+    # Without bytes they are refused here; Kafka takes such a salt, and fails over such a password.
+    "salt": Pool(likely=(b"salt" * 4,)),
+    "salted_password": Pool(likely=(b"p" * 32, b"p" * 64), odd=(b"short",)),
+    "group_ids": _GROUP,
+    "ConsumerGroupHeartbeatRequest.group_id": Pool(likely=("beat",), odd=("",)),
+    "ConsumerGroupHeartbeatRequest.member_id": Pool(likely=("member",), odd=("",)),
+    "ConsumerGroupHeartbeatRequest.member_epoch": Pool(likely=(0,), odd=(1, -1, -2, -3)),
+    "ConsumerGroupHeartbeatRequest.rack_id": Pool(likely=(None, "r"), odd=("",)),
+    "instance_id": Pool(likely=(None, "instance"), odd=("",)),
+    "subscribed_topic_names": _TOPIC,
+    "subscribed_topic_regex": Pool(likely=(None,), odd=("t.*", "[", "")),
+    "server_assignor": Pool(likely=(None, "uniform", "range"), odd=("nope", "")),
+    "SaslHandshakeRequest.mechanism": Pool(likely=("PLAIN", "SCRAM-SHA-256"), odd=("", "nope")),
+    "auth_bytes": Pool(likely=(b"\0sue\0secret",), odd=(b"", b"n,,n=sue,r=nonce")),
     "CreatableTopic.name": _SCRATCH,
     "CreatableTopicConfig.name": _CONFIGS,
     "CreatePartitionsTopic.name": _SCRATCH,

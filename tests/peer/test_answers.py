@@ -22,14 +22,15 @@ from kafka_ds.wire.batch import iterate_headers
 from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
 from tests.integration.raw_client import RawClient
-from tests.peer.apache_kafka import ApacheKafka, dump
+from tests.peer import sasl_talks
+from tests.peer.apache_kafka import ApacheKafka, dump, free_ports
 from tests.peer.consumer_talks import CONSUMER_TALKS
 from tests.peer.group_talks import SETTINGS, TALKS, Talk
 from tests.peer.pair_allowances import Allowances
 from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, Side
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
-from tests.processes import BrokerProcess, running_broker
+from tests.processes import BrokerProcess, running_broker, wait_until
 
 pytestmark = pytest.mark.jars
 
@@ -50,8 +51,15 @@ MANY_PAIRS_MIN = 5_000
 @pytest.fixture(scope="module")
 def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     # Targets are made at once here (docs/groups.md); there they can wait for more changes.
-    settings = {**SETTINGS, **PAIR_SETTINGS, "group.consumer.assignment.interval.ms": 0}
-    kafka = ApacheKafka(kafka_jars, tmp_path_factory.mktemp("peer") / "kafka", settings)
+    settings = {
+        **SETTINGS,
+        **PAIR_SETTINGS,
+        **sasl_talks.SETTINGS,
+        "group.consumer.assignment.interval.ms": 0,
+    }
+    folder = tmp_path_factory.mktemp("peer") / "kafka"
+    door = {sasl_talks.LISTENER: sasl_talks.PROTOCOL}
+    kafka = ApacheKafka(kafka_jars, folder, settings, listeners=door)
     kafka.start()
     try:
         yield kafka
@@ -61,9 +69,13 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    name, (port,) = sasl_talks.LISTENER, free_ports(1)
     settings = {
         **SETTINGS,
         **PAIR_SETTINGS,
+        **sasl_talks.SETTINGS,
+        "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:{port}",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{name}:{sasl_talks.PROTOCOL}",
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
     }
@@ -204,13 +216,11 @@ def many(api: str, version: int) -> range:
     return range(MANY)
 
 
-def drawn(
-    pair: Pair, allowances: Allowances, numbers: Callable[[str, int], range]
-) -> Iterator[Case]:
+def drawn(pair: Pair, numbers: Callable[[str, int], range]) -> Iterator[Case]:
     """Requests of every version of every API that both serve; `numbers`: which ones of them."""
     known = [side.api_versions() for side in (pair.theirs, pair.ours)]
     for served in REGISTRY:
-        if served.name in allowances.not_compared or any(served.api_key not in k for k in known):
+        if any(served.api_key not in k for k in known):
             continue
         lowest, highest = known[0][served.api_key]
         for version in range(max(lowest, served.lowest), min(highest, served.highest) + 1):
@@ -221,7 +231,7 @@ def ask_all(pair: Pair, allowances: Allowances, numbers: Callable[[str, int], ra
     """How many pairs were compared; fails where answers differ that should not."""
     count = 0
     found = []
-    for case in drawn(pair, allowances, numbers):
+    for case in drawn(pair, numbers):
         count += 1
         differing = pair.ask(case, lambda each, case=case: allowances.allows(case, each))
         found += [f"{case}\n    {path}: {a!r:.200} | {b!r:.200}" for path, a, b in differing]
@@ -239,3 +249,34 @@ def test_thousands_of_requests_are_answered_as_apache_kafka_does(pair: Pair) -> 
     allowances = Allowances()
     assert ask_all(pair, allowances, many) >= MANY_PAIRS_MIN
     assert not allowances.unused()
+
+
+# Talks about SASL, in the quick run and in the long one.
+FEW_TALKS, MANY_TALKS = range(30), range(600)
+
+
+@pytest.fixture(scope="module")
+def doors(theirs: ApacheKafka, ours: BrokerProcess) -> tuple[str, str]:
+    """Where each asks who is there, and knows the user."""
+    for plain in (theirs.bootstrap, ours.bootstrap):
+        sasl_talks.prepare(plain)
+    own = str(ours.overrides["listeners"]).rpartition("://")[2]
+    asking = theirs.addresses[sasl_talks.LISTENER], own
+    for each in asking:
+        wait_until("the user of SCRAM", lambda door=each: sasl_talks.gets_in(door))
+    return asking
+
+
+def talk_all(doors: tuple[str, str], numbers: range) -> None:
+    for number in numbers:
+        theirs, ours = (sasl_talks.talk_of(door, number) for door in doors)
+        assert ours == theirs, f"talk {number}, Kafka's second"
+
+
+def test_who_authenticates_is_answered_as_by_apache_kafka(doors: tuple[str, str]) -> None:
+    talk_all(doors, FEW_TALKS)
+
+
+@pytest.mark.slow
+def test_hundreds_who_authenticate_are_answered_as_by_apache_kafka(doors: tuple[str, str]) -> None:
+    talk_all(doors, MANY_TALKS)

@@ -15,6 +15,7 @@ from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
+from tests.peer.safe_listeners import SafeListeners, make_user, run_safely
 from tests.peer.tools import LATEST, Tools
 
 pytestmark = pytest.mark.jars
@@ -233,3 +234,21 @@ def test_client_compatibility_test_finds_all_it_looks_for(tools: Tools) -> None:
     assert tools.offset(topic, 0, LATEST) == 2
     messages = librdkafka_read(tools.broker.bootstrap, topic, 2)
     assert max(len(message.value or b"") for message in messages) > 100
+
+
+def test_a_producer_and_a_consumer_come_in_by_tls_and_scram(
+    tools: Tools, safe: SafeListeners
+) -> None:
+    """The other tools and ways are `test_safe_tools.py`'s."""
+    make_user(tools)
+    topic = "by-scram"
+    tools.create(topic)
+    words = ["--topic", topic, "--num-records", "500", "--record-size", "1000"]
+    # More than one record of TLS.
+    run_safely(tools, safe, "scram", "ProducerPerformance", *words, "--throughput", "-1")
+    assert tools.offset(topic, 0, LATEST) == 500
+    words = ["--topic", topic, "--from-beginning", "--max-messages", "500", "--group", topic]
+    told = run_safely(tools, safe, "scram", "consumer.ConsoleConsumer", *words)
+    read = [line for line in told.splitlines() if len(line) == 1000]
+    written = [each.value for each in librdkafka_read(tools.broker.bootstrap, topic, 500)]
+    assert [line.encode() for line in read] == written
