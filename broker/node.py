@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
@@ -44,6 +44,7 @@ from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
+from broker.groups.noting import AskWorker, OffsetNotes
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
@@ -184,12 +185,16 @@ class Node(Parts):
         self.transactions.start()
         self.cleaner.start()
         if self.tier is not None:
-            self.tier.note_offsets(lambda: self.replica_manager, self.groups.topic.begun)
+            self.tier.note_offsets(self._note_offsets)
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of, self.log_manager.is_damaged)
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()
+
+    def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
+        led, begun = (lambda: self.replica_manager), self.groups.topic.begun
+        return OffsetNotes(ask, led, begun, interval_ms).run()
 
     async def _begin_applying(self) -> None:
         await self.security.start()

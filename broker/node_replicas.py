@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from broker.byte_rate import ByteRate
 from broker.cluster.partition_change import directory_of
 from broker.replica.moves import LogMoves, MovesAround
 from broker.replica.settings import replication_settings
 from broker.replica.surroundings import THROTTLED_RATE, Surroundings
-from broker.replica.throttle import ReplicationThrottle
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -30,7 +30,7 @@ def surroundings_of(node: Parts) -> Surroundings:
         node_id=config.node_id,
         listener=config.inter_broker_listener,
         settings=replication_settings(config),
-        throttle=ReplicationThrottle(
+        throttle=ByteRate(
             lambda: cast(int, node.config.in_force(THROTTLED_RATE)),
             samples_max=config.replication_quota_window_num,
             sample_ms=config.replication_quota_window_size_seconds * 1_000,
@@ -43,7 +43,7 @@ def moves_of(node: Parts) -> LogMoves:
     config, image = node.config, node.metadata
     around = MovesAround(
         clock=node.clock,
-        throttle=ReplicationThrottle(
+        throttle=ByteRate(
             lambda: cast(int, node.config.in_force(MOVES_RATE)),
             samples_max=config.alter_log_dirs_replication_quota_window_num,
             sample_ms=config.alter_log_dirs_replication_quota_window_size_seconds * 1_000,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.byte_rate import ByteRate
 from broker.metrics.names import gauge, meter
 from broker.replica.fetch_sessions import Draw, FetchSessionCache
 from broker.replica.selector import SELECTORS
-from broker.replica.throttle import ReplicationThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Fetching:
         given = config()
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
         self.select_replica = SELECTORS[given.replica_selector_class]
-        self.throttle = ReplicationThrottle(
+        self.throttle = ByteRate(
             lambda: _rate(config()),
             samples_max=given.replication_quota_window_num,
             sample_ms=given.replication_quota_window_size_seconds * 1000,

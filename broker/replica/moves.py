@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
+from broker.byte_rate import ByteRate
 from broker.log import lookup, names
 from broker.log.exchange import skip_to
 from broker.log.following import append_as_follower, truncate
@@ -31,7 +32,6 @@ from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.log.moving import Step, agreed_end, next_step
 from broker.log.values import LogRead
-from broker.replica.throttle import ReplicationThrottle
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
@@ -61,7 +61,7 @@ class MovesAround:
     """
 
     clock: Clock
-    throttle: ReplicationThrottle
+    throttle: ByteRate
     at_once: int
     backoff_ms: int
     is_told: Callable[[str, int, bytes], bool]

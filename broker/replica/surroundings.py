@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.byte_rate import ByteRate
 from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
 from broker.log.ending import Ending
 from broker.replica.settings import ReplicationSettings
-from broker.replica.throttle import ReplicationThrottle, is_listed
+from broker.replica.throttle import is_listed
 from broker.seams import Clock, Network
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
@@ -61,7 +62,7 @@ class Surroundings:
     failed: Callable[[FollowedPartition], None] = lambda _: None
     end_of_lake: Callable[[FollowedPartition, int | None], Awaitable[tuple[int, Ending]]] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
-    throttle: ReplicationThrottle = field(default_factory=lambda: ReplicationThrottle(_no_limit))
+    throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
 
     def _is_throttled(self, partition: FollowedPartition) -> bool:
         topic = self.image.topics.get(partition.topic)

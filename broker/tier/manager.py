@@ -8,9 +8,9 @@ All methods are called in the event loop; those that are not `async` never wait.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from broker.crash_points import BROKER_POINTS, EXPIRY_POINTS, armed_from_environment
 from broker.log.ending import Ending
@@ -23,7 +23,6 @@ from broker.tier.laying import LayoutLoop
 from broker.tier.local_deletion import LocalDeletion
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics, tier_samples
-from broker.tier.noting import Coordinators, LedPartitions, OffsetNotes
 from broker.tier.partitions import Led
 from broker.tier.policy import CopyState, Phase
 from broker.tier.process import new_worker
@@ -41,6 +40,11 @@ log = logging.getLogger(__name__)
 MATERIALISE_SECONDS = 1.0
 # A copy in flight gets so long to end when the broker stops; it is repeated if it does not.
 STOP_SECONDS = 5.0
+
+# Of how a request is asked of the worker, and after how many ms again.
+Notes: TypeAlias = Callable[
+    [Callable[[dict[str, Any]], Awaitable[Any]], int], Coroutine[Any, Any, None]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,10 +232,9 @@ class TierManager:
             self._materialising = True
             self._spawn(self._materialise())
 
-    def note_offsets(self, led: LedPartitions, coordinators: Coordinators) -> None:
-        """Note in the lake, from time to time, where partitions and groups are."""
-        interval_ms = self._settings.lake_offsets_interval_ms
-        self._spawn(OffsetNotes(self._worker.ask, led, coordinators, interval_ms).run())
+    def note_offsets(self, notes: Notes) -> None:
+        """Have `notes` note in the lake, from time to time, where partitions and groups are."""
+        self._spawn(notes(self._worker.ask, self._settings.lake_offsets_interval_ms))
 
     # -- what the broker asks ---------------------------------------------------------------
 

@@ -1,22 +1,13 @@
-"""Pure: what a broker notes in the lake of where its partitions and groups are, as it goes to the worker.
+"""Pure: what a broker has noted of its partitions and groups (`broker/groups/notes.py`), as rows of `__offsets`.
 
-Rules of this file: lists, not objects, as there may be many; ids are texts, times milliseconds, -1 where there is none.
-The groups of one partition of `__consumer_offsets` are encoded once, and again only when something was written there.
+Rules of this file: ids are texts, times milliseconds, -1 where there is none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from broker.groups.subscription import CONSUMER_PROTOCOL
-from kafka_ds.wire.types import NO_UUID, uuid_text
-
-if TYPE_CHECKING:
-    # The worker needs neither.
-    from broker.groups.shard import GroupShard
-    from broker.replica.hosted import HostedPartition
+from typing import Any
 
 Row = dict[str, Any]
 
@@ -29,60 +20,6 @@ _OFFSET_COLUMNS = (
     "group_id", "topic", "topic_id", "partition", "committed_offset", "committed_leader_epoch", "metadata",
     "commit_time", "expire_timestamp",
 )  # fmt: skip
-
-
-class ShardPlace(NamedTuple):
-    """One state of one coordinator: its partition, the epoch of its lead, the last record that it knows."""
-
-    partition: int
-    leader_epoch: int
-    written: int
-
-
-def partition_note(partition: HostedPartition) -> list[Any]:
-    """Where a partition that is led here is."""
-    log = partition.log
-    return [
-        partition.topic,
-        uuid_text(partition.topic_id),
-        partition.index,
-        partition.leader.leader_epoch,
-        log.log_start_offset,
-        log.local_log_start_offset,
-        partition.last_stable_offset(),
-        partition.high_watermark,
-        log.log_end_offset,
-        log.size_bytes,
-    ]
-
-
-def shard_note(place: ShardPlace, shard: GroupShard) -> str:
-    """The groups of one coordinator, and what they have committed, as JSON."""
-    state = shard.state
-    groups = [
-        [group_id, value.protocol_type, value.generation]
-        for group_id, value in state.metadata.items()
-    ]
-    groups += [
-        [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
-    ]
-    offsets = [
-        [
-            group_id,
-            topic,
-            None if found.topic_id == NO_UUID else uuid_text(found.topic_id),
-            partition,
-            found.offset,
-            found.leader_epoch,
-            found.metadata,
-            found.commit_timestamp_ms,
-            found.expire_timestamp_ms,
-        ]
-        for group_id, topics in state.offsets.committed.items()
-        for topic, partitions in topics.items()
-        for partition, found in partitions.items()
-    ]
-    return json.dumps([place.partition, place.leader_epoch, groups, offsets])
 
 
 def rows_of(partitions: Iterable[list[Any]], shards: Iterable[str], now_ms: int) -> Iterable[Row]:

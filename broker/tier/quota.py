@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from broker.byte_rate import ByteRate
 from broker.metrics.names import Metric, Sample, attribute
-from broker.replica.throttle import ReplicationThrottle
 from broker.tier.settings import UNBOUNDED
 
 _BEAN = "kafka.server:type=RemoteLogManager"
@@ -73,9 +73,7 @@ class RemoteQuota:
     ) -> None:
         """`rate` tells the bytes a second that are allowed at the moment."""
         self._rate = rate
-        self._throttle = ReplicationThrottle(
-            rate, samples_max=windows, sample_ms=window_seconds * 1000
-        )
+        self._throttle = ByteRate(rate, samples_max=windows, sample_ms=window_seconds * 1000)
         self._metrics = times
         self._times = _RecentTimes()
 

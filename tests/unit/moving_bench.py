@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.byte_rate import ByteRate
 from broker.config.settings import MAX_LONG
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.replica.moves import LogMoves, MovesAround
-from broker.replica.throttle import ReplicationThrottle
 from broker.system import InlineBackground
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch
@@ -54,7 +54,7 @@ class MovingBench:
         self.moves = LogMoves(self.manager, self._around())
 
     def _around(self) -> MovesAround:
-        throttle = ReplicationThrottle(lambda: self.rate)
+        throttle = ByteRate(lambda: self.rate)
         return MovesAround(
             clock=self.clock,
             throttle=throttle,

@@ -9,8 +9,8 @@ from typing import Any
 import polars
 import pytest
 
+from broker.groups.noting import OffsetNotes
 from broker.tier.notes import rows_of
-from broker.tier.noting import OffsetNotes
 from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.attempt import PlainChange
 from kafka_ds.lake.log import ForeignTable

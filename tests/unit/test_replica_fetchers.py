@@ -6,12 +6,12 @@ import asyncio
 import errno
 from dataclasses import replace
 
+from broker.byte_rate import ByteRate
 from broker.cluster.image import TopicImage
 from broker.log.log import Log
 from broker.replica.fetch_rate import FetchRate
 from broker.replica.fetcher_metrics import fetcher_samples
 from broker.replica.surroundings import THROTTLED_REPLICAS
-from broker.replica.throttle import ReplicationThrottle
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
@@ -143,7 +143,7 @@ async def test_what_is_throttled_and_not_in_sync_waits_for_its_rate() -> None:
         leader.watermarks["t", log.partition] = 5
     allowed = 0
     async with following(leader) as broker:
-        broker.around.throttle = ReplicationThrottle(lambda: allowed)
+        broker.around.throttle = ByteRate(lambda: allowed)
         topic = TopicImage("t", b"t" * 16)
         topic.configs[THROTTLED_REPLICAS] = "0:1,1:7"
         broker.image.topics["t"] = topic
@@ -167,7 +167,7 @@ async def test_all_held_back_wait_without_burning_the_loop() -> None:
         append(log, f"{number}", 1)
     leader.watermarks[KEY] = 3
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=0)) as broker:
-        broker.around.throttle = ReplicationThrottle(lambda: 0)
+        broker.around.throttle = ByteRate(lambda: 0)
         topic = TopicImage("t", b"t" * 16)
         topic.configs[THROTTLED_REPLICAS] = "*"
         broker.image.topics["t"] = topic

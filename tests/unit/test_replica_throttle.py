@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.replica.throttle import ReplicationThrottle, is_listed
+from broker.byte_rate import ByteRate
+from broker.replica.throttle import is_listed
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_which_replicas(listed: str | None, is_in: bool) -> None:
 
 
 def test_the_rate_is_taken_over_the_window() -> None:
-    throttle = ReplicationThrottle(lambda: 100, samples_max=3, sample_ms=1000)
+    throttle = ByteRate(lambda: 100, samples_max=3, sample_ms=1000)
     assert (throttle.rate(0), throttle.is_exceeded(0)) == (0, False)
     throttle.record(90, 0)
     # The first sample counts as a whole one, however short it has been.
@@ -41,7 +42,7 @@ def test_the_rate_is_taken_over_the_window() -> None:
 
 def test_the_allowed_rate_may_change() -> None:
     allowed = [10]
-    throttle = ReplicationThrottle(lambda: allowed[0])
+    throttle = ByteRate(lambda: allowed[0])
     throttle.record(50, 0)
     assert throttle.is_exceeded(0)
     allowed[0] = 100

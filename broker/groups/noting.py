@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeAlias
 
 from broker.coordinating.lead import Lead
 from broker.coordinating.placement import TOPIC
+from broker.groups.notes import ShardPlace, partition_note, shard_note
 from broker.groups.shard import GroupShard
 from broker.replica.hosted import HostedPartition
-from broker.tier.notes import ShardPlace, partition_note, shard_note
 from broker.workers.child import WorkerFailed, WorkerLost
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Coordinator(Protocol):
     def is_closed(self) -> bool: ...
 
 
+# Has the worker carry out a request.
+AskWorker: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
 LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
 Coordinators: TypeAlias = Callable[[], Iterable[Coordinator]]
 
@@ -52,7 +54,7 @@ class OffsetNotes:
 
     def __init__(
         self,
-        ask: Callable[[dict[str, Any]], Awaitable[Any]],
+        ask: AskWorker,
         led: LedPartitions,
         coordinators: Coordinators,
         interval_ms: int,
