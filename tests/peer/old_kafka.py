@@ -35,7 +35,7 @@ COMPACTED = {
     "segment.bytes": "4096",
     "min.cleanable.dirty.ratio": "0.01",
 }
-SMALL = {"segment.bytes": "16384", "index.interval.bytes": "512"}
+SMALL = {"segment.bytes": "8192", "index.interval.bytes": "512"}
 TINY = {**SMALL, "segment.bytes": "2048"}
 
 
