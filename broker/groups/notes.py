@@ -8,12 +8,14 @@ which makes rows of them; ids are texts, times milliseconds, -1 where there is n
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.groups.shard import GroupShard
 from broker.groups.subscription import CONSUMER_PROTOCOL
-from broker.replica.hosted import HostedPartition
 from kafka_ds.wire.types import NO_UUID, uuid_text
+
+if TYPE_CHECKING:
+    from broker.groups.shard import GroupShard
+    from broker.replica.hosted import HostedPartition
 
 
 class ShardPlace(NamedTuple):
