@@ -26,6 +26,7 @@ from tests.bench import (
     spark_parts,
     table_parts,
     tier_parts,
+    tls_parts,
 )
 
 RUNS = 3
@@ -34,6 +35,7 @@ RUNS = 3
 def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[], None]]:
     return {
         "throughput": partial(broker_parts.throughput, folder / "throughput", out, runs),
+        "tls": partial(tls_parts.tls, folder / "tls", out, runs),
         "latency": partial(broker_parts.latency, folder / "latency", out, runs),
         "start": partial(broker_parts.start, folder / "start", out, runs),
         "open-large": partial(opening_parts.large, folder / "large", out, runs),

@@ -50,6 +50,17 @@ def words(size: int) -> bytes:
     return b" ".join(lots.choices(known, k=size // 7 + 1))[:size]
 
 
+def way_in(options: argparse.Namespace) -> dict[str, str]:
+    """Where the broker is, and how it is spoken to."""
+    if not options.tls:
+        return {"bootstrap.servers": options.bootstrap}
+    return {
+        "bootstrap.servers": options.tls,
+        "security.protocol": "ssl",
+        "ssl.ca.location": options.authority,
+    }
+
+
 def produce(options: argparse.Namespace) -> dict[str, Any]:
     failures = 0
 
@@ -59,7 +70,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
 
     producer = Producer(
         {
-            "bootstrap.servers": options.bootstrap,
+            **way_in(options),
             "acks": "all",
             "linger.ms": 5,
             "batch.size": options.batch,
@@ -142,7 +153,7 @@ def offer(options: argparse.Namespace) -> dict[str, Any]:
 def consume(options: argparse.Namespace) -> dict[str, Any]:
     consumer = Consumer(
         {
-            "bootstrap.servers": options.bootstrap,
+            **way_in(options),
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 5,
@@ -331,6 +342,8 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1_000_000)
     parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
+    parser.add_argument("--tls", default="", help="where the broker is by TLS: produce, consume")
+    parser.add_argument("--authority", default="", help="the file of who signed its certificate")
     options = parser.parse_args()
     print(json.dumps(globals()[options.what](options)))
     return 0

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import Side, client, create_topic
+from tests.bench.sides import Running, client, create_topic
 
 # What a side has been asked to do settles before it is measured.
 SETTLE_S = 1.0
 
 
 def throughput_of(
-    sides: Sequence[Side],
+    sides: Sequence[Running],
     report: Report,
     size: int,
     count: int,
@@ -35,7 +35,7 @@ def throughput_of(
         # One run that does not count: the JVM compiles, our kernels and caches warm up.
         for run in range(runs + 1):
             for side in sides:
-                topic = f"load-{size}-{run}"
+                topic = f"load-{size}-{run}-{label.strip(', ').replace(' ', '-')}"
                 if what == "produce":
                     create_topic(side, topic, partitions, replicas)
                 time.sleep(settle_s)

@@ -61,6 +61,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Running(Protocol):
+    """What is measured: a side, or a way into one (`client_options`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def pids(self) -> list[int]: ...
+
+
 class OurSide:
     name = "kafka-ds"
 
@@ -156,11 +168,11 @@ class ApacheKafka:
         self.process = None
 
 
-def client(what: str, side: Side, topic: str, **options: object) -> dict[str, Any]:
+def client(what: str, side: Running, topic: str, **options: object) -> dict[str, Any]:
     """Run a load process against the side and return what it printed."""
     words = [sys.executable, "-m", "tests.bench.load", what]
     words += ["--bootstrap", side.bootstrap, "--topic", topic]
-    for name, value in options.items():
+    for name, value in {**getattr(side, "client_options", {}), **options}.items():
         words += [f"--{name}", str(value)]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=300, check=False, env=os.environ
@@ -177,7 +189,7 @@ def ready(side: Side) -> None:
 
 
 def create_topic(
-    side: Side, topic: str, partitions: int = 1, replicas: int = 1, **settings: object
+    side: Running, topic: str, partitions: int = 1, replicas: int = 1, **settings: object
 ) -> None:
     admin = AdminClient({"bootstrap.servers": side.bootstrap})
     config = {name.replace("_", "."): str(value) for name, value in settings.items()}

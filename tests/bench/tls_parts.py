@@ -1,0 +1,71 @@
+"""What TLS costs a broker: the same clients by a listener with it and by one without, here and at Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.bench.rates import throughput_of
+from tests.bench.report import Report
+from tests.bench.sides import ApacheKafka, OurSide, Side, free_port, ready
+from tests.certificates import Authority
+
+SIZE, COUNT = 1024, 200_000
+LISTENER = "TLS"
+
+
+@dataclass(slots=True)
+class ByTls:
+    """A side whose clients come by TLS; topics are made by its other listener."""
+
+    side: Side
+    address: str
+    authority: Path
+    client_options: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client_options = {"tls": self.address, "authority": str(self.authority)}
+
+    @property
+    def name(self) -> str:
+        return self.side.name
+
+    @property
+    def bootstrap(self) -> str:
+        return self.side.bootstrap
+
+    def pids(self) -> list[int]:
+        return self.side.pids()
+
+
+def tls(folder: Path, report: Report, runs: int) -> None:
+    """Produce and consume, acks=all, one partition; with the keys and ciphers that both agree on by themselves."""
+    authority = Authority(folder / "certificates")
+    keys = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": authority.issue("broker").both_file,
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SSL",
+    }
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    plain = OurSide(folder / "ours", keys), ApacheKafka(folder / "apache", keys)
+    ours, theirs = plain
+    overrides = ours.broker.overrides
+    overrides["listeners"] = f"{overrides['listeners']},{LISTENER}://{addresses[0]}"
+    # Of a setting that stands there twice Java takes the last.
+    for name in ("listeners", "advertised.listeners"):
+        found = re.search(rf"^{re.escape(name)}=(.*)$", theirs.properties, re.MULTILINE)
+        assert found is not None
+        theirs.properties += f"{name}={found[1]},{LISTENER}://{addresses[1]}\n"
+    safe = [
+        ByTls(side, address, authority.file) for side, address in zip(plain, addresses, strict=True)
+    ]
+    try:
+        for side in plain:
+            side.launch(clean=True)
+            ready(side)
+        throughput_of(plain, report, SIZE, COUNT, runs, label="without TLS, ")
+        throughput_of(safe, report, SIZE, COUNT, runs, label="by TLS, ")
+    finally:
+        for side in plain:
+            side.stop()
