@@ -39,8 +39,8 @@ LEVELS_SIZE_BYTES = 4
 CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": None}
 # Offsets of 32 bits.
 BYTES_MAX = (1 << 31) - 1
-# What a footer says is not believed beyond this: 128 MiB of numbers, which a damaged one would have made room for.
-ROWS_MAX = 1 << 24
+# Twice the rows of a group of ours. A damaged footer may tell of any number, and room would be made for them.
+ROWS_MAX = 1 << 18
 
 _NO_BYTES = read_only(None, np.uint8)
 
@@ -164,10 +164,9 @@ def binaries(parts: Sequence[Part]) -> BinaryColumn:
 
 
 def _row_count(parts: Sequence[Part]) -> int:
-    rows = sum(chunk.rows for chunk, _ in parts)
-    if not 0 <= rows <= ROWS_MAX:
-        raise Unusual("more rows than are read at once")
-    return rows
+    if not all(0 <= chunk.rows <= ROWS_MAX for chunk, _ in parts):
+        raise Unusual("more rows than a group of ours has")
+    return sum(chunk.rows for chunk, _ in parts)
 
 
 def _flags(page: _Page) -> NDArray[np.uint8]:
