@@ -30,6 +30,8 @@ LONG_LIFE = (1 / 4, 2 / 3)
 SAMPLE_S = 5.0
 # Tables are looked into at every so many samples.
 TABLES_EVERY = 6
+# What is told while it runs.
+TOLD = ("broker memory MiB", "worker memory MiB", "broker descriptors", "live files of topics")
 SETTINGS = {
     "lake.max.lag.ms": 5_000,
     "lake.local.grace.ms": 5_000,
@@ -75,6 +77,8 @@ def soak(
                 aged += _restart(broker, load, kills=life % 2 == 1)
             tables = len(samples) % TABLES_EVERY == 0
             samples.append(sample(broker, time.monotonic() - began, life, tables=tables))
+            if tables:
+                print(progress(samples[-1], load), file=sys.stderr, flush=True)
             time.sleep(SAMPLE_S)
         load.stop()
         wrong = [*load.failures, *_lost(load)]
@@ -89,6 +93,13 @@ def soak(
         "files that a week passed for": aged,
     }
     return samples, wrong, done | load.counts
+
+
+def progress(seen: Sample, load: Load) -> str:
+    """Where a run is: half a minute apart, as tables are looked into."""
+    told = ", ".join(f"{name} {seen.values[name]:.0f}" for name in TOLD if name in seen.values)
+    done = f"{len(load.idempotent) + len(load.committed)} records to be found again"
+    return f"{seen.at_s / 60:5.1f} min, life {seen.life + 1}: {done}; {told}"
 
 
 def _restart(broker: BrokerProcess, load: Load, *, kills: bool) -> int:
