@@ -67,8 +67,10 @@ jars: $(STAMP) java
 PYTEST := JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
 SPARK_OUTPUT := $(VENV)/tests-of-spark.txt
 
-# Both run to their end, whatever the other one finds; the output of Spark's follows.
+# Both run to their end, whatever the other one finds; the output of Spark's follows. Whoever ends the others ends these,
+# which take their own things down (tests/conftest.py).
 test: jars $(KERNELS)
+	@echo "tests/spark runs beside the others; until both have ended its output is in $(SPARK_OUTPUT)"
 	@$(PYTEST) -m "not slow" tests/spark > $(SPARK_OUTPUT) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" INT TERM; \
 	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark; others=$$?; \
 	wait $$spark; spark=$$?; echo "tests/spark:"; cat $(SPARK_OUTPUT); \

@@ -1,7 +1,9 @@
 """What every kind of test may ask for: free ports, Kafka's jars, an S3 server."""
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from tests.reruns import (  # noqa: F401 - hooks
 from tests.s3_server import S3Server, running_s3
 
 prepare()
+if threading.current_thread() is threading.main_thread():
+    # Who is asked to end takes down what the tests have started, as at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).parents[2]
 # And what readers and writers of messages are called, which are written while we run.
 FUZZED = (*(f"{ROOT / name}/" for name in ("kafka_ds", "broker")), "<reader of ", "<writer of ")
-# Larger inputs are not kept, nor more of them for one target: all are replayed with each run of the tests.
+# Larger inputs are not kept, nor more of them by one run of a target: all are replayed with each run of the tests.
 KEPT_BYTES_MAX = 1024
 KEPT_MAX = 30
 

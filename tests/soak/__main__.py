@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -65,6 +66,7 @@ def soak(
     broker = BrokerProcess(folder, SETTINGS).start()
     load = Load(broker.bootstrap, broker.lake, scale)
     samples: list[Sample] = []
+    wrong: list[str] = []
     life, aged = 0, 0
     try:
         load.start()
@@ -74,16 +76,19 @@ def soak(
             if waiting and now >= waiting[0]:
                 del waiting[0]
                 life += 1
-                aged += _restart(broker, load, kills=life % 2 == 1)
+                aged += _restart(broker, load, wrong, kills=life % 2 == 1)
+            if not broker.running():
+                wrong.append(f"the broker has ended by itself in life {life + 1}")
+                break
             tables = len(samples) % TABLES_EVERY == 0
             samples.append(sample(broker, time.monotonic() - began, life, tables=tables))
             if tables:
                 print(progress(samples[-1], load), file=sys.stderr, flush=True)
             time.sleep(SAMPLE_S)
         load.stop()
-        wrong = [*load.failures, *_lost(load)]
+        wrong += [*load.failures, *(_lost(load) if broker.running() else ())]
     finally:
-        broker.stop()
+        _stop(broker, wrong)
     if "Traceback" in broker.log_file.read_text():
         wrong.append(f"{broker.log_file} has a traceback")
     done = {
@@ -102,10 +107,15 @@ def progress(seen: Sample, load: Load) -> str:
     return f"{seen.at_s / 60:5.1f} min, life {seen.life + 1}: {done}; {told}"
 
 
-def _restart(broker: BrokerProcess, load: Load, *, kills: bool) -> int:
+def _stop(broker: BrokerProcess, wrong: list[str]) -> None:
+    if broker.running() and (status := broker.stop()):
+        wrong.append(f"the broker was asked to stop, and ended with status {status}")
+
+
+def _restart(broker: BrokerProcess, load: Load, wrong: list[str], *, kills: bool) -> int:
     """End the broker, let a week pass in the lake, start it; gives the number of files that are older now."""
     processes = children(broker.pid)
-    broker.kill() if kills else broker.stop()
+    broker.kill() if kills else _stop(broker, wrong)
     wait_until("the broker's processes end", lambda: not any(map(_runs, processes)))
     with load.reading:
         aged = age(broker.lake)
@@ -152,6 +162,10 @@ def main(words: list[str]) -> int:
         help="keeps samples, logs and lake (default: a temporary one)",
     )
     asked = parser.parse_args(words)
+    if asked.folder is not None and asked.folder.exists() and any(asked.folder.iterdir()):
+        parser.error(f"{asked.folder} is not empty: another run's files would count as this one's")
+    # Whoever ends the soak ends its broker with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = asked.folder or Path(temporary)
         duration_s = asked.minutes * 60

@@ -79,6 +79,8 @@ def modules_imported(tree: ast.Module) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module)
+            inside = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(each for each in inside if is_pure_file(each) is not None)
         pending.extend(ast.iter_child_nodes(node))
     return found
 
