@@ -4,7 +4,8 @@ Rules of this file: the order is the protocol. STARTED is durable before a file 
 commit, the commit before FINISHED, FINISHED before anything is answered. Between any two steps the
 process may die: `recover` looks at the attempts that were left STARTED and rolls forward what the table
 holds; an attempt that did not win stays STARTED until another has its range, when its files go and then it is deleted,
-and the next try has a fresh id. While the fate of a commit is
+and the next try has a fresh id. For a broker that is gone the next leader says so (`Sweeper`), and leaves the files to
+the clean-up of orphans. While the fate of a commit is
 unknown nothing is answered as done and nothing is deleted. What one table or one attempt makes impossible
 fails its own partitions alone.
 """
@@ -181,7 +182,9 @@ class Copier:
         """Of attempts at one range one has won. What others may have left is the clean-up of orphans' to judge."""
         there = self._metadata.list_segments(segment.topic_id, segment.partition)
         rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
-        if any(each.overlaps(segment) for each in rivals):
+        # Where another broker gave it up, the one that has won may be deleted by now.
+        is_gone = all(each.segment_id != segment.segment_id for each in there)
+        if is_gone or any(each.overlaps(segment) for each in rivals):
             found.given_up.append(segment)
         else:
             found.finished.append(replace(segment, state=DONE))

@@ -226,7 +226,10 @@ def _meets(segment: RemoteLogSegment, others: Sequence[RemoteLogSegment]) -> boo
 
 
 def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
-    """Whether a range lies wholly below, and is not gone yet. Attempts that are STARTED are `Copier.recover`'s."""
+    """Whether a range lies wholly below, and is not gone yet.
+
+    Attempts that are STARTED are `Copier.recover`'s, those of others that have lost `_give_up_lost`'s.
+    """
     return segment.state in (FINISHED, DELETING) and segment.end_offset < horizon
 
 

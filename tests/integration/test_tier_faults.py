@@ -34,13 +34,17 @@ EVENTS = "__remote_log_metadata"
 class Worker:
     """What a worker process has, over a store in memory that outlives it."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
         self.store = store
-        settings = TierSettings(node_id=1)
+        settings = TierSettings(node_id=node_id)
         self.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
         self.metadata = DeltaMetadata(store, settings, CrashPoints(), clock=store.clock)
         self.copier = Copier(
-            self.storage, self.metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
+            self.storage,
+            self.metadata,
+            node_id=node_id,
+            crash_points=CrashPoints(),
+            new_id=new_uuid,
         )
 
     def copy(self, *ranges: Any, topic_id: bytes = TOPIC_ID) -> list[PartitionOutcome]:

@@ -9,13 +9,15 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
+from broker.tier.delta_metadata import DELETIONS, DeltaMetadata
 from broker.tier.delta_storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED
 from broker.tier.settings import TierSettings
+from kafka_ds.lake.events import RemoteLogEvents
 from kafka_ds.lake.log import DeltaLog
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.snapshot import TopicSnapshot
+from kafka_ds.lake.states import RemoteLogSegmentState
 from kafka_ds.lake.tables import DAY_MS
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
@@ -215,6 +217,31 @@ def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
     (segment,) = later.metadata.list_segments(TOPIC_ID, 0)
     assert uuid_text(segment.segment_id) in won
     assert later.finished() == [(0, 9)]
+
+
+def test_an_attempt_that_another_broker_gave_up_is_not_finished(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """Of its rival, which has won, nothing is to be seen any more, nor by which commit."""
+    die_copying(Worker(store), "before_commit", source(0, 9))
+    other = Worker(store, node_id=2)
+    assert other.copy(source(0, 9), source(10, 19))[0].outcome == FINISHED
+    lost, won, _ = sorted(
+        other.metadata.list_segments(TOPIC_ID, 0), key=lambda each: (each.end_offset, each.state)
+    )
+    other.metadata.given_up([lost])
+    for state in DELETIONS:
+        other.metadata.update([replace(won, state=state)])
+    later = Worker(store)
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 19
+    store.delete(f"{TABLE}/{commit_file(1)}")
+    later.copier.recover()
+    assert later.metadata.unfinished() == []
+    assert later.finished() == [(10, 19)]
+    events = RemoteLogEvents(store, clock=store.clock)
+    events.open()
+    states = {each.state for each in events.follow() if each.segment_id == lost.segment_id}
+    assert RemoteLogSegmentState.COPY_SEGMENT_FINISHED not in states
 
 
 @pytest.mark.parametrize("created_again", [True, False])
