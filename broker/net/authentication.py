@@ -4,7 +4,8 @@ Rules of this file, which are Apache Kafka's:
 - Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; anything else closes the
   connection, as does a session that is over, unless its client authenticates anew (KIP-368).
 - Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
-  Without requests around the tokens there is no answer, and the connection ends after the same time.
+  Without requests around the tokens, or a handshake before them, there is no answer, and the connection ends after the
+  same time.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
 - Where no session ends the door is taken away afterwards: requests cost what they cost without it.
 """
@@ -80,8 +81,9 @@ class Authentication:
         if machine.takes_bare_tokens:
             return self._take_bare(frame)
         api_key = int.from_bytes(frame[:2], "big")
-        is_early = api_key == _AUTHENTICATE and machine.phase is Phase.HANDSHAKE
-        if api_key in _SASL and not is_early:
+        if api_key == _AUTHENTICATE and machine.phase is Phase.HANDSHAKE:
+            return self._take_bare(frame)  # It fails, whatever it holds: there is no mechanism.
+        if api_key in _SASL:
             return self._handle(frame, host, listener, arrived_s, principal, self)
         if machine.phase is Phase.DONE:
             if not machine.is_expired(self._now_ms()):
@@ -118,7 +120,7 @@ class Authentication:
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def _take_bare(self, frame: memoryview) -> Answer:
-        """A token without a request around it, after a handshake of version 0."""
+        """A token whose failure is not answered: without a request around it, after a handshake of version 0."""
         try:
             answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:

@@ -12,7 +12,6 @@ import pytest
 
 from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.net.authentication import Authentication
-from broker.net.dispatch import Unanswerable
 from broker.net.metrics import NetMetrics
 from broker.principal import ANONYMOUS
 from broker.security.failures import AuthenticationFailed, InvalidCredentials
@@ -226,15 +225,28 @@ def test_what_comes_out_of_order_is_the_end() -> None:
     assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is Phase.FAILED
 
 
+WITHOUT_ANSWER = {
+    "bare": (0, b"\0alice\0wrong"),
+    # The right token, and no handshake before it.
+    "early": (None, encode_request(SaslAuthenticateRequest(auth_bytes=ALICE), 2, 1)[4:]),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_ANSWER)
 @in_loop
-async def test_who_fails_without_requests_around_the_tokens_waits_as_well() -> None:
+async def test_who_fails_and_gets_no_answer_waits_as_well(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     closed = asyncio.Event()
     connection: Any = SimpleNamespace(peer="p", close=closed.set)
     metrics = NetMetrics()
+    handshake, token = WITHOUT_ANSWER[what]
+    caplog.set_level("INFO")
 
     def begun(delay_ms: int) -> Authentication:
         sasl = machine()
-        sasl.handshake("PLAIN", 0)
+        if handshake is not None:
+            sasl.handshake("PLAIN", handshake)
         return Authentication(
             connection, sasl, _unasked, metrics, now_ms=lambda: 0, delay_ms=delay_ms
         )
@@ -242,13 +254,13 @@ async def test_who_fails_without_requests_around_the_tokens_waits_as_well() -> N
     for delay_ms in (600_000, 1):
         door = begun(delay_ms)
         for _ in range(2):  # Of the second one nothing is heard.
-            frame = memoryview(b"\0alice\0wrong")
-            assert door.handle(frame, "h", "PLAINTEXT", 0.0, ANONYMOUS) is None
+            assert door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS) is None
         door.close()
         await asyncio.sleep(0)
         assert not closed.is_set()
     await asyncio.wait_for(closed.wait(), 120)
     assert metrics.failed_authentications == 2
+    assert caplog.text.count("p could not authenticate") == 2
 
 
 @in_loop
@@ -260,11 +272,7 @@ async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> 
             connection, machine(), _unasked, NetMetrics(), now_ms=lambda: 0, delay_ms=0
         )
 
-    # Before the handshake there is no answer at all.
-    frame = memoryview(encode_request(SaslAuthenticateRequest(auth_bytes=ALICE), 2, 1))[4:]
     door = begun()
-    with pytest.raises(Unanswerable):
-        door.handle(frame, "h", "PLAINTEXT", 0.0, ANONYMOUS)
     known = ["PLAIN", "OAUTHBEARER"]
     other = await door.handshake(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
     assert (other.error_code, other.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, known)
