@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
+from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import Found, FoundLog, Key
 from broker.cluster.events import NO_BROKER_EPOCH
@@ -84,6 +85,8 @@ def look(
         logs=logs,
         cluster=cluster,
         is_zookeepers=_is_zookeepers(disk, first),
+        taken_into=tuple(lake_of(disk, each.path) for each in directories),
+        have_ids=any(any(each.directory_id) for each in directories),
         broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
         # Where there is a metadata log it knows better: more were given away than were used.
         next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,

@@ -24,6 +24,12 @@ def mark_taken_over(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:
         replace(disk, f"{path}/{names.ADOPTED}", lake_uri.encode(), durable=True)
 
 
+def lake_of(disk: Disk, path: str) -> str | None:
+    """Into which lake a directory was taken over, by what it says. Raises OSError."""
+    mark = read_or_none(disk, f"{path}/{names.ADOPTED}")
+    return None if mark is None else mark.decode(errors="replace")
+
+
 def check_taken_over(disk: Disk, image: MetadataImage, config: BrokerConfig) -> None:
     """Raises ConfigError where logs of Kafka's lie that `adopt` has not seen."""
     known, lake_uri = image.brokers.get(config.node_id), config.lake_uri
@@ -34,10 +40,10 @@ def check_taken_over(disk: Disk, image: MetadataImage, config: BrokerConfig) -> 
             has_logs = disk.exists(path) and any(
                 map(names.parse_folder_name, disk.list_names(path))
             )
-            mark = read_or_none(disk, f"{path}/{names.ADOPTED}")
+            taken_into = lake_of(disk, path)
         except OSError:
             continue  # Opening the logs will say what is wrong.
-        if has_logs and mark != lake_uri.encode():
+        if has_logs and taken_into != lake_uri:
             raise ConfigError(
                 f"log.dirs: {path} has logs of an Apache Kafka that have not been taken over into lake.uri={lake_uri}: "
                 "run `python -m broker adopt` for this broker, too, before its first start"

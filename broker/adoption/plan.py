@@ -83,6 +83,10 @@ class Found:
     cluster: KafkaCluster | None
     """What the metadata log says; None where there is none."""
     is_zookeepers: bool
+    taken_into: Sequence[str | None]
+    """Into which lake each directory was taken over before, if it was."""
+    have_ids: bool
+    """Whether directories have ids: our broker gives each one when it starts, Kafka with ZooKeeper none as a rule."""
     broker_epoch: int
     """That of a clean stop, or NO_BROKER_EPOCH."""
     next_producer_id: int
@@ -124,15 +128,20 @@ def plan(
     over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.
     """
     if found.cluster is None and not found.is_zookeepers:
+        before = next(filter(None, found.taken_into), None)
+        or_lost = (
+            f"; or, if they were ZooKeeper's and have been started on lake.uri={before} since, bring that lake back: "
+            "it alone has the metadata"
+        )
         raise ConfigError(
             "log.dirs are of a cluster without ZooKeeper, and its metadata log lies in none of them: say where, with "
-            "--metadata-log-dir"
+            f"--metadata-log-dir{or_lost if before else ''}"
         )
     drafted = _Drafted()
     cluster_id = found.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(new_uuid())
-        drafted.lines.append(f"Kafka before 2.4 names no cluster: it is {cluster_id} from now on")
+        drafted.lines.append("Kafka before 2.4 names no cluster: it gets a new id")
     if found.cluster is None:
         drafted.topics = _topics_of_folders(found, new_uuid)
         drafted.lines.append(
@@ -166,19 +175,24 @@ def plan(
 
 
 def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
-    """A further broker of a cluster that was taken over already: only where its logs begin has to be noted.
+    """A further broker of a cluster that was taken over, or one once more: only where its logs begin has to be noted.
 
     Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
     begun to work there.
     """
-    if image.cluster_id is None or image.cluster_id != found.cluster_id:
+    is_repeated = _is_repeated(found, image, lake_uri)
+    if image.cluster_id is None or (
+        image.cluster_id != found.cluster_id and not (is_repeated and found.cluster_id is None)
+    ):
         theirs = found.cluster_id or "none that they name"
         raise ConfigError(
             f"lake.uri={lake_uri} holds cluster {image.cluster_id}, and log.dirs are of {theirs}: an empty lake is "
             "wanted"
         )
     known = image.brokers.get(found.node_id)
-    if known is None or known.incarnation_id != NO_UUID:
+    # ZooKeeper's broker registers when it starts.
+    may_join = is_repeated if known is None else known.incarnation_id == NO_UUID
+    if not may_join:
         raise ConfigError(
             f"lake.uri={lake_uri}: cluster {image.cluster_id} is there already, and node.id={found.node_id} "
             f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing is taken over"
@@ -199,6 +213,25 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
         logs=logs,
         topic_ids=drafted.topic_ids,
         lines=drafted.lines,
+    )
+
+
+def _is_repeated(found: Found, image: MetadataImage, lake_uri: str) -> bool:
+    """Whether these very directories, of ZooKeeper's, were taken over into this lake and have not been started since.
+
+    Whoever did so may have been killed before it knew. Each log has got its topic's id before that was decided: by
+    these it shows whose decision the lake has.
+    """
+    topic_ids = {topic.topic_id for topic in image.topics.values()}
+    return (
+        found.cluster is None
+        and not found.have_ids
+        and set(found.taken_into) == {lake_uri}
+        and all(
+            log.topic_id in topic_ids
+            for log in found.logs.values()
+            if log.topic not in RESERVED_TOPICS
+        )
     )
 
 

@@ -27,18 +27,78 @@ async def test_directories_of_before_2_4_do_not_name_their_cluster(tmp_path: Pat
     for partition, kafka in enumerate(folders):
         kafka.log("orders", partition, {0: batch(0)})
     both = [kafka.folder for kafka in folders]
-    lines = take_over(tmp_path, *both, topic_configs=["*:cleanup.policy=delete"])
+    given = ["*:cleanup.policy=delete"]
+    tried = take_over(tmp_path, *both, topic_configs=given, dry_run=True)
+    lines = take_over(tmp_path, *both, topic_configs=given)
     cluster_id = image_of(tmp_path).cluster_id
     assert cluster_id is not None
     assert len(uuid_from_text(cluster_id)) == 16
-    assert any(f"names no cluster: it is {cluster_id} from now on" in line for line in lines)
-    with pytest.raises(ConfigError, match=f"holds cluster {cluster_id}, and log.dirs are of none"):
-        take_over(tmp_path, *both)
+    # The id that a dry run has thought of is nobody's: both say the same but at the end.
+    assert tried[:-1] == lines[:-1]
+    assert "Kafka before 2.4 names no cluster: it gets a new id" in lines
+    assert lines[-1] == f"cluster {cluster_id}: broker 1 is taken over; start it"
     log_dirs = ",".join(map(str, both))
     async with in_process(tmp_path, node_id=1, log_dirs=log_dirs) as broker:
         assert values_of((await broker.fetch("orders", 0)).records) == [b"v"]
     for kafka in folders:
         assert f"cluster.id={cluster_id}\n" in (kafka.folder / names.META_PROPERTIES).read_text()
+
+
+def zookeepers_folder(
+    folder: Path, cluster_id: str | None = CLUSTER_ID, name: str = "log"
+) -> KafkaFolder:
+    kafka = KafkaFolder(folder / name, is_zookeepers=True, cluster_id=cluster_id)
+    kafka.log("orders", 0, {20: batch(20)})
+    return kafka
+
+
+@pytest.mark.parametrize("cluster_id", [None, CLUSTER_ID], ids=["before 2.4", "named"])
+@in_loop
+async def test_zookeepers_folders_are_taken_over_again_as_long_as_nobody_was_started(
+    tmp_path: Path, cluster_id: str | None
+) -> None:
+    """The first one was killed behind its commit, or never heard what became of it."""
+    kafka = zookeepers_folder(tmp_path, cluster_id)
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    image, before = image_of(tmp_path), kafka.contents()
+    for dry_run in (True, False):
+        lines = take_over(tmp_path, dry_run=dry_run)
+        said = f"cluster {image.cluster_id} was taken over already: 1 logs of this broker"
+        assert lines[0] == said
+    assert (image_of(tmp_path).version, kafka.contents()) == (image.version, before)
+    async with in_process(tmp_path, node_id=1) as broker:
+        assert values_of((await broker.fetch("orders", 20)).records) == [b"v"]
+    with pytest.raises(ConfigError, match="node.id=1 has been started in it"):
+        take_over(tmp_path)
+
+
+@pytest.mark.parametrize("cluster_id", [None, CLUSTER_ID], ids=["before 2.4", "named"])
+def test_zookeepers_folders_do_not_join_a_lake_of_others(
+    tmp_path: Path, cluster_id: str | None
+) -> None:
+    """Neither as they come, nor where the mark was set and another was faster."""
+    zookeepers_folder(tmp_path, cluster_id)
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    second = zookeepers_folder(tmp_path, cluster_id, "log-2")
+    for lake in ("elsewhere", "lake"):
+        (second.folder / names.ADOPTED).write_text(str(tmp_path / lake))
+        before = second.contents()
+        with pytest.raises(ConfigError, match=r"log\.dirs are of none|is none of its brokers"):
+            take_over(tmp_path, second.folder)
+        assert second.contents() == before
+
+
+@in_loop
+async def test_folders_whose_lake_is_lost_are_told_so(tmp_path: Path) -> None:
+    """After the first start they look like those of a cluster whose metadata log lies elsewhere."""
+    zookeepers_folder(tmp_path)
+    take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
+    lake = tmp_path / "lake"
+    async with in_process(tmp_path, node_id=1):
+        pass
+    lake.rename(tmp_path / "lost")
+    with pytest.raises(ConfigError, match=f"started on lake.uri={lake} since, bring that lake"):
+        take_over(tmp_path)
 
 
 @pytest.mark.parametrize("ids", [(None, CLUSTER_ID), (CLUSTER_ID, None)], ids=["first", "second"])
