@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.certificates import Authority
-from tests.peer.apache_kafka import free_ports
 from tests.peer.jvm import TOOLS
 from tests.peer.tools import Tools
 
@@ -27,15 +26,11 @@ class SafeListeners:
         self._authority = Authority(folder)
         self._identity = self._authority.issue("broker")
         self._client = self._authority.issue(USER)
-        ports = free_ports(len(LISTENERS))
-        self.addresses = {
-            name: f"127.0.0.1:{port}" for name, port in zip(LISTENERS, ports, strict=True)
-        }
 
     def settings(self) -> dict[str, object]:
         """Those of the broker."""
         return {
-            "listeners": ",".join(f"{name}://{where}" for name, where in self.addresses.items()),
+            "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,MUTUAL:SSL,SAFE:SASL_SSL",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._identity.both_file,
@@ -82,8 +77,13 @@ def make_user(tools: Tools) -> None:
     tools.run("kafka.admin.ConfigCommand", *words, "--add-config", f"{SCRAM}=[password={PASSWORD}]")
 
 
+def comes_by(tools: Tools, way: str) -> tuple[str, str]:
+    """The words by which a tool comes to that listener."""
+    return "--bootstrap-server", tools.broker.address(WAYS[way])
+
+
 def run_safely(tools: Tools, safe: SafeListeners, way: str, name: str, *words: str) -> str:
     """What a tool prints that comes in by TLS."""
     name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
-    where = ("--bootstrap-server", safe.addresses[WAYS[way]])
-    return tools.jvm.run(name, *where, "--command-config", str(safe.client_file(way)), *words)
+    config = ("--command-config", str(safe.client_file(way)))
+    return tools.jvm.run(name, *comes_by(tools, way), *config, *words)

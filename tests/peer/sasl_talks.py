@@ -35,7 +35,6 @@ PLAIN, SCRAM = "PLAIN", "SCRAM-SHA-256"
 LISTENER, PROTOCOL = "DOOR", "SASL_PLAINTEXT"
 NONCE = "fyko-d2lbbFgONRv9qkxdawL"
 CLOSED = "<closed>"
-ANSWER_S = 20.0
 _SALT, _ITERATIONS = b"salt of the pair", 4_096
 _LENGTH = struct.Struct(">i")
 
@@ -171,7 +170,7 @@ def prepare(plain_bootstrap: str) -> None:
 
 def gets_in(bootstrap: str) -> bool:
     """Whether the user is known by now."""
-    with RawClient(bootstrap, timeout_s=ANSWER_S) as client:
+    with RawClient(bootstrap) as client:
         talk = SaslTalk(client=client, random=Random(0))
         talk.ask(SaslHandshakeRequest(mechanism=SCRAM), 1)
         _scram(talk, "right", 1)
@@ -181,7 +180,7 @@ def gets_in(bootstrap: str) -> bool:
 def talk_of(bootstrap: str, number: int) -> list[Any]:
     """What a broker says to one of all possible talks."""
     random = Random(number)
-    with RawClient(bootstrap, timeout_s=ANSWER_S) as client:
+    with RawClient(bootstrap) as client:
         talk = SaslTalk(client=client, random=random)
         for step in _steps(random):
             step(talk)

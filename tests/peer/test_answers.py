@@ -23,7 +23,7 @@ from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
 from tests.integration.raw_client import RawClient
 from tests.peer import sasl_talks
-from tests.peer.apache_kafka import ApacheKafka, dump, free_ports
+from tests.peer.apache_kafka import ApacheKafka, dump
 from tests.peer.consumer_talks import CONSUMER_TALKS
 from tests.peer.group_talks import SETTINGS, TALKS, Talk
 from tests.peer.pair_allowances import Allowances
@@ -69,12 +69,12 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    name, (port,) = sasl_talks.LISTENER, free_ports(1)
+    name = sasl_talks.LISTENER
     settings = {
         **SETTINGS,
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
-        "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:0",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{name}:{sasl_talks.PROTOCOL}",
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
@@ -260,8 +260,8 @@ def doors(theirs: ApacheKafka, ours: BrokerProcess) -> tuple[str, str]:
     """Where each asks who is there, and knows the user."""
     for plain in (theirs.bootstrap, ours.bootstrap):
         sasl_talks.prepare(plain)
-    own = str(ours.overrides["listeners"]).rpartition("://")[2]
-    asking = theirs.addresses[sasl_talks.LISTENER], own
+    name = sasl_talks.LISTENER
+    asking = theirs.addresses[name], ours.address(name)
     for each in asking:
         wait_until("the user of SCRAM", lambda door=each: sasl_talks.gets_in(door))
     return asking

@@ -142,9 +142,10 @@ class Successor:
         self._old = old
         self._data = data
         self._epochs = {
-            key: decode_epochs(path.read_bytes())
+            key: decode_epochs(
+                (data / f"{key[0]}-{key[1]}" / "leader-epoch-checkpoint").read_bytes()
+            )
             for key in [("codecs", 0), ("codecs", 1), ("once", 0), ("cut", 0), ("state", 0)]
-            if (path := data / f"{key[0]}-{key[1]}" / "leader-epoch-checkpoint")
         }
         self._last_batch = last_batch(data / "once-0")
         # Where the segment begins that Kafka was writing to.

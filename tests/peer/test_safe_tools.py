@@ -11,7 +11,7 @@ import pytest
 
 from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
-from tests.peer.safe_listeners import WAYS, SafeListeners, make_user, run_safely
+from tests.peer.safe_listeners import WAYS, SafeListeners, comes_by, make_user, run_safely
 from tests.peer.tools import LATEST, TOPIC, Tools
 
 pytestmark = pytest.mark.jars
@@ -29,7 +29,7 @@ def test_console_tools_do_by_tls_what_they_do_without(
     tools: Tools, safe: SafeListeners, kafka_jars: Path, way: str
 ) -> None:
     topic = f"by-{way}-console"
-    where = ("--bootstrap-server", safe.addresses[WAYS[way]])
+    where = comes_by(tools, way)
     config = ("--command-config", str(safe.client_file(way)))
     run_safely(tools, safe, way, "TopicCommand", "--create", "--topic", topic, "--partitions", "2")
     assert len(tools.topic(topic).partitions) == 2
@@ -63,6 +63,6 @@ def test_a_tool_with_another_password_is_told_so(
     tools: Tools, safe: SafeListeners, way: str
 ) -> None:
     config = ("--command-config", str(safe.client_file(way, "wrong")))
-    where = ("--bootstrap-server", safe.addresses[WAYS[way]])
+    where = comes_by(tools, way)
     with pytest.raises(ToolFailed, match="invalid credentials|Invalid username or password"):
         tools.jvm.run(f"{TOOLS}.TopicCommand", *where, *config, "--list")
