@@ -204,6 +204,10 @@ class Cluster:
             raise TopicGone(f"there is no topic {name}")
         return self._topics[name]
 
+    def forget(self, name: str) -> None:
+        """What is known of the topic is in doubt: it is asked about anew when it is needed next."""
+        self._topics.pop(name, None)
+
     def partition_count(self, name: str) -> int:
         """How many partitions a topic has; one that is about to be created is waited for.
 
@@ -232,7 +236,7 @@ class Cluster:
 
         def ask() -> dict[TopicPartition, OffsetAnswer]:
             missing = {tp: question for tp, question in questions.items() if tp not in answers}
-            for connection, partitions in self._by_leader(missing):
+            for connection, partitions in self.by_leader(missing):
                 level = int(read_committed)
                 answers.update(self._ask_offsets(connection, partitions, missing, level))
             return answers
@@ -284,7 +288,7 @@ class Cluster:
 
         def ask() -> dict[TopicPartition, EpochEnd]:
             missing = {tp: epoch for tp, epoch in epochs.items() if tp not in ends}
-            for connection, partitions in self._by_leader(missing):
+            for connection, partitions in self.by_leader(missing):
                 ends.update(self._ask_epoch_ends(connection, partitions, missing))
             return ends
 
@@ -389,9 +393,14 @@ class Cluster:
         """One that the caller has for itself, and closes."""
         return Connection(*address, self.settings)
 
-    def _by_leader(
+    def by_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[tuple[Connection, list[TopicPartition]]]:
+        """The partitions by connections to their leaders; to be asked for within `persist`.
+
+        Raises:
+            TopicGone: there is no such topic or partition.
+        """
         unknown = sorted({name for name, _ in partitions} - set(self._topics))
         if unknown:
             self._ask_topics(unknown)
@@ -404,7 +413,7 @@ class Cluster:
 
     def _check(self, code: ErrorCode, partition: TopicPartition) -> None:
         if code != ErrorCode.NONE:
-            self._topics.pop(partition[0], None)
+            self.forget(partition[0])
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
     def persist(self, what: str, ask: Callable[[], Value]) -> Value:

@@ -1,30 +1,58 @@
-"""Shell: how many bytes an offset takes in the logs of leaders, by a look at the batch at one place of each.
+"""Shell: how many bytes an offset takes in the logs of leaders, by a look at the batches at one place of each.
 
-Rules of this file: nobody tells how large records are before they are read, so each partition is asked for as few
-bytes as a leader gives, which is one batch (KIP-74), and its header tells; several questions are under way at a time.
-What was learnt is kept: a place that was looked at is not asked about again, and where no answer comes (an error, which
-whoever reads will meet, or nothing) what was known last holds, or what is known of the others.
+Rules of this file: nobody tells how large records are before they are read, so each partition is asked for the little
+that a leader gives, one batch in any case (KIP-74), and headers tell, also that of a batch whose rest was cut off;
+several questions are under way at a time. Markers of transactions, and batches of which compaction has left no record,
+tell nothing of records: those that come first belong to the hole before them, and where nothing else came, one looks
+behind them. What was learnt is kept: a place that told something is not asked about again. One that told nothing (an
+error, a broker that throttles, a new leader) is asked a few times more where nothing is known of its partition; then
+what is known of the others holds, or that offsets may be large: no answer never means that they take no bytes.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.wire.batch import iterate_headers
+from kafka_ds.client.errors import TopicGone
+from kafka_ds.wire.batch import HEADER_BYTES, BatchHeader, iterate_headers, read_header
 from kafka_ds.wire.compression import CorruptRecord
+from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchTopic
 from kafka_ds.wire.types import NO_UUID
 
 TopicPartition = tuple[str, int]
 CONSUMER: Final = -1
 TOPIC_IDS_VERSION: Final = 13  # KIP-516
-# One batch comes in any case.
-SAMPLE_BYTES: Final = 4096
+# Some batches, so that holes between them count; one comes in any case.
+SAMPLE_BYTES: Final = 16_384
 UNDER_WAY_MAX: Final = 16
+LOOKS_MAX: Final = 5
+# Where nothing is known of any partition: the default of message.max.bytes, which few records are larger than.
+UNKNOWN_BYTES: Final = 1_048_588.0
+NO_HOLE: Final = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How many bytes an offset takes, about; those of ``hole`` (start, end) take none: the log has no record there."""
+
+    offset_bytes: float
+    hole: tuple[int, int] = NO_HOLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What one answer told: bytes an offset from ``start`` on; or None, and that no record lies before ``start``."""
+
+    offset_bytes: float | None
+    start: int
+    is_end: bool
 
 
 class Samples:
@@ -33,35 +61,83 @@ class Samples:
     def __init__(self) -> None:
         self._asked: dict[TopicPartition, int] = {}
         self._bytes: dict[TopicPartition, float] = {}
+        self._holes: dict[TopicPartition, tuple[int, int]] = {}
 
-    def offset_bytes(
+    def look(
         self, cluster: Cluster, places: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, float]:
-        """The bytes of an offset behind each of these places, about; 0 where nothing is known of any."""
-        new = {tp: place for tp, place in places.items() if self._asked.get(tp) != place}
-        if new:
-            self._bytes.update(cluster.persist("Fetch", lambda: _looked_at(cluster, new)))
-            self._asked.update(new)
+    ) -> dict[TopicPartition, Sample]:
+        """What lies behind each of these places. A partition that is gone is for whoever reads to report."""
+        left = {tp: place for tp, place in places.items() if self._asked.get(tp) != place}
+        pause_ms = cluster.settings.retry_backoff_ms
+        for attempt in range(LOOKS_MAX):
+            answered = _there_looked_at(cluster, left)
+            for tp, seen in answered.items():
+                self._learn(tp, places[tp], seen)
+            # Behind markers one looks at once; whom nothing was heard of is given time.
+            beyond = {tp: seen.start for tp, seen in answered.items() if _goes_on(seen)}
+            silent = {tp: n for tp, n in left.items() if tp not in {*answered, *self._bytes}}
+            left = {**silent, **beyond}
+            if not left or attempt + 1 == LOOKS_MAX:
+                break
+            if silent:
+                time.sleep(pause_ms / 1_000)
+                pause_ms = min(max(1, pause_ms) * 2, cluster.settings.retry_backoff_max_ms)
         known = [self._bytes[tp] for tp in places if tp in self._bytes]
-        usual = sum(known) / len(known) if known else 0.0
-        return {tp: self._bytes.get(tp, usual) for tp in places}
+        usual = sum(known) / len(known) if known else UNKNOWN_BYTES
+        return {
+            tp: Sample(
+                offset_bytes=self._bytes.get(tp, usual),
+                hole=self._holes[tp] if self._asked.get(tp) == place else NO_HOLE,
+            )
+            for tp, place in places.items()
+        }
+
+    def _learn(self, tp: TopicPartition, place: int, seen: _Seen) -> None:
+        self._asked[tp] = place
+        self._holes[tp] = (place, max(place, seen.start))
+        if seen.offset_bytes is not None:
+            self._bytes[tp] = seen.offset_bytes
 
 
-def _looked_at(
+def _goes_on(seen: _Seen) -> bool:
+    return seen.offset_bytes is None and not seen.is_end
+
+
+def _there_looked_at(
     cluster: Cluster, places: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, float]:
-    leaders: dict[Connection, list[TopicPartition]] = {}
-    for tp in places:
-        leaders.setdefault(cluster.leader(tp)[0], []).append(tp)
-    found: dict[TopicPartition, float] = {}
-    for connection, partitions in leaders.items():
+) -> dict[TopicPartition, _Seen]:
+    """What those of these partitions told that are there, and had something to tell."""
+    found: dict[TopicPartition, _Seen] = {}
+    try:
+        cluster.persist("Fetch", lambda: _look_at(cluster, places, found))
+    except TopicGone:
+        topics = cluster.topics({name for name, _ in places})
+        there = {(name, index) for name, topic in topics.items() for index in topic.partitions}
+        rest = {tp: n for tp, n in places.items() if tp in there and tp not in found}
+        if rest != places:
+            found.update(_there_looked_at(cluster, rest))
+    return found
+
+
+def _look_at(
+    cluster: Cluster, places: Mapping[TopicPartition, int], found: dict[TopicPartition, _Seen]
+) -> None:
+    doubtful: set[str] = set()
+    for connection, partitions in cluster.by_leader([tp for tp in places if tp not in found]):
         for first in range(0, len(partitions), UNDER_WAY_MAX):
             asked = partitions[first : first + UNDER_WAY_MAX]
             for tp in asked:
                 _ask(cluster, connection, tp, places[tp])
-            answers = [(tp, _average(connection.receive())) for tp in asked]
-            found.update((tp, average) for tp, average in answers if average is not None)
-    return found
+            for tp in asked:
+                answer: FetchResponse = connection.receive()
+                for partition in (p for topic in answer.responses for p in topic.partitions):
+                    if ErrorCode(partition.error_code).retriable:
+                        doubtful.add(tp[0])
+                    seen = _seen(partition, places[tp])
+                    if seen is not None:
+                        found[tp] = seen
+    for name in doubtful:
+        cluster.forget(name)
 
 
 def _ask(cluster: Cluster, connection: Connection, tp: TopicPartition, place: int) -> None:
@@ -77,14 +153,32 @@ def _ask(cluster: Cluster, connection: Connection, tp: TopicPartition, place: in
     connection.send(request, TOPIC_IDS_VERSION - 1 if topic_id == NO_UUID else 2**15)
 
 
-def _average(answer: FetchResponse) -> float | None:
+def _seen(answer: FetchPartitionData, place: int) -> _Seen | None:
     """The bytes of the batches by the offsets that they span; None where no batch came."""
-    records = [p.records for t in answer.responses for p in t.partitions if p.records is not None]
-    try:
-        headers = [header for each in records for _, header in iterate_headers(each)]
-    except CorruptRecord:
-        return None
+    headers = _headers(answer.records) if answer.records is not None else []
     if not headers:
         return None
+    end = headers[-1].next_offset
+    is_end = end >= answer.high_watermark
+    while headers and (headers[0].is_control or not headers[0].record_count):
+        del headers[0]
+    if not headers:
+        return _Seen(offset_bytes=None, start=max(place, end), is_end=is_end)
+    start = headers[0].base_offset
     size_bytes = sum(header.size_in_bytes for header in headers)
-    return size_bytes / sum(header.next_offset - header.base_offset for header in headers)
+    return _Seen(offset_bytes=size_bytes / max(1, end - start), start=start, is_end=is_end)
+
+
+def _headers(records: memoryview | bytes) -> list[BatchHeader]:
+    """Those of whole batches, and that of the last one if it was cut off behind its header."""
+    headers: list[BatchHeader] = []
+    position = 0
+    try:
+        for at, header in iterate_headers(records):
+            headers.append(header)
+            position = at + header.size_in_bytes
+        if len(records) - position >= HEADER_BYTES:
+            headers.append(read_header(records, position))
+    except CorruptRecord:
+        pass  # Whoever reads will meet it.
+    return headers

@@ -1,9 +1,9 @@
 """Pure: how far a limit of bytes goes: what offsets take where they are stored.
 
 Rules of this file: bytes are those of storage, as Delta's `maxBytesPerTrigger` has them: of a file of the table the
-part of its size that falls to the offsets, of a leader's log so many bytes an offset as a look at its next batch told;
-the limit is soft: nothing is known exactly before it is read, and every partition that has anything moves by one offset
-at least, however large its records are. Partitions share as they do with a limit of offsets.
+part of its size that falls to the offsets, of a leader's log so many bytes an offset as a look at its next batches
+told; the limit is soft: nothing is known exactly before it is read, and every partition that has anything moves by
+one offset at least, however large its records are. Partitions share as they do with a limit of offsets.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ PRECISION: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Where a partition's offsets lie: in the files of a table, and behind them at so many bytes each in a log."""
+    """Where a partition's offsets lie: in the files of a table, and behind them at so many bytes each in a log.
+
+    ``hole`` (start, end) lies behind the table, and in the log there is nothing of it.
+    """
 
     lake: LakeView | None = None
     hot_offset_bytes: float = 0.0
+    hole: tuple[int, int] = (0, 0)
 
     def size_bytes(self, start: int, end: int) -> int:
         """What the offsets of [start, end) take, about."""
+        empty = max(0, min(end, self.hole[1]) - max(start, self.hole[0]))
         if self.lake is None or start >= self.lake.end:
-            return ceil(max(0, end - start) * self.hot_offset_bytes)
+            return ceil(max(0, end - start - empty) * self.hot_offset_bytes)
         wanted = Intervals.of((start, end))
         cold = wanted.clip(self.lake.start, self.lake.end)
-        hot_bytes = ceil((wanted.count - cold.count) * self.hot_offset_bytes)
+        hot_bytes = ceil((wanted.count - cold.count - empty) * self.hot_offset_bytes)
         return sum(bytes_within(file, cold) for file in self.lake.within(cold)) + hot_bytes
 
 

@@ -214,15 +214,21 @@ class Survey:
         places: dict[TopicPartition, int] = {}
         for tp, (start, end) in spans.items():
             cold_end = lakes[tp].end if tp in lakes else 0
-            place = max(start, cold_end, bounds[tp].start if tp in bounds else 0)
+            # What is gone is read from nowhere, and without brokers there is no log.
+            if self.options.tiers == "remote" or tp not in bounds:
+                continue
+            place = max(start, cold_end, bounds[tp].start)
             if place < end:
                 places[tp] = place
-        known = (
-            self._retried(lambda: self._samples.offset_bytes(self.cluster, places))
-            if places
-            else {}
-        )
-        return {tp: Stored(lake=lakes.get(tp), hot_offset_bytes=known.get(tp, 0.0)) for tp in spans}
+        known = self._retried(lambda: self._samples.look(self.cluster, places)) if places else {}
+        return {
+            tp: Stored(
+                lake=lakes.get(tp), hot_offset_bytes=known[tp].offset_bytes, hole=known[tp].hole
+            )
+            if tp in known
+            else Stored(lake=lakes.get(tp))
+            for tp in spans
+        }
 
     def _retried(self, ask: Callable[[], Value]) -> Value:
         for attempt in range(self.options.fetch_offset_retries + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.samples import UNDER_WAY_MAX, Samples
+from kafka_ds.client.samples import LOOKS_MAX, UNDER_WAY_MAX, UNKNOWN_BYTES, Samples
+from kafka_ds.source.epochs import Bounds
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import LakeFile, LakeView
 from kafka_ds.source.progress import Position, StreamOffset, limited, waiting
 from kafka_ds.source.sizes import PRECISION, Stored, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.source.survey import Survey
+from kafka_ds.wire.batch import Record, build_batch, empty_batch, read_header
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     FetchRequest,
@@ -28,14 +31,20 @@ from kafka_ds.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
+    MetadataResponse,
 )
-from kafka_ds.wire.messages.cluster import MetadataResponsePartition
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.wire.messages.cluster import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartition, FetchPartitionData
 from kafka_ds.wire.messages.offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from tests.unit.source_broker import TOPIC_ID, ScriptedBroker
 from tests.unit.source_lake import Lake, Row, record_batch
 
 PARTITIONS = 3
+NOWHERE = ("", 9)
 
 
 # -- the rule -----------------------------------------------------------------------------------
@@ -130,10 +139,23 @@ def test_what_lies_before_and_behind_a_table_is_the_logs() -> None:
 # -- a look at leaders --------------------------------------------------------------------------
 
 
+def batch(first: int, value: bytes, count: int = 1, **more: Any) -> bytes:
+    records = [Record(first + n, 1000, None, value) for n in range(count)]
+    return bytes(build_batch(records, base_offset=first, leader_epoch=0, **more))
+
+
+def marker(offset: int) -> bytes:
+    return batch(offset, bytes(6), is_control=True, is_transactional=True, producer_id=1)
+
+
 class SizedBroker:
-    """One broker with a log a partition, in batches of ten records of one size each."""
+    """One broker with a log a partition, in batches of ten records of one size each, unless they are given."""
 
     def __init__(self) -> None:
+        self.topics = {"t": TOPIC_ID}
+        # The topic, and the port, of which the next answer says that it is led there.
+        self.elsewhere = NOWHERE
+        self.logs: dict[int, list[bytes]] = {}
         self.sizes = dict.fromkeys(range(PARTITIONS), 100)
         self.ends = dict.fromkeys(range(PARTITIONS), 1000)
         self.error = ErrorCode.NONE
@@ -142,17 +164,7 @@ class SizedBroker:
     def _answer(self, request: Any) -> Any:
         match request:
             case MetadataRequest():
-                found = [
-                    MetadataResponsePartition(
-                        partition_index=p,
-                        leader_id=1,
-                        leader_epoch=0,
-                        replica_nodes=[1],
-                        isr_nodes=[1],
-                    )
-                    for p in self.ends
-                ]
-                return self.broker.metadata(partitions=found)
+                return self._metadata(request)
             case ListOffsetsRequest():
                 asked = request.topics[0].partitions
                 answers = [
@@ -168,19 +180,51 @@ class SizedBroker:
                 )
         assert isinstance(request, FetchRequest)
         (wanted,) = request.topics[0].partitions
-        first = wanted.fetch_offset - wanted.fetch_offset % 10
-        value = bytes(self.sizes.get(wanted.partition, 100))
-        records = [Record(first + n, 1000, None, value) for n in range(10)]
         data = FetchPartitionData(
             partition_index=wanted.partition,
             error_code=self.error,
             high_watermark=self.ends[wanted.partition],
-            records=b""
-            if self.error
-            else bytes(build_batch(records, base_offset=first, leader_epoch=0)),
+            records=b"" if self.error else self._read(wanted),
         )
-        topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[data])
+        topic_id = request.topics[0].topic_id
+        topic = FetchableTopicResponse(topic="", topic_id=topic_id, partitions=[data])
         return FetchResponse(responses=[topic])
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        (away, port), self.elsewhere = self.elsewhere, NOWHERE
+        asked = self.topics if request.topics is None else [each.name for each in request.topics]
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.broker.port),
+                MetadataResponseBroker(node_id=2, host="127.0.0.1", port=port),
+            ],
+            topics=[
+                MetadataResponseTopic(
+                    name=name,
+                    topic_id=self.topics[name],
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=p,
+                            leader_id=2 if name == away else 1,
+                            leader_epoch=0,
+                            replica_nodes=[1],
+                            isr_nodes=[1],
+                        )
+                        for p in self.ends
+                    ],
+                )
+                for name in asked
+                if name in self.topics
+            ],
+        )
+
+    def _read(self, wanted: FetchPartition) -> bytes:
+        log = self.logs.get(wanted.partition)
+        if log is None:
+            value = bytes(self.sizes.get(wanted.partition, 100))
+            return batch(wanted.fetch_offset - wanted.fetch_offset % 10, value, 10)
+        left = [each for each in log if read_header(each).next_offset > wanted.fetch_offset]
+        return b"".join(left)[: max(wanted.partition_max_bytes, len(left[0]) if left else 0)]
 
     def fetched(self) -> list[tuple[int, int]]:
         """The partitions and places that were looked at since the last call."""
@@ -191,7 +235,7 @@ class SizedBroker:
     def options(self, **more: str) -> dict[str, str]:
         return {
             "kafka.bootstrap.servers": f"127.0.0.1:{self.broker.port}", "subscribe": "t",
-            "startingOffsets": "earliest", **more,
+            "startingOffsets": "earliest", "kafka.retry.backoff.ms": "1", **more,
         }  # fmt: skip
 
 
@@ -207,19 +251,93 @@ def test_one_batch_tells_how_large_offsets_are(sized: SizedBroker) -> None:
     sized.sizes = {p: 10 * p for p in sized.ends}
     samples = Samples()
     with Cluster(parse_options(sized.options()).client) as cluster:
-        found = samples.offset_bytes(cluster, {("t", p): 17 for p in sized.ends})
-        assert all(10 * p < found["t", p] < 10 * p + 25 for p in sized.ends)
+
+        def look(samples: Samples, places: dict[int, int]) -> dict[int, float]:
+            seen = samples.look(cluster, {("t", p): place for p, place in places.items()})
+            assert all(sample.hole[0] == sample.hole[1] for sample in seen.values())
+            return {p: sample.offset_bytes for (_, p), sample in seen.items()}
+
+        found = look(samples, dict.fromkeys(sized.ends, 17))
+        assert all(10 * p < found[p] < 10 * p + 25 for p in sized.ends)
         assert len(sized.fetched()) == len(sized.ends)
         # What is known is not asked for again; what cannot be told is as it was, or as others are.
         sized.error = ErrorCode.OFFSET_OUT_OF_RANGE
         sized.ends[99] = 1000
-        again = samples.offset_bytes(cluster, {("t", 2): 17, ("t", 3): 21, ("t", 4): 17})
-        assert again == {("t", p): found["t", p] for p in (2, 3, 4)}
+        assert look(samples, {2: 17, 3: 21, 4: 17}) == {p: found[p] for p in (2, 3, 4)}
         assert sized.fetched() == [(3, 21)]
         cluster.topics(["t"])
-        few = samples.offset_bytes(cluster, {("t", 2): 17, ("t", 99): 0})
-        assert few["t", 99] == few["t", 2] == found["t", 2]
-        assert Samples().offset_bytes(cluster, {("t", 99): 0}) == {("t", 99): 0.0}
+        assert look(samples, {2: 17, 99: 0}) == {2: found[2], 99: found[2]}
+        # Of nobody anything is known: the limit is not off, and the place is looked at again.
+        sized.fetched()
+        nothing = Samples()
+        for _ in range(2):
+            assert look(nothing, {99: 0}) == {99: UNKNOWN_BYTES}
+            assert sized.fetched() == [(99, 0)] * LOOKS_MAX
+        sized.error = ErrorCode.NONE
+        assert 100 < look(nothing, {99: 0})[99] < 125
+
+
+LARGE = batch(0, bytes(100_000))
+
+
+@pytest.mark.parametrize(
+    ("log", "offset_bytes", "records_at"),
+    [
+        # A marker says nothing of records: the batch behind it does, of which the header came.
+        ([marker(0), batch(1, bytes(100_000))], len(LARGE), 1),
+        # Nor do batches without records, of which no more came than themselves.
+        ([empty_batch(0, 9, 0) + bytes(20_000), batch(10, bytes(100_000))], len(LARGE), 10),
+        ([marker(n) for n in range(300)] + [batch(300, bytes(100_000))], len(LARGE), 300),
+        # A hole before the first batch takes nothing, and tells nothing of what lies behind it.
+        ([batch(10**9, bytes(100_000))], len(LARGE), 10**9),
+        # Holes and markers between batches are of what offsets take.
+        ([batch(10 * n, b"") for n in range(20)], 20 * len(batch(0, b"")) / 191, 0),
+        ([LARGE[:-1]], len(LARGE), 0),
+        # Nothing but markers is left.
+        ([marker(0), marker(1)], UNKNOWN_BYTES, 2),
+    ],
+)
+def test_records_alone_tell_how_large_they_are(
+    sized: SizedBroker, log: list[bytes], offset_bytes: float, records_at: int
+) -> None:
+    sized.logs[0] = log
+    sized.ends[0] = read_header(log[-1]).next_offset
+    samples = Samples()
+    with Cluster(parse_options(sized.options()).client) as cluster:
+        for _ in range(2):
+            sample = samples.look(cluster, {("t", 0): 0})["t", 0]
+            assert sample.offset_bytes == pytest.approx(offset_bytes)
+            assert sample.hole == (0, records_at)
+            assert len(sized.fetched()) <= 2
+        assert sized.fetched() == []
+
+
+def test_a_topic_that_is_gone_is_not_asked_about(sized: SizedBroker) -> None:
+    survey = Survey(parse_options(sized.options(), stream=True))
+    bounds = {("t", 0): Bounds(topic_id=TOPIC_ID, start=0, end=1000, leader_epoch=0)}
+    spans = {("b", 0): (0, 50), ("t", 0): (0, 1000)}
+    try:
+        stored = survey.stored(spans, bounds)
+        assert stored["b", 0] == Stored()
+        assert 100 < stored["t", 0].hot_offset_bytes < 125
+        # Also where it went after it was looked at last.
+        later = survey.stored(
+            dict.fromkeys(spans, (500, 600)), {**bounds, ("b", 0): bounds["t", 0]}
+        )
+        assert later["b", 0].hot_offset_bytes == later["t", 0].hot_offset_bytes
+    finally:
+        survey.close()
+
+
+def test_a_leader_that_is_lost_takes_no_other_topic_with_it(sized: SizedBroker) -> None:
+    sized.topics = {"t": TOPIC_ID, "u": bytes(range(2, 18))}
+    with socket.socket() as nobody, Cluster(parse_options(sized.options()).client) as cluster:
+        nobody.bind(("127.0.0.1", 0))
+        sized.elsewhere = ("u", nobody.getsockname()[1])
+        cluster.topics(["t", "u"])
+        found = Samples().look(cluster, {("t", 0): 17, ("u", 0): 17})
+        assert all(100 < each.offset_bytes < 125 for each in found.values())
+        assert sized.fetched() == [(0, 17), (0, 17)]
 
 
 # -- in a stream --------------------------------------------------------------------------------
@@ -295,6 +413,18 @@ def test_hot_offsets_are_limited_by_what_their_batches_take(
         assert started(again).planned(before, stream.at) == sorted(
             (p, b, sized.ends[p]) for p, _, b in batches[0]
         )
+
+
+def test_a_limit_goes_through_a_hole_and_no_farther_behind_it(
+    sized: SizedBroker, started: Started
+) -> None:
+    behind = [batch(10**9 + n, bytes(1000)) for n in range(100)]
+    sized.logs[0], sized.ends = behind, {0: 10**9 + 100}
+    stream = started(sized.options(tiers="local", maxBytesPerTrigger=str(10 * len(behind[0]))))
+    steps = [(start, end) for ((_, start, end),) in iter(stream.step, [])]
+    assert steps[0][1] > 9 * 10**8
+    assert all(end - max(start, 10**9) <= 10 for start, end in steps)
+    assert len(steps) < 20 and steps[-1][1] == 10**9 + 100
 
 
 def test_records_larger_than_the_limit_come_one_by_one(
