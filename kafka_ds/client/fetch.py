@@ -181,6 +181,12 @@ class _RangeReader:
         code = ErrorCode(response.error_code)
         if code != ErrorCode.NONE:
             raise KafkaError(code, str(self._wanted))
+        if not response.responses:
+            # What Kafka answers whom it throttles; it reads nothing more from this connection meanwhile.
+            left_ms = self._poll_timeout_ms - (time.monotonic() - self._progress) * 1_000
+            time.sleep(max(0.0, min(response.throttle_time_ms, left_ms)) / 1_000)
+            self._send()
+            return None
         answer = response.responses[0].partitions[0]
         code = ErrorCode(answer.error_code)
         if code in _MOVED:

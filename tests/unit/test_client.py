@@ -233,6 +233,19 @@ def test_a_range_is_fetched_ahead_and_not_beyond_its_end() -> None:
         assert {r.topics[0].topic_id for r in requests(broker, FetchRequest)} == {TOPIC_ID}
 
 
+def test_an_answer_of_a_quota_is_no_end() -> None:
+    throttled = FetchResponse(throttle_time_ms=20, responses=[])
+    with scripted(in_turn(throttled, throttled, fetched(batch(0, 10)))) as broker:
+        with Cluster(settings(broker)) as cluster:
+            assert len(fetch(cluster, span())) == 1
+        offsets = [r.topics[0].partitions[0].fetch_offset for r in requests(broker, FetchRequest)]
+        assert offsets == [0, 0, 0]
+    late = FetchResponse(throttle_time_ms=600_000, responses=[])
+    patience = pytest.raises(BrokerTimeout, match="kafkaConsumer.pollTimeoutMs=50")
+    with scripted(in_turn(late)) as broker, Cluster(settings(broker)) as cluster, patience:
+        fetch(cluster, span(), patience_ms=50)
+
+
 def test_the_next_fetch_is_under_way_while_a_chunk_is_handed_out() -> None:
     script = in_turn(fetched(batch(0, 4)), fetched(batch(4, 6)))
     with scripted(script) as broker, Cluster(settings(broker)) as cluster:
