@@ -84,10 +84,10 @@ _STREAM_ONLY: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
-_DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_DURATION: Final = re.compile(r"(\d{1,19})\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Sizes as Spark spells them.
-_SIZE: Final = re.compile(r"(\d+)\s*(?:([kmgtp])b?|b)?")
+_SIZE: Final = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?")
 _UNIT_POWERS: Final = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 Tiers = Literal["remote", "local", "both"]

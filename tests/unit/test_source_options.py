@@ -132,7 +132,8 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("kafka.enable.auto.commit", "true"), ("kafka.interceptor.classes", "x"), ("kafka.no.such.thing", "1"),
         ("startingOfsets", "earliest"), ("topic", "t"), ("maxOffsetsPerTrigger", str(2**63)),
         ("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "1.5g"), ("maxBytesPerTrigger", "1x"),
-        ("maxBytesPerTrigger", "9000p"),
+        ("maxBytesPerTrigger", "9000p"), ("maxBytesPerTrigger", "9" * 5000),
+        ("maxTriggerDelay", "9" * 5000),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_an_error_that_names_the_option(option: str, value: str) -> None:
