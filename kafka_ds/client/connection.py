@@ -49,6 +49,20 @@ ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
 RENEWED_AFTER = 0.85
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH, which Python's ssl does not name.
 _OF_ANOTHER_HOST = (62, 64)
+# Alerts by which a broker refuses us, and what OpenSSL finds by itself, by the names of Python's ssl. Brokers in Java
+# tell of a certificate that is missing by BAD_CERTIFICATE, those with OpenSSL before TLS 1.3 by HANDSHAKE_FAILURE.
+_OF_OUR_KEY = frozenset({
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED",
+    "TLSV1_ALERT_DECRYPT_ERROR", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_NO_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_REVOKED",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+})  # fmt: skip
+_OF_OUR_VERSIONS = frozenset({
+    "TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE",
+})  # fmt: skip
+_OF_OUR_KEY_OR_SUITES = frozenset({
+    "SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV1_ALERT_INSUFFICIENT_SECURITY", "NO_CIPHERS_AVAILABLE",
+})  # fmt: skip
 Response = TypeVar("Response")
 
 
@@ -116,8 +130,11 @@ class Connection:
         )
         answer = self._step(SaslHandshakeRequest(mechanism=security.mechanism))
         if answer.error_code:
-            offered = ", ".join(answer.mechanisms)
-            raise self._refused("sasl.mechanism", f"it offers {offered or 'none'}")
+            code = ErrorCode(answer.error_code)
+            if code != ErrorCode.UNSUPPORTED_SASL_MECHANISM or not answer.mechanisms:
+                why = f"{security.protocol} is not this listener's, it seems ({code.name})"
+                raise self._refused("security.protocol", why)
+            raise self._refused("sasl.mechanism", f"it offers {', '.join(answer.mechanisms)}")
         message = exchange.first()
         began_at = time.monotonic()
         while True:
@@ -159,11 +176,18 @@ class Connection:
                 f"{_which_refuses(problem, self._settings.security.tls)}: {problem.verify_message}"
             )
         if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
-            return AuthenticationRefused(f"broker {self.address}: TLS: {problem.reason or problem}")
+            blamed = _which_is_to_blame(problem.reason, self._settings.security.tls)
+            return AuthenticationRefused(
+                f"broker {self.address}: TLS fails by option {blamed}: {problem.reason or problem}"
+            )
         text = f"broker {self.address} ended the connection: {problem}"
         if not self._is_let_in:
             protocol = self._settings.security.protocol
-            text += f" (option 'kafka.security.protocol' is {protocol}: is it this listener's?)"
+            text += f" (option 'kafka.security.protocol' is {protocol}: is it this listener's?"
+            # Not every broker sends an alert before it hangs up.
+            if self._settings.security.uses_tls and not self._settings.security.tls.has_key:
+                text += " Or does it want a certificate? 'kafka.ssl.keystore.location' is not given"
+            text += ")"
         return BrokerUnreachable(text)
 
     def _negotiate(self) -> None:
@@ -315,6 +339,19 @@ def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> s
     given = tls.ssl_truststore_location
     where = f"={given}" if given else ", which is not given (the system's authorities are trusted)"
     return f"'kafka.ssl.truststore.location'{where}"
+
+
+def _which_is_to_blame(reason: str | None, tls: TlsSettings) -> str:
+    """The option by which the broker, or OpenSSL here, refused, as it is to be named in an error."""
+    given = "" if tls.has_key else ", which is not given"
+    key = "'kafka.ssl.keystore.key'" if tls.ssl_keystore_key else "'kafka.ssl.keystore.location'"
+    if reason in _OF_OUR_KEY:
+        return f"{key}{given}"
+    if reason in _OF_OUR_VERSIONS:
+        return f"'kafka.ssl.enabled.protocols'={','.join(tls.ssl_enabled_protocols)}"
+    if reason in _OF_OUR_KEY_OR_SUITES:
+        return f"'kafka.ssl.cipher.suites' or {key}{given}"
+    return "'kafka.security.protocol', or another of kafka.ssl.*"
 
 
 def _decode(answer: type, frame: memoryview, version: int) -> tuple[int, Any]:
