@@ -242,6 +242,17 @@ class World:
         finally:
             reader.stop()
 
+    def least(self) -> list[Row]:
+        """The first micro-batch under the smallest limit of bytes."""
+        limit = {"startingOffsets": "earliest", "maxBytesPerTrigger": "1"}
+        reader = KafkaStreamReader(parse_options(self.given(**limit), stream=True), schema(COLUMNS))
+        try:
+            start = reader.initialOffset()
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            return _rows(reader, reader.partitions(start, end))
+        finally:
+            reader.stop()
+
     def catch_up(self) -> None:
         options = self.given(startingOffsets="earliest", failOnDataLoss="false")
         reader = KafkaStreamReader(parse_options(options, stream=True), schema(COLUMNS))
@@ -332,6 +343,8 @@ async def look(world: World) -> None:
     expected = world.live()
     assert await asyncio.to_thread(world.consume) == expected
     assert await asyncio.to_thread(world.batch, world.given()) == expected
+    # One offset of each partition, and what takes no bytes.
+    assert len(await asyncio.to_thread(world.least)) <= PARTITIONS
     halves, rest = await asyncio.to_thread(world.scan)
     assert sorted(halves + await asyncio.to_thread(rest)) == expected
     await asyncio.to_thread(world.catch_up)
