@@ -44,7 +44,7 @@ from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.noting import AskWorker, OffsetNotes
+from broker.groups.noting import OffsetNotes
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
@@ -72,6 +72,7 @@ from broker.tier.settings import TierSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
 from broker.transport.secure_network import between_brokers
+from broker.workers.channel import AskWorker
 from kafka_ds.lake.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 from broker.coordinating.lead import Lead
@@ -20,6 +20,7 @@ from broker.coordinating.placement import TOPIC
 from broker.groups.notes import ShardPlace, partition_note, shard_note
 from broker.groups.shard import GroupShard
 from broker.replica.hosted import HostedPartition
+from broker.workers.channel import AskWorker
 from broker.workers.child import WorkerFailed, WorkerLost
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,6 @@ class Coordinator(Protocol):
     def is_closed(self) -> bool: ...
 
 
-# Has the worker carry out a request.
-AskWorker: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
 LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
 Coordinators: TypeAlias = Callable[[], Iterable[Coordinator]]
 

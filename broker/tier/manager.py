@@ -8,7 +8,7 @@ All methods are called in the event loop; those that are not `async` never wait.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ from broker.tier.process import new_worker
 from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.tier.remote_reads import RemoteReads
 from broker.tier.settings import TierSettings
-from broker.workers.channel import Buffer, Header, cut
+from broker.workers.channel import AskWorker, Buffer, Header, cut
 from broker.workers.child import WorkerFailed, WorkerLost
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text
@@ -42,9 +42,7 @@ MATERIALISE_SECONDS = 1.0
 STOP_SECONDS = 5.0
 
 # Of how a request is asked of the worker, and after how many ms again.
-Notes: TypeAlias = Callable[
-    [Callable[[dict[str, Any]], Awaitable[Any]], int], Coroutine[Any, Any, None]
-]
+Notes: TypeAlias = Callable[[AskWorker, int], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,14 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 Header = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
+# Has the worker carry out a request.
+AskWorker: TypeAlias = Callable[[Header], Awaitable[Any]]
 # What a request comes to, and what makes it.
 Answer = tuple[Header, Sequence[Buffer]]
 Operation = Callable[[Header], Answer]
