@@ -67,6 +67,8 @@ class CopyLoop:
         self.led: dict[Key, Led] = {}
         self._due: dict[Key, int] = {}
         """Partitions to look at, with the monotonic time from which on."""
+        self._active_due: set[Key] = set()
+        """Partitions whose active segment is to be copied as far as it is written, once until the next round."""
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
@@ -83,6 +85,7 @@ class CopyLoop:
         """This partition is not led here any more: a copy of it that is under way goes no further."""
         led = self.led.pop(key, None)
         self._due.pop(key, None)
+        self._active_due.discard(key)
         if led is not None and led.state.phase is Phase.COPYING:
             task = asyncio.get_running_loop().create_task(self._give_up(led))
             self._giving_up.add(task)
@@ -146,6 +149,9 @@ class CopyLoop:
         self._next_round_ms = now_ms + self._round_ms()
         for key in self.led:
             self._due[key] = min(now_ms, self._due.get(key, now_ms))
+        if self._settings.lake_max_lag_ms >= 0:
+            # Not whenever there are records: a topic of a few a second would get a commit for each.
+            self._active_due.update(self.led)
 
     def _round_ms(self) -> int:
         """How often every partition is looked at; twice in each `lake.max.lag.ms`."""
@@ -169,7 +175,7 @@ class CopyLoop:
         for led in [each for each in due if self.led.get(each.key) is each]:
             if led.state.may_copy(now_ms):
                 view, ranges = led.view(
-                    with_active=self._settings.lake_max_lag_ms >= 0, now_ms=self._clock.now_ms()
+                    with_active=led.key in self._active_due, now_ms=self._clock.now_ms()
                 )
                 candidates.append((view, ranges))
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
@@ -188,6 +194,7 @@ class CopyLoop:
         lost_ms = await self._copy(topics, taking_part)
         if lost_ms is None:
             self._pace.copied(left_bytes)
+            self._active_due -= _taken_whole(chosen, candidates)
         keys = [(view.topic_id, view.partition) for view, ranges in candidates if ranges]
         self._look_again([self.led[key] for key in keys if key in self.led], lost_ms or 0)
         return lost_ms is None
@@ -341,6 +348,15 @@ def _left_bytes(
         view.bytes_beyond + sum(each.size_bytes for each in ranges) for view, ranges in candidates
     )
     return pending_bytes - sum(each.size_bytes for each in chosen)
+
+
+def _taken_whole(
+    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
+) -> set[Key]:
+    """The partitions of which nothing is left that may be copied now."""
+    counts = {(each.topic_id, each.partition): len(each.ranges) for each in chosen}
+    keys = [((view.topic_id, view.partition), len(ranges)) for view, ranges in candidates]
+    return {key for key, count in keys if counts.get(key) == count}
 
 
 def _where(led: Led) -> dict[str, object]:

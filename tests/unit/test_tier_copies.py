@@ -139,13 +139,14 @@ class Desk:
         bytes_per_second: int = UNBOUNDED,
         now_ms: int = 10**12,
         worker: CopiesAtOnce | None = None,
+        lag_ms: int = -1,
     ) -> None:
         self.clock, self.worker = ManualClock(now_ms), worker or CopiesAtOnce()
         self.rate = bytes_per_second
         self.quota = RemoteQuota(lambda: self.rate, COPY_TIMES, windows=11, window_seconds=1)
         asked: Any = self.worker
         self.loop = CopyLoop(
-            TierSettings(lake_copy_bytes=1 << 20),
+            TierSettings(lake_copy_bytes=1 << 20, lake_max_lag_ms=lag_ms),
             self.clock,
             asked,
             TierMetrics(),
@@ -285,3 +286,33 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
     desk.rate = UNBOUNDED
     asyncio.run(desk.until(1_100))
     assert sum(map(len, desk.worker.copied)) == 50
+
+
+def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> None:
+    """lake.max.lag.ms: records that come while a copy is under way wait for the next round."""
+    led = led_partition("t", 0, 0, 1_000)
+    log: Any = led.log
+    log.size_bytes, log.producers = 1_000, SimpleNamespace(encode_snapshot=lambda: b"")
+    log.read = lambda *_, **__: SimpleNamespace(
+        slices=[SimpleNamespace(file=SimpleNamespace(path="t-0/0"), position=0, size_bytes=100)]
+    )
+    led.last_stable_offset = lambda: log.log_end_offset
+    desk = Desk(led, lag_ms=1_000)
+
+    def append() -> None:
+        log.log_end_offset += 1
+
+    # Each copy finds a record more, and another comes every tenth of a second.
+    desk.worker.meanwhile = lambda: append() if len(desk.worker.copied) < 200 else None
+    behind: list[int] = []
+
+    async def trickle() -> None:
+        for _ in range(100):
+            append()
+            desk.loop._begin_round()
+            await desk.until(0)
+            behind.append(log.log_end_offset - 1 - led.state.copied_offset)
+
+    asyncio.run(trickle())
+    assert 15 <= len(desk.worker.copied) <= 25
+    assert max(behind) <= 10
