@@ -17,7 +17,7 @@ from broker.cluster.partition_change import Election, PartitionChange
 from broker.groups.committing import Committing
 from broker.groups.offsets import Offsets
 from broker.groups.runner import ShardRunner
-from broker.handlers import reading
+from broker.handlers.records import reading
 from broker.log.producers import Producers
 from broker.replica import isr
 from broker.replica.follower import FollowerPartition, Verdict

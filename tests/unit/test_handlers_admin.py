@@ -162,7 +162,7 @@ async def test_api_versions_tells_features(
     memory_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "broker.handlers.api_versions.FEATURES",
+        "broker.handlers.cluster.api_versions.FEATURES",
         {
             "a": Feature(lowest=0, highest=2, level=2),
             "b": Feature(lowest=0, highest=1, level=0),

@@ -8,8 +8,8 @@ import pytest
 
 from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
-from broker.handlers import altering
-from broker.handlers.altering import rules_of
+from broker.handlers.configs import altering
+from broker.handlers.configs.altering import rules_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     AlterConfigsRequest,

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.handlers import judging
-from broker.handlers.judging import verdicts
+from broker.handlers.configs import judging
+from broker.handlers.configs.judging import verdicts
 from broker.parts import Parts
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.messages import JudgeSettingsResponse

@@ -1,0 +1,47 @@
+"""Shell: AlterConfigs 0-2: all settings of topics, brokers and groups are replaced.
+
+- What the request names is set, what it does not name goes back to what is inherited.
+- All else is as in IncrementalAlterConfigs, which clients should use: who changes one setting here needs to know all
+  others, and loses what another client changes meanwhile (KIP-339).
+
+Versions: 1 is 0; 2 flexible.
+Left out: broker loggers and client metrics as resources.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.administration import Alteration, ResourceAlteration
+from broker.handlers.configs.altering import alter, refused
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import AlterConfigsRequest, AlterConfigsResponse
+from kafka_ds.wire.messages.configs import AlterConfigsResource
+
+
+def refuse(
+    request: AlterConfigsRequest, code: ErrorCode, message: str | None
+) -> AlterConfigsResponse:
+    """The same error for every resource."""
+    resources = [(each.resource_type, each.resource_name) for each in request.resources]
+    return AlterConfigsResponse(responses=refused(resources, code, message))
+
+
+@serves(AlterConfigsRequest, versions="0-2", failure=refuse, forwarded=True)
+async def alter_configs(
+    request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    """Replace the settings, or say why not."""
+    wanted = [_wanted(resource) for resource in request.resources]
+    responses = await alter(context, wanted, validate_only=request.validate_only)
+    return AlterConfigsResponse(responses=responses)
+
+
+def _wanted(resource: AlterConfigsResource) -> ResourceAlteration:
+    return ResourceAlteration(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        alterations=tuple(
+            Alteration(name=each.name, value=each.value) for each in resource.configs
+        ),
+        replaces=True,
+    )

@@ -1,0 +1,201 @@
+"""Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
+
+Rules of this file: a resource changes as a whole or not at all, and is answered once the change is durable and open
+logs have it. What may be changed and how it looks is said by the declarations of the settings alone. What brokers say
+of settings holds for those alone that they were asked about: others may have been set by the time it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from broker.cluster.administration import (
+    ConfigRules,
+    Overrides,
+    ResourceAlteration,
+    ResourceResult,
+)
+from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from broker.cluster.image import MetadataImage
+from broker.config.dynamic import changeable, with_changes
+from broker.config.group import check_group_config
+from broker.config.loading import BrokerConfig, topic_config, topic_settings
+from broker.config.settings import ConfigError, Kind, attribute_of
+from broker.handlers.configs.judging import check_settings, verdicts
+from broker.registry import RequestContext
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
+
+if TYPE_CHECKING:
+    from broker.parts import Parts
+
+# By broker: the settings that it was asked about and does not refuse, those of all brokers and its own.
+Judged: TypeAlias = Mapping[str, tuple[Overrides, Overrides]]
+NOBODY: Final[Judged] = MappingProxyType({})
+
+
+async def alter(
+    context: RequestContext, resources: Sequence[ResourceAlteration], *, validate_only: bool
+) -> list[AlterConfigsResourceResponse]:
+    """Change the settings, or say why not, resource by resource."""
+    node = context.node
+    left = list(resources)
+    refusals, judged = await _judged(node, left)
+    refused_now = refusals
+    while refused_now:
+        # The others were asked with what is refused: now without it.
+        left = [each for each in left if _key(each) not in refused_now]
+        refused_now, judged = await _judged(node, left)
+        refusals |= refused_now
+    rules = rules_of(node.config, judged)
+    results = await node.controller.decide(
+        lambda c: c.alter_configs(left, rules, validate_only=validate_only)
+    )
+    by_key = {**refusals, **{_key(result): result for result in results}}
+    return [answer(by_key[key]) for key in dict.fromkeys(map(_key, resources))]
+
+
+def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
+async def _judged(
+    node: Parts, resources: Sequence[ResourceAlteration]
+) -> tuple[dict[tuple[int, str], ResourceResult], Judged]:
+    """Of resources that are brokers, what their brokers refuse; and what each that was asked was asked about."""
+    names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
+    if not names:
+        return {}, {}
+    wanted: dict[str, Overrides] = {}
+
+    def look(changes: Mapping[str, Overrides], _: MetadataImage) -> None:
+        wanted.update(changes)
+
+    # What is wrong for other reasons is found out when it is decided.
+    rules = replace(rules_of(node.config), check_broker=look)
+    of_brokers = [each for each in resources if each.resource_type == BROKER_RESOURCE]
+    await node.controller.decide(lambda c: c.alter_configs(of_brokers, rules, validate_only=True))
+    found = await verdicts(node, wanted, names)
+    refusals: dict[tuple[int, str], ResourceResult] = {}
+    for name in names:
+        reasons = [
+            why if broker_id == name else f"broker {broker_id}: {why}"
+            for broker_id, why in found.items()
+            if why is not None and name in ("", broker_id)
+        ]
+        if reasons:
+            refusals[BROKER_RESOURCE, name] = ResourceResult(
+                resource_type=BROKER_RESOURCE,
+                resource_name=name,
+                error=ErrorCode.INVALID_CONFIG,
+                message=reasons[0],
+            )
+    return refusals, {broker_id: _concerning(wanted, broker_id) for broker_id in found}
+
+
+def _concerning(changes: Mapping[str, Overrides], broker_id: str) -> tuple[Overrides, Overrides]:
+    """What one broker would have of these: as one of all, and of its own."""
+    return dict(changes.get("", {})), dict(changes.get(broker_id, {}))
+
+
+def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
+    """One resource's part of the answer."""
+    return AlterConfigsResourceResponse(
+        error_code=result.error,
+        error_message=result.message,
+        resource_type=result.resource_type,
+        resource_name=result.resource_name,
+    )
+
+
+def refused(
+    resources: Sequence[tuple[int, str]], code: ErrorCode, message: str | None
+) -> list[AlterConfigsResourceResponse]:
+    """The same error for every resource."""
+    return [
+        answer(ResourceResult(resource_type=kind, resource_name=name, error=code, message=message))
+        for kind, name in dict.fromkeys(resources)
+    ]
+
+
+def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
+    """What a broker with this configuration lets be changed; `judged` are brokers that have had their say."""
+
+    def check_topic(before: Overrides, after: Overrides) -> None:
+        _check_topic(config, before, after)
+
+    def check_broker(changes: Mapping[str, Overrides], image: MetadataImage) -> None:
+        _check_broker(config, changes, image, judged)
+
+    def check_group(own: Overrides) -> None:
+        try:
+            check_group_config(config, own)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def list_of(resource_type: int, name: str) -> Sequence[str] | None:
+        if resource_type == GROUP_RESOURCE:
+            return None
+        settings = topic_settings() if resource_type == TOPIC_RESOURCE else changeable()
+        setting = settings.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            return None
+        items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
+        return items
+
+    return ConfigRules(
+        check_topic=check_topic,
+        check_broker=check_broker,
+        check_group=check_group,
+        list_of=list_of,
+    )
+
+
+def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> None:
+    try:
+        wanted = topic_config(config, after)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if wanted.has_table or not config.remote_log_storage_system_enable:
+        return
+    if not topic_config(config, before).has_table:
+        return
+    if "compact" in wanted.cleanup_policy:
+        message = (
+            f"cleanup.policy={after.get('cleanup.policy', '')}: a topic that is a Delta table, or was, "
+            "cannot be compacted, for what is in the table may be nowhere else"
+        )
+    else:
+        message = (
+            f"remote.storage.enable={after.get('remote.storage.enable', '')}: what is in the table may be nowhere "
+            "else. To keep it and copy no more: remote.storage.enable=true, remote.log.copy.disable=true. To have it "
+            "deleted: remote.storage.enable=false, remote.log.delete.on.disable=true, which stay together"
+        )
+    raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _check_broker(
+    config: BrokerConfig,
+    changes: Mapping[str, Overrides],
+    image: MetadataImage,
+    judged: Judged,
+) -> None:
+    """The settings themselves, and that every topic's own still fit them.
+
+    Those of a broker that could not be asked, or was asked about others than they are by now, are judged as if it had
+    this one's file; not those that do not change.
+    """
+    try:
+        for name in changes:
+            after = _concerning(changes, name)
+            if name and after not in (
+                judged.get(name),
+                _concerning(image.broker_configs, name),
+            ):
+                with_changes(replace(config, node_id=int(name)), changes)
+        check_settings(config, changes, image)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None

@@ -1,0 +1,55 @@
+"""Shell: IncrementalAlterConfigs 0-1: single settings of a topic, broker or group are set or changed (KIP-339).
+
+- SET a value; DELETE goes back to what is inherited; APPEND and SUBTRACT items of a list, beginning with what is
+  inherited where nothing was set: else INVALID_CONFIG.
+- A wrong value or name: INVALID_CONFIG with a text that names the key. A null value, a key or resource twice, another
+  broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
+- Brokers: one by its number, or all by the empty name; only what gives topics their defaults, limits and keys can be
+  changed, and not so that a topic's own settings no longer fit. Each broker judges its own by its file and its keys
+  (`broker.handlers.configs.judging`). What is in force is shown by DescribeConfigs with its source.
+- Groups: by their id, whether or not there is such a group; members learn it by their next heartbeat.
+- A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
+- remote.storage.enable can be turned on, but not off: what is in the table may be nowhere else.
+- validate_only decides and answers in the same way, and nothing changes.
+
+Versions: 1 flexible.
+Left out: broker loggers and client metrics as resources.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.administration import Alteration, ResourceAlteration
+from broker.handlers.configs.altering import alter, refused
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from kafka_ds.wire.messages.configs import IncrementalAlterConfigsResource
+
+
+def refuse(
+    request: IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
+) -> IncrementalAlterConfigsResponse:
+    """The same error for every resource."""
+    resources = [(each.resource_type, each.resource_name) for each in request.resources]
+    return IncrementalAlterConfigsResponse(responses=refused(resources, code, message))
+
+
+@serves(IncrementalAlterConfigsRequest, versions="0-1", failure=refuse, forwarded=True)
+async def incremental_alter_configs(
+    request: IncrementalAlterConfigsRequest, context: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """Change single settings, or say why not."""
+    wanted = [_wanted(resource) for resource in request.resources]
+    responses = await alter(context, wanted, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _wanted(resource: IncrementalAlterConfigsResource) -> ResourceAlteration:
+    return ResourceAlteration(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        alterations=tuple(
+            Alteration(name=each.name, value=each.value, operation=each.config_operation)
+            for each in resource.configs
+        ),
+    )

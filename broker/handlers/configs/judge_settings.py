@@ -1,0 +1,28 @@
+"""Shell: JudgeSettings 0 (ours): whether this broker could work with settings that the controller is asked to set.
+
+- Answered by every broker by its own file, keys and topics: INVALID_CONFIG with the reason, and nothing changes.
+
+Versions: 0. Key 20002, which no release of Apache Kafka has, and which clients are not told of.
+"""
+
+from __future__ import annotations
+
+from broker.handlers.configs.judging import why_not
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import JudgeSettingsRequest, JudgeSettingsResponse
+
+
+@serves(JudgeSettingsRequest, versions="0", internal=True)
+async def judge_settings(
+    request: JudgeSettingsRequest, context: RequestContext
+) -> JudgeSettingsResponse:
+    """Tell what would be wrong."""
+    changes = {
+        resource.name: {setting.name: setting.value for setting in resource.settings}
+        for resource in request.resources
+    }
+    reason = await why_not(context.node, changes)
+    if reason is None:
+        return JudgeSettingsResponse()
+    return JudgeSettingsResponse(error_code=ErrorCode.INVALID_CONFIG, error_message=reason)

@@ -1,0 +1,36 @@
+"""Shell: what members of groups ask of their coordinator, offsets, and what operators ask about groups.
+
+Rules of this file: TxnOffsetCommit is here, as it goes to the coordinator of the group.
+"""
+
+from broker.handlers.groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+    txn_offset_commit,
+)
+
+__all__ = [
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
+    "delete_groups",
+    "describe_groups",
+    "heartbeat",
+    "join_group",
+    "leave_group",
+    "list_groups",
+    "offset_commit",
+    "offset_delete",
+    "offset_fetch",
+    "sync_group",
+    "txn_offset_commit",
+]

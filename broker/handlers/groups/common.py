@@ -1,0 +1,34 @@
+"""Pure: what the handlers of groups have in common: who asks, and which topic is meant.
+
+Rules of this file: no handler is registered here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from broker.cluster.acls import Operation, ResourceType
+from broker.cluster.image import MetadataImage
+from broker.groups.values import Client, sees_all
+from broker.registry import RequestContext
+from broker.security.asking import authorizer_of, may
+from kafka_ds.wire.errors import ErrorCode
+
+
+def client_of(context: RequestContext) -> Client:
+    """Who asks, as members are described: Kafka shows the address with a slash."""
+    header = context.header
+    sees = sees_all
+    if authorizer_of(context) is not None:
+        sees = partial(may, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    return Client(header.client_id or "", f"/{context.client_host}", header.api_version, sees)
+
+
+def topic_of(
+    image: MetadataImage, name: str, topic_id: bytes, *, by_id: bool
+) -> tuple[str, bytes] | ErrorCode:
+    """Name and id of a topic that is named by either; the error where there is none."""
+    topic = image.topics_by_id.get(topic_id) if by_id else image.topics.get(name)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return topic.name, topic.topic_id

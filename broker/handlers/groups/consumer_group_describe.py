@@ -1,0 +1,73 @@
+"""Shell: ConsumerGroupDescribe 0-1: what state are these groups of the consumer protocol in (KIP-848)?
+
+- A group that is not there, or of the classic protocol: GROUP_ID_NOT_FOUND; clients ask DescribeGroups then.
+- Operations are told where asked for, as by DescribeGroups.
+- The coordinator's errors, for each group by itself.
+- While group.version is 0: UNSUPPORTED_VERSION.
+
+Versions: 1 which protocol each member speaks (KIP-1099).
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from broker.groups.consumer.describing import refused
+from broker.handlers.answers import settled
+from broker.handlers.common import NOT_ASKED
+from broker.handlers.groups.common import client_of
+from broker.handlers.groups.consumer_group_heartbeat import check_served
+from broker.handlers.groups.describe_groups import group_operations
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from kafka_ds.wire.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
+
+
+def refuse(
+    request: ConsumerGroupDescribeRequest, code: ErrorCode, message: str | None
+) -> ConsumerGroupDescribeResponse:
+    """The same error for every group."""
+    return ConsumerGroupDescribeResponse(
+        groups=[refused(group_id, code, message) for group_id in request.group_ids]
+    )
+
+
+@serves(ConsumerGroupDescribeRequest, versions="0-1", failure=refuse)
+async def consumer_group_describe(
+    request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    """Describe the groups, each by itself."""
+    check_served(context.node.metadata)
+    groups = [await _describe(group_id, context) for group_id in request.group_ids]
+    for group in groups:
+        asked = request.include_authorized_operations and not group.error_code
+        group.authorized_operations = (
+            group_operations(context, group.group_id) if asked else NOT_ASKED
+        )
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+async def _describe(
+    group_id: str, context: RequestContext
+) -> ConsumerGroupDescribeResponseDescribedGroup:
+    groups, client = context.node.groups, client_of(context)
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    if not group_id:
+        return refused(group_id, ErrorCode.INVALID_GROUP_ID, None)
+    answer = await settled(lambda: groups.submit(group_id, request, client))
+    if isinstance(answer, KafkaError):
+        return refused(group_id, answer.code, answer.message)
+    described: ConsumerGroupDescribeResponseDescribedGroup = answer.groups[0]
+    if not all(client.sees(name) for name in _topics_of(described)):
+        message = "The group has topics that the client is not authorized to describe."
+        return refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
+    return described
+
+
+def _topics_of(group: ConsumerGroupDescribeResponseDescribedGroup) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    }

@@ -1,0 +1,57 @@
+"""Shell: ConsumerGroupHeartbeat 0-1: the consumer group protocol (KIP-848): join, stay, revoke, and leave a group.
+
+- Epoch 0 joins, -1 leaves, -2 leaves for a moment (static members). The answer has the member's epoch, and what is its
+  own where that is news or a full request was sent.
+- A group of the classic protocol becomes one of the consumer protocol by its first such member, if
+  group.consumer.migration.policy lets it; else GROUP_ID_NOT_FOUND.
+- Who names a topic that it may not describe is refused; an expression leaves such topics out.
+- Refused: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
+  GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
+- While group.version is 0: UNSUPPORTED_VERSION.
+
+Versions: 1 regular expressions, and members that bring their own ids (KIP-1082).
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.cluster.features import GROUP_FEATURE, level_of
+from broker.cluster.image import MetadataImage
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+LEVEL_OF_CONSUMER_GROUPS = 1
+
+
+def check_served(image: MetadataImage) -> None:
+    """Refuse while the cluster has not agreed on groups of the consumer protocol; raises KafkaError."""
+    if level_of(image, GROUP_FEATURE) < LEVEL_OF_CONSUMER_GROUPS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{GROUP_FEATURE} is 0")
+
+
+def refuse(
+    request: ConsumerGroupHeartbeatRequest, code: ErrorCode, message: str | None
+) -> ConsumerGroupHeartbeatResponse:
+    """No epoch, and why."""
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+
+
+@serves(ConsumerGroupHeartbeatRequest, versions="0-1", failure=refuse)
+def consumer_group_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+    """Take the member's word, and tell it what is its own."""
+    check_served(context.node.metadata)
+    if not request.group_id.strip():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+    answer: ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse] = (
+        context.node.groups.submit(request.group_id, request, client_of(context))
+    )
+    return answer

@@ -1,0 +1,46 @@
+"""Shell: DeleteGroups 0-2: remove these groups, with their offsets.
+
+- Each group has its own result: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND, or the coordinator's errors.
+
+Versions: 2 flexible.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from broker.handlers.answers import settled
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
+from kafka_ds.wire.messages.group_admin import DeletableGroupResult
+
+
+def refuse(
+    request: DeleteGroupsRequest, code: ErrorCode, message: str | None
+) -> DeleteGroupsResponse:
+    """The same error for every group."""
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names
+        ]
+    )
+
+
+@serves(DeleteGroupsRequest, versions="0-2", failure=refuse)
+async def delete_groups(
+    request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    """Delete the groups, each by itself."""
+    names = dict.fromkeys(request.groups_names)
+    return DeleteGroupsResponse(results=[await _delete(name, context) for name in names])
+
+
+async def _delete(name: str, context: RequestContext) -> DeletableGroupResult:
+    groups, client = context.node.groups, client_of(context)
+    request = DeleteGroupsRequest(groups_names=[name])
+    answer = await settled(lambda: groups.submit(name, request, client))
+    if isinstance(answer, KafkaError):
+        return DeletableGroupResult(group_id=name, error_code=answer.code)
+    result: DeletableGroupResult = answer.results[0]
+    return result

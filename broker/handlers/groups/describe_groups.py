@@ -1,0 +1,59 @@
+"""Shell: DescribeGroups 0-6: what state are these groups in, and who is in them?
+
+- A group that is not there is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+- The chosen protocol and what the members said about it are told of Stable groups only, as in Kafka.
+- Operations are told where asked for (v3+): there are no ACLs, so all of them (KIP-430).
+- The coordinator's errors, for each group by itself.
+
+Versions: 3 operations; 4 instance ids (KIP-345); 5 flexible; 6 errors of groups (KIP-1043).
+Left out: nothing. Groups of the consumer protocol (KIP-848) have an API of their own, and are not there for this one.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.acls import ResourceType
+from broker.handlers.answers import settled
+from broker.handlers.common import NOT_ASKED
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from broker.security.asking import operations_for
+from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from kafka_ds.wire.messages.group_admin import DescribedGroup
+
+
+def group_operations(context: RequestContext, group_id: str) -> int:
+    """What whoever asks may do to a group, as bits by the operations' numbers (KIP-430)."""
+    return operations_for(context, ResourceType.GROUP, group_id)
+
+
+@serves(DescribeGroupsRequest, versions="0-6")
+async def describe_groups(
+    request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """Describe the groups, each by itself."""
+    groups = [await _describe(group_id, context) for group_id in request.groups]
+    for group in groups:
+        asked = request.include_authorized_operations and not group.error_code
+        group.authorized_operations = (
+            group_operations(context, group.group_id) if asked else NOT_ASKED
+        )
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
+    groups, client = context.node.groups, client_of(context)
+    request = DescribeGroupsRequest(groups=[group_id])
+    answer = await settled(lambda: groups.submit(group_id, request, client))
+    if isinstance(answer, KafkaError):
+        return DescribedGroup(
+            error_code=answer.code,
+            error_message=answer.message,
+            group_id=group_id,
+            group_state="",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+    described: DescribedGroup = answer.groups[0]
+    return described

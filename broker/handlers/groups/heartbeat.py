@@ -1,0 +1,35 @@
+"""Shell: Heartbeat 0-4: I am still here.
+
+- It keeps the member's session alive, and tells it by REBALANCE_IN_PROGRESS to join again.
+- Refused: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
+- While the coordinator still reads its log the answer is that all is well, as in Kafka: sessions are counted anew when
+  it is done, and an error would only make the member look for another coordinator.
+
+Versions: 3 static members (KIP-345); 4 flexible.
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import HeartbeatRequest, HeartbeatResponse
+
+
+@serves(HeartbeatRequest, versions="0-4")
+def heartbeat(
+    request: HeartbeatRequest, context: RequestContext
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    """Tell the member how its group is."""
+    try:
+        answer: HeartbeatResponse | Awaitable[HeartbeatResponse] = context.node.groups.submit(
+            request.group_id, request, client_of(context)
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return HeartbeatResponse()
+        raise
+    return answer

@@ -1,0 +1,27 @@
+"""Shell: ListGroups 0-5: which groups does this broker coordinate?
+
+- Filters by state (v4+) and type (v5+) are compared without regard to case; an empty filter means any. Types are
+  "classic" and "consumer". Groups that are known by their offsets alone have no protocol type and are Empty.
+- COORDINATOR_LOAD_IN_PROGRESS while one of the partitions is still being read: a list with holes would look complete.
+
+Versions: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
+Left out: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.messages import ListGroupsRequest, ListGroupsResponse
+
+
+@serves(ListGroupsRequest, versions="0-5")
+async def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    """List the groups of all partitions that are led here."""
+    groups = []
+    for answer in context.node.groups.submit_to_all(request, client_of(context)):
+        response = await answer if isinstance(answer, Awaitable) else answer
+        groups.extend(response.groups)
+    return ListGroupsResponse(groups=groups)

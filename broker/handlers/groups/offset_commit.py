@@ -1,0 +1,78 @@
+"""Shell: OffsetCommit 2-10: remember these offsets for this group.
+
+- Members name their generation; a commit for another one is ILLEGAL_GENERATION, by nobody we know UNKNOWN_MEMBER_ID or
+  FENCED_INSTANCE_ID. While the assignment is awaited: REBALANCE_IN_PROGRESS. Generation -1 is for "simple" consumers
+  and operators, and only while the group has no members.
+- A group that is not there: with a generation GROUP_ID_NOT_FOUND (v9+) or ILLEGAL_GENERATION; else it comes into being.
+- Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID where topics are named by id. Metadata
+  longer than offset.metadata.max.bytes: OFFSET_METADATA_TOO_LARGE. The others of the request are committed.
+- A commit is in the log, and below the high watermark, when it is answered. It keeps the member's session alive.
+
+Versions: 2-4 retention_time_ms, which is kept; 5 without it (KIP-211); 6 leader epochs (KIP-320); 7 static members
+(KIP-345); 8 flexible; 9 the errors of KIP-848; 10 topic ids (KIP-848).
+Left out: nothing. Members of KIP-848's groups name their epoch: STALE_MEMBER_EPOCH where it is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.handlers.answers import answered
+from broker.handlers.groups.committing import Answers, merge
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+
+
+def _answer(
+    topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=index, error_code=code)
+            for index in indexes
+        ],
+    )
+
+
+ANSWERS = Answers(_answer)
+
+
+def refuse(
+    request: OffsetCommitRequest, code: ErrorCode, message: str | None
+) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
+
+
+@serves(OffsetCommitRequest, versions="2-10", failure=refuse)
+def offset_commit(
+    request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """Commit the offsets of partitions that exist."""
+    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    refused = ANSWERS.take_out_unknown(request, context.node.metadata, by_id=by_id)
+    if refused and not request.topics:
+        return OffsetCommitResponse(topics=refused)
+
+    def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
+        merge(response, refused)
+        return response
+
+    def fail(code: ErrorCode) -> OffsetCommitResponse:
+        return finish(refuse(request, code, None))
+
+    def ask() -> object:
+        return context.node.groups.submit(request.group_id, request, client_of(context))
+
+    return answered(ask, finish, fail)

@@ -1,0 +1,199 @@
+"""Shell: OffsetFetch 1-10: which offsets are remembered for these groups?
+
+- A partition without an offset, and any of a group that is not there, is answered with -1 and no error. Null topics ask
+  for all that there are (v2+).
+- require_stable (v7+): an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT (KIP-447).
+- An offset that was committed for an earlier topic of the same name is none of today's topic.
+- Errors of the coordinator: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, for each group by itself. One that cannot be
+  reached otherwise is NOT_COORDINATOR too: consumers before 3.9 know no other (Kafka).
+- Topics by id (v10) that do not exist: UNKNOWN_TOPIC_ID. Offsets of topics that are gone cannot be named there, and are
+  left out where all are asked for.
+
+Versions: 1 errors per partition; 2 one for the whole, and null topics; 5 leader epochs (KIP-320); 6 flexible;
+7 require_stable; 8 several groups (KIP-709); 9 member id and epoch, for KIP-848's groups; 10 topic ids.
+Left out: nothing. Groups of the classic protocol do not look at member epochs; KIP-848's answer STALE_MEMBER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.cluster.acls import Operation, ResourceType
+from broker.cluster.image import MetadataImage
+from broker.groups.offsets import NO_OFFSET
+from broker.groups.shard import FetchOffsets
+from broker.handlers.answers import settled
+from broker.handlers.groups.common import client_of, topic_of
+from broker.registry import RequestContext, serves
+from broker.security.asking import may
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kafka_ds.wire.types import NO_UUID
+
+FIRST_VERSION_WITH_AN_ERROR = 2
+FIRST_VERSION_WITH_GROUPS = 8
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+
+
+class Wanted(NamedTuple):
+    """What one group is asked for, without the topics that do not exist, and the answers about those."""
+
+    group: OffsetFetchRequestGroup
+    refused: list[OffsetFetchResponseTopics]
+
+
+def refuse(
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None
+) -> OffsetFetchResponse:
+    """The same error for the whole, for every group (v8+) and for every partition (before)."""
+    topics = [
+        OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        for topic in request.topics or ()
+    ]
+    alone = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    refused = OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=code)
+    response = _for_one_group(alone, refused, FIRST_VERSION_WITH_AN_ERROR - 1)
+    response.groups = [
+        OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=code)
+        for group in request.groups
+    ]
+    return response
+
+
+@serves(OffsetFetchRequest, versions="1-10", failure=refuse)
+async def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    """Tell what each group has committed."""
+    version = context.header.api_version
+    if version >= FIRST_VERSION_WITH_GROUPS:
+        return OffsetFetchResponse(
+            groups=[
+                await _fetch(group, request.require_stable, context) for group in request.groups
+            ]
+        )
+    topics = request.topics
+    alone = OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if topics is None
+        else [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in topics
+        ],
+    )
+    return _for_one_group(alone, await _fetch(alone, request.require_stable, context), version)
+
+
+async def _fetch(
+    group: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
+) -> OffsetFetchResponseGroup:
+    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    image = context.node.metadata
+    asked_for_all = group.topics is None
+    wanted = _resolve(group, context, by_id=by_id)
+    request = FetchOffsets(group=wanted.group, require_stable=require_stable)
+    groups, client = context.node.groups, client_of(context)
+    answer = await settled(lambda: groups.submit(group.group_id, request, client))
+    if isinstance(answer, KafkaError):
+        return OffsetFetchResponseGroup(
+            group_id=group.group_id, topics=[], error_code=_code_of(answer)
+        )
+    response: OffsetFetchResponseGroup = answer
+    response.topics = [each for each in response.topics if _may_describe(context, each.name)]
+    if asked_for_all and by_id:
+        response.topics = _with_ids(response.topics, image)
+    response.topics.extend(wanted.refused)
+    return response
+
+
+def _code_of(error: KafkaError) -> ErrorCode:
+    if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        return ErrorCode.NOT_COORDINATOR
+    return error.code
+
+
+def _may_describe(context: RequestContext, topic: str) -> bool:
+    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
+def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool) -> Wanted:
+    """Give each topic its name and id; refuse those that may not be described."""
+    image: MetadataImage = context.node.metadata
+    if group.topics is None:
+        return Wanted(group, [])
+    known, refused = [], []
+    for topic in group.topics:
+        found = topic_of(image, topic.name, topic.topic_id, by_id=by_id)
+        if not isinstance(found, ErrorCode):
+            topic.name, topic.topic_id = found
+        elif by_id:
+            refused.append(_unknown(topic, found))
+            continue
+        if _may_describe(context, topic.name):
+            known.append(topic)
+        else:
+            refused.append(_unknown(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    resolved = OffsetFetchRequestGroup(
+        group_id=group.group_id,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
+        topics=known,
+    )
+    return Wanted(resolved, refused)
+
+
+def _unknown(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _with_ids(
+    topics: list[OffsetFetchResponseTopics], image: MetadataImage
+) -> list[OffsetFetchResponseTopics]:
+    for topic in topics:
+        known = image.topics.get(topic.name)
+        topic.topic_id = NO_UUID if known is None else known.topic_id
+    return [topic for topic in topics if topic.topic_id != NO_UUID]
+
+
+def _for_one_group(
+    request: OffsetFetchRequestGroup, group: OffsetFetchResponseGroup, version: int
+) -> OffsetFetchResponse:
+    """The answer in the form that it had before there were several groups."""
+    if group.error_code and version < FIRST_VERSION_WITH_AN_ERROR:
+        # There an error of the whole can only be told partition by partition.
+        code = ErrorCode(group.error_code)
+        group.topics = [_unknown(topic, code) for topic in request.topics or ()]
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=each.partition_index,
+                    committed_offset=each.committed_offset,
+                    committed_leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)

@@ -1,0 +1,46 @@
+"""Shell: SyncGroup 0-5: hand me my assignment; from the leader: here is everybody's.
+
+- The leader's request is written before anybody gets an assignment; the others wait for it. In a stable group the
+  answer is there at once, so that one that was lost can be asked for again.
+- A member that the leader has forgotten gets an empty assignment.
+- Members that joined and do not ask within the rebalance timeout are dropped.
+- Refused: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+  INCONSISTENT_GROUP_PROTOCOL (protocol type and name, which version 5 must give).
+
+Versions: 3 static members (KIP-345); 4 flexible; 5 protocol type and name (KIP-559).
+Left out: nothing. In a group of the consumer protocol (KIP-848) each member is answered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import SyncGroupRequest, SyncGroupResponse
+
+FIRST_VERSION_WITH_PROTOCOLS = 5
+
+
+def refuse(
+    request: SyncGroupRequest, code: ErrorCode, message: str | None = None
+) -> SyncGroupResponse:
+    """No assignment, and why."""
+    return SyncGroupResponse(error_code=code, assignment=b"")
+
+
+@serves(SyncGroupRequest, versions="0-5", failure=refuse)
+def sync_group(
+    request: SyncGroupRequest, context: RequestContext
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    """Give the member its assignment, once the leader has spoken."""
+    if context.header.api_version >= FIRST_VERSION_WITH_PROTOCOLS and None in (
+        request.protocol_type,
+        request.protocol_name,
+    ):
+        return refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    answer: SyncGroupResponse | Awaitable[SyncGroupResponse] = context.node.groups.submit(
+        request.group_id, request, client_of(context)
+    )
+    return answer

@@ -1,0 +1,105 @@
+"""Shell: TxnOffsetCommit 0-5: offsets of a group that count when the producer's transaction commits.
+
+- The group's partition of `__consumer_offsets` must belong to the transaction: up to version 4 it was added by
+  AddOffsetsToTxn (INVALID_TXN_STATE, in 4 TRANSACTION_ABORTABLE), since version 5 it joins by this request (KIP-890).
+- Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION each; the rest is the group coordinator's to say.
+- A version before 2 does not know COORDINATOR_LOAD_IN_PROGRESS here: COORDINATOR_NOT_AVAILABLE, which it retries.
+
+Versions: 1 is 0; 2 leader epochs; 3 flexible, member and generation (KIP-447); 4 TRANSACTION_ABORTABLE; 5 KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.coordinating.placement import TOPIC
+from broker.handlers.answers import answered
+from broker.handlers.groups.committing import Answers, merge
+from broker.handlers.groups.common import client_of
+from broker.registry import RequestContext, serves
+from broker.transactions.joining import Asking, support_of
+from broker.transactions.values import ProducerIdAndEpoch
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kafka_ds.wire.messages.transactions import (
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+FIRST_VERSION_WITH_LOADING = 2
+FIRST_VERSION_THAT_JOINS = 5
+# The group's log cannot take it now: to a client that is its coordinator.
+_COORDINATOR_ERRORS = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+}
+
+
+def _answer(
+    topic: TxnOffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
+) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+            for index in indexes
+        ],
+    )
+
+
+ANSWERS = Answers(_answer)
+
+
+def refuse(
+    request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None
+) -> TxnOffsetCommitResponse:
+    """The same error for every partition."""
+    return TxnOffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
+
+
+@serves(TxnOffsetCommitRequest, versions="0-5", failure=refuse)
+def txn_offset_commit(
+    request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
+    """Commit the offsets of partitions that exist, with the transaction."""
+    refused = ANSWERS.take_out_unknown(request, context.node.metadata)
+
+    def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        merge(response, refused)
+        return response
+
+    def fail(code: ErrorCode) -> TxnOffsetCommitResponse:
+        return finish(refuse(request, _told(code, context.header.api_version), None))
+
+    def submit() -> object:
+        return context.node.groups.submit(request.group_id, request, client_of(context))
+
+    def ask() -> object:
+        asking = _join(request, context) if request.group_id else None
+        return submit() if asking is None else asking.before(submit)
+
+    if refused and not request.topics:
+        return TxnOffsetCommitResponse(topics=refused)
+    return answered(ask, finish, fail)
+
+
+def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> Asking | None:
+    """Refuse offsets that do not belong to the open transaction: now, or by what is asked; raises KafkaError."""
+    node = context.node
+    index = node.groups.topic.partition_of(request.group_id)
+    if index is None:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+    return node.transactions.joins.join(
+        node.replica_manager.get(TOPIC, index),
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        support_of(context.header.api_version, FIRST_VERSION_THAT_JOINS),
+    )
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    code = _COORDINATOR_ERRORS.get(code, code)
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_VERSION_WITH_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code

@@ -1,0 +1,141 @@
+"""Shell: Fetch requests that wait for more than there is: woken by what happens, never by looking.
+
+Rules of this file: a parked request is answered when one of these is true, Kafka's cases of DelayedFetch by their
+letters, and otherwise when its time is over:
+- A, B, C: the partition is led here no more (for consumers: nor followed), or is gone with its topic (`lost`);
+- D: its log directory has failed (`lost`);
+- E: the leader epoch has moved beyond the one that the reader spoke of: a move ends the partition's lead here, or is
+  seen with the next advance;
+- F: more lies behind the reader's offset than the rest of its segment, so there is nothing to wait for;
+- G: the bytes of all its partitions reach min_bytes;
+- H: the reader's log diverges: seen before parking, as no leader's log is ever truncated;
+- for a follower also: there is a high watermark that it can move to, or anything was appended at all: it reads up to
+  the log's end, and is woken by appends;
+- for a follower also: it has sent something else behind the fetch (`hurry`): it wants to ask for more partitions;
+- and ours: the broker stops (`lost`).
+The answer is made anew in the loop's next turn: the producer whose append woke the reader gets its answer first,
+and appends of one turn become one answer. Only what has advanced is looked at again, or everything where anything was
+lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.handlers.records.found import Replica
+from broker.handlers.records.reading import Reading
+from broker.replica.hosted import HostedPartition
+from kafka_ds.wire.messages import FetchResponse
+
+
+class Parked(asyncio.Future[FetchResponse]):
+    """An answer that may be had sooner than it would come."""
+
+    def __init__(self, hurry: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.hurry = hurry
+
+
+class ParkedFetch:
+    """One request that waits; a watcher of all its partitions."""
+
+    __slots__ = (
+        "_advanced",
+        "_available",
+        "_has_lost",
+        "_is_waking",
+        "_loop",
+        "_reading",
+        "_timer",
+        "_watched",
+        "future",
+    )
+
+    def __init__(self, reading: Reading, max_wait_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._reading = reading
+        self._is_waking = False
+        self._has_lost = False
+        self._advanced: set[Replica] = set()
+        self._watched = tuple(dict.fromkeys(reading.partitions()))
+        self._available: dict[Replica, int] = {}
+        self.future: asyncio.Future[FetchResponse] = (
+            Parked(self.hurry, loop) if reading.is_follower else loop.create_future()
+        )
+        # Also when the connection is lost: whoever awaits the future cancels it.
+        self.future.add_done_callback(self._forget)
+        for partition in self._watched:
+            if reading.is_follower and isinstance(partition, HostedPartition):
+                partition.watch(self, to_log_end=True)
+            else:
+                partition.watch(self)
+        self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
+
+    def advanced(self, partition: Replica) -> None:
+        """More may be read of this partition (cases E to G)."""
+        self._advanced.add(partition)
+        if self._is_waking:
+            return
+        beyond = self._reading.bytes_beyond(partition)
+        if beyond is not None:
+            self._available[partition] = beyond
+            if sum(self._available.values()) < self._reading.min_bytes:
+                return
+        self._wake()
+
+    def lost(self, partition: Replica) -> None:
+        """Nothing more will come of this partition (cases A to D)."""
+        self._has_lost = True
+        if not self._is_waking:
+            self._wake()
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        if not self._is_waking and not self.future.done():
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_waking = True
+        self._loop.call_soon(self._complete)
+
+    def _complete(self) -> None:
+        if self.future.done():
+            return
+        self._unpark()
+        try:
+            if self._has_lost:
+                self._reading.find()
+            else:
+                self._reading.find_again(self._advanced)
+            answer = self._reading.answer()
+        except Exception as error:  # noqa: BLE001 - it is the request's, and answered as such
+            self.future.set_exception(error)
+            return
+        if isinstance(answer, FetchResponse):
+            self.future.set_result(answer)
+        else:
+            self._wait_for(answer)
+
+    def _wait_for(self, answer: Awaitable[FetchResponse]) -> None:
+        task = asyncio.ensure_future(answer)
+        task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Future[FetchResponse]) -> None:
+        if self.future.done() or task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+
+    def _forget(self, future: asyncio.Future[FetchResponse]) -> None:
+        self._unpark()
+
+    def _unpark(self) -> None:
+        self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._watched = ()

@@ -1,0 +1,69 @@
+"""Shell: AddOffsetsToTxn 0-4: offsets of a group become part of a transaction.
+
+- It is the group's partition of `__consumer_offsets` that joins the transaction: the marker in it makes the offsets
+  count that TxnOffsetCommit writes there.
+- That topic is created if need be: a client asks for the group's coordinator only after this.
+- An empty group id is INVALID_GROUP_ID.
+
+Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.coordinating.placement import TOPIC
+from broker.handlers.answers import answered
+from broker.handlers.transactions.common import told
+from broker.registry import RequestContext, serves
+from broker.transactions.values import ProducerIdAndEpoch, TopicPartition
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+FIRST_VERSION_WITH_FENCING = 2
+
+
+@serves(AddOffsetsToTxnRequest, versions="0-4")
+def add_offsets_to_txn(
+    request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    """Take the partition of a group into the transaction."""
+
+    if not request.group_id:
+        return _refuse(ErrorCode.INVALID_GROUP_ID, context)
+    if not context.node.groups.topic.is_there:
+        return _add_when_there_is_a_topic(request, context)
+    return _add(request, context)
+
+
+async def _add_when_there_is_a_topic(
+    request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    try:
+        await context.node.groups.topic.ensure()
+    except KafkaError as error:
+        return _refuse(error.code, context)
+    answer = _add(request, context)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _add(
+    request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    index = context.node.groups.topic.partition_of(request.group_id)
+    if index is None:
+        return _refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, context)
+    return answered(
+        lambda: context.node.transactions.add_partitions(
+            request.transactional_id,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            [TopicPartition(TOPIC, index)],
+        ),
+        lambda _: AddOffsetsToTxnResponse(),
+        lambda code: _refuse(code, context),
+    )
+
+
+def _refuse(code: ErrorCode, context: RequestContext) -> AddOffsetsToTxnResponse:
+    knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
+    return AddOffsetsToTxnResponse(error_code=told(code, knows_fencing=knows))

@@ -1,0 +1,172 @@
+"""Shell: AddPartitionsToTxn 0-5: partitions become part of a transaction, before anything is written to them.
+
+- Up to version 3 a client speaks of its one transaction. One partition that does not exist refuses them all: it gets
+  UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED.
+- Since version 4 brokers speak of many, to add or only to verify partitions (KIP-890): one that was not added is
+  TRANSACTION_ABORTABLE.
+
+Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 many transactions and verification; 5 TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from broker.cluster.image import MetadataImage
+from broker.handlers.answers import answered
+from broker.handlers.transactions.common import partitions_of, told
+from broker.registry import RequestContext, serves
+from broker.transactions.values import (
+    TRANSACTION_VERSION_0,
+    TRANSACTION_VERSION_2,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka_ds.wire.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+FIRST_VERSION_WITH_FENCING = 2
+FIRST_VERSION_FOR_BROKERS = 4
+FIRST_VERSION_THAT_MAY_ADD = 5
+
+Results = list[AddPartitionsToTxnTopicResult]
+
+
+def refuse(
+    request: AddPartitionsToTxnRequest, code: ErrorCode, message: str | None
+) -> AddPartitionsToTxnResponse:
+    """The same error for every partition, in the fields of both forms."""
+    topics = request.v3_and_below_topics
+    return AddPartitionsToTxnResponse(
+        error_code=code, results_by_topic_v3_and_below=_results(topics, lambda _: code)
+    )
+
+
+@serves(AddPartitionsToTxnRequest, versions="0-5", failure=refuse)
+def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+    """Take partitions into transactions, or look whether they belong there."""
+    version = context.header.api_version
+    if version >= FIRST_VERSION_FOR_BROKERS:
+        return _for_brokers(request, context)
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+    def finish(results: Results) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+    knows = version >= FIRST_VERSION_WITH_FENCING
+    return answered(
+        lambda: _add(transaction, context, TRANSACTION_VERSION_0, knows_fencing=knows),
+        finish,
+        lambda code: refuse(request, told(code, knows_fencing=knows), None),
+    )
+
+
+async def _for_brokers(
+    request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    asked = [
+        _verify(each, context) if each.verify_only else _add_for_broker(each, context)
+        for each in request.transactions
+    ]
+    by_transaction = []
+    for each, results in zip(request.transactions, asked, strict=True):
+        by_transaction.append(
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=await results if isinstance(results, Awaitable) else results,
+            )
+        )
+    return AddPartitionsToTxnResponse(results_by_transaction=by_transaction)
+
+
+def _add_for_broker(
+    transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> Results | Awaitable[Results]:
+    can_bump = context.header.api_version >= FIRST_VERSION_THAT_MAY_ADD
+    return _add(
+        transaction,
+        context,
+        TRANSACTION_VERSION_2 if can_bump else TRANSACTION_VERSION_0,
+        knows_fencing=True,
+    )
+
+
+def _add(
+    transaction: AddPartitionsToTxnTransaction,
+    context: RequestContext,
+    client_version: int,
+    *,
+    knows_fencing: bool,
+) -> Results | Awaitable[Results]:
+    """Each partition's result; nothing is added where one does not exist."""
+    topics = transaction.topics
+    partitions = partitions_of(topics)
+    missing = {each for each in partitions if not _exists(context.node.metadata, each)}
+    if missing:
+        return _results(
+            topics,
+            lambda each: (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if each in missing
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+            ),
+        )
+    return answered(
+        lambda: context.node.transactions.add_partitions(
+            transaction.transactional_id,
+            ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
+            partitions,
+            client_version=client_version,
+        ),
+        lambda _: _results(topics, lambda _: ErrorCode.NONE),
+        lambda code: _results(topics, lambda _: told(code, knows_fencing=knows_fencing)),
+    )
+
+
+def _verify(transaction: AddPartitionsToTxnTransaction, context: RequestContext) -> Results:
+    producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+
+    def code_of(partition: TopicPartition) -> ErrorCode:
+        try:
+            context.node.transactions.verify(transaction.transactional_id, producer, partition)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    return _results(transaction.topics, code_of)
+
+
+def _exists(image: MetadataImage, where: TopicPartition) -> bool:
+    return image.partition(where.topic, where.partition) is not None
+
+
+def _results(
+    topics: list[AddPartitionsToTxnTopic], code_of: Callable[[TopicPartition], ErrorCode]
+) -> Results:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=code_of(TopicPartition(topic.name, index)),
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,75 @@
+"""Shell: InitProducerId 0-5: a producer id, for idempotent and for transactional producers.
+
+- A producer without a transactional id gets an id that nobody ever had, with epoch 0, whatever it had before:
+  in Kafka, too, only transactional producers keep theirs.
+- A transactional id keeps its producer id, and each beginning raises the epoch, which fences who was there. Its open
+  transaction is aborted first: CONCURRENT_TRANSACTIONS, until the markers are written.
+- Id and epoch of before (v3+) come together or not at all, else INVALID_REQUEST. Who names the ones of before last
+  is fenced (PRODUCER_FENCED).
+- Ids come from durable blocks of 1000 (KIP-730): a restart or a crash never hands one out twice. While no block can
+  be made durable the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+
+Versions: 1 is 0; 2 flexible; 3 the id and epoch of before (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE.
+Left out: version 6, two-phase commit (KIP-939).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from broker.cluster.producer_ids import ProducerIds
+from broker.handlers.answers import answered
+from broker.handlers.transactions.common import told
+from broker.registry import RequestContext, serves
+from broker.transactions.values import ProducerIdAndEpoch
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+NONE = -1
+FIRST_VERSION_WITH_FENCING = 4
+
+
+@serves(InitProducerIdRequest, versions="0-5")
+def init_producer_id(
+    request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    """Give the producer an id."""
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        return refuse(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return _transactional(request, request.transactional_id, context)
+    producer_ids = context.node.producer_ids
+    taken = producer_ids.take()
+    if taken is None:
+        return _wait(producer_ids)
+    return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
+
+
+def _transactional(
+    request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    expected = None
+    if request.producer_id != NONE:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
+    return answered(
+        lambda: context.node.transactions.init_producer_id(
+            transactional_id, request.transaction_timeout_ms, expected
+        ),
+        lambda producer: InitProducerIdResponse(
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+        ),
+        lambda code: refuse(told(code, knows_fencing=knows)),
+    )
+
+
+def refuse(code: ErrorCode) -> InitProducerIdResponse:
+    """No id, and why."""
+    return InitProducerIdResponse(error_code=code, producer_epoch=NONE)
+
+
+async def _wait(producer_ids: ProducerIds) -> InitProducerIdResponse:
+    try:
+        return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
+    except KafkaError:
+        return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
