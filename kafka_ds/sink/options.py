@@ -27,10 +27,10 @@ DECISIONS_TOPIC: Final = "__kafka_ds_decisions"
 SINK_OPTIONS: Final = {
     "topic": "the topic of all rows, whatever the column `topic` says",
     "deliveryGuarantee": (
-        "exactly_once (streams alone) or at_least_once (batches always, streams if asked)"
+        "exactly_once (only streams) or at_least_once (batches always, streams if asked)"
     ),
-    "transactionalIdPrefix": "names the stream's transactions, for good; made from `checkpointLocation` when not given",
-    "decisionsTopic": "where streams note what they have decided; created when it is not there",
+    "transactionalIdPrefix": "what the stream's transactional ids begin with; else made from `checkpointLocation`",
+    "decisionsTopic": "the topic in which streams note what they have decided; created if it does not exist",
 }
 _SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
 # Spark hands these of a stream over with the others.

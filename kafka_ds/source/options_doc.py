@@ -77,7 +77,7 @@ def render() -> str:
     return (
         f"{MARK}\nNames are case-insensitive. `kafka.bootstrap.servers` and one of `subscribe`, "
         f"`subscribePattern`, `assign` are required.\n\n{_table(OPTIONS)}\n{_settings()}\n"
-        "Of a write, where `kafka.bootstrap.servers` is required, and `topic` or a column of that name:\n\n"
+        "For writes `kafka.bootstrap.servers` is required, and `topic` or a column of that name:\n\n"
         f"{_table(SINK_OPTIONS)}"
     )
 
@@ -91,12 +91,14 @@ def _settings() -> str:
     ]
     refused = [f"`kafka.{name}`" for name in REFUSED]
     return (
-        "Settings `kafka.*` of a read are a consumer's, with Kafka's names and units. Known are "
+        "For reads, settings `kafka.*` are a consumer's, with Kafka's names and units: "
         f"{', '.join(known)}, `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`.\n"
-        "Their defaults are Kafka's, but for `isolation.level`, `fetch.max.wait.ms` (10: what is asked for is there), "
+        "Their defaults are Kafka's, except for `isolation.level`, `fetch.max.wait.ms` (10: the source asks only for "
+        "offsets that exist), "
         "`max.partition.fetch.bytes` (4 MiB: a task reads one partition) and the socket's buffers (the system's).\n"
-        "Those of groups, metrics and polling (`kafka.group.id`, `kafka.session.timeout.ms`, `kafka.max.poll.records` "
-        f"…) are accepted and have nothing to change. {', '.join(refused)} and all others are refused by name.\n"
+        "Settings of groups, metrics and polling (`kafka.group.id`, `kafka.session.timeout.ms`, "
+        "`kafka.max.poll.records` …) are accepted and have no effect. "
+        f"{', '.join(refused)} and all others are refused by name.\n"
     )
 
 
