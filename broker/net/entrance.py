@@ -5,6 +5,8 @@ Rules of this file:
 - Who has come counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
   has HANDSHAKE_SECONDS_MAX for it.
 - The context is that of the moment: keys that were read anew are there for the next one who comes.
+- Whose handshake fails is sent an alert (`broker.transport.alerts`) and has ALERTED_SECONDS_MAX to read it and hang up.
+- As in Kafka only a failure of TLS counts as one of authentication: not that a client hangs up or is silent.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import logging
 import socket
 import ssl
 from typing import TYPE_CHECKING
+
+from broker.transport.alerts import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS_MAX = 30.0
+# Clients hang up as soon as they have read an alert; for those that do not.
+ALERTED_SECONDS_MAX = 2.0
 
 
 class Entrance:
@@ -58,6 +64,7 @@ class Entrance:
             accepted.close()
             return
         self._has_begun = False  # From then on the event loop closes the socket.
+        self._has_failed = False
         self._task = asyncio.get_running_loop().create_task(self._enter())
         self._task.add_done_callback(self._entered)
 
@@ -78,6 +85,7 @@ class Entrance:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         self._has_begun = True
+        tell(self._alerted)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._connection,
             self._socket,
@@ -89,12 +97,22 @@ class Entrance:
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             return
-        if error is not None:
-            self._all.metrics.failed_authentications += 1
-            log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
+        if error is not None and not self._has_failed:
+            self._failed(error)
         self._connection.connection_lost(None)
         if not self._has_begun:
             self._socket.close()
+
+    def _alerted(self, error: ssl.SSLError) -> None:
+        """The handshake has failed, and its alert goes out: it ends when the client hangs up, or soon."""
+        self._failed(error)
+        asyncio.get_running_loop().call_later(ALERTED_SECONDS_MAX, self._task.cancel)
+
+    def _failed(self, error: BaseException) -> None:
+        self._has_failed = True
+        if isinstance(error, ssl.SSLError):
+            self._all.metrics.failed_authentications += 1
+        log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
 
 
 def _reason(error: BaseException) -> str:

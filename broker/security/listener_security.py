@@ -26,6 +26,7 @@ from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMec
 from broker.security.sasl import Offered
 from broker.security.scram_server import ScramServer
 from broker.security.scram_users import ScramCredential
+from broker.transport.alerts import AlertingContext
 from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
@@ -156,7 +157,7 @@ class ListenerSecurity:
             path: _look(path) for path in files
         }  # Before they are read: a change meanwhile is one.
         try:
-            context = server_context(tls, client_auth) if self.uses_tls else None
+            context = server_context(tls, client_auth, AlertingContext) if self.uses_tls else None
             if self.uses_tls and self.name == config.inter_broker_listener:
                 client_context(tls)  # What this broker reaches others by (`SecureNetwork`).
         except TlsError as error:

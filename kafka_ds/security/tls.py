@@ -34,13 +34,15 @@ class TlsError(ValueError):
     """A setting that cannot be followed; the message names it."""
 
 
-def server_context(settings: TlsSettings, client_auth: str) -> ssl.SSLContext:
-    """What a listener needs; `client_auth` is none, requested or required.
+def server_context(
+    settings: TlsSettings, client_auth: str, kind: type[ssl.SSLContext] = ssl.SSLContext
+) -> ssl.SSLContext:
+    """What a listener needs, of this kind; `client_auth` is none, requested or required.
 
     Raises:
         TlsError: there is no key, or a setting cannot be followed.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = kind(ssl.PROTOCOL_TLS_SERVER)
     if not settings.has_key:
         raise TlsError(
             "ssl.keystore.location is not given, nor ssl.keystore.key: a listener with TLS needs a key"

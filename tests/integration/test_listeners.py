@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import pickle
 import re
 import socket
 import ssl
 import struct
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import kafka
 import pyarrow as pa
@@ -28,126 +25,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.__main__ import _loop_factory
-from broker.config.loading import from_given
-from broker.node import Node
-from broker.security.scram_users import ScramCredential
-from broker.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import AuthenticationRefused, ClientError
 from kafka_ds.client.settings import parse_settings
-from kafka_ds.security.scram import salted, server_key, stored_key
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import BatchSink
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options import parse_options
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
-from tests.certificates import Authority, Identity, TokenIssuer
+from tests.certificates import Authority, Identity
+from tests.integration.secured_broker import HOST, LISTENERS, PASSWORD, SCRAM, TIMEOUT_S, Broker
 from tests.processes import wait_until
-
-HOST = "127.0.0.1"
-TIMEOUT_S = 120.0
-PASSWORD = "alice's secret"
-SCRAM = "SCRAM-SHA-512"
-Value = TypeVar("Value")
-
-
-class Broker:
-    """A node in a thread of its own, with the event loop that brokers run on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = Authority(folder / "certificates")
-        self.issuer = TokenIssuer(folder / "tokens")
-        self.identity = self.authority.issue("broker")
-        self.keys = folder / "broker.pem"
-        self.keys.write_text(self.identity.both_file.read_text())
-        plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-        given = {
-            "listeners": ",".join(f"{name}://{HOST}:0" for name in LISTENERS),
-            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in LISTENERS.items()),
-            "log.dirs": folder / "log",
-            "lake.uri": folder / "lake",
-            "remote.log.storage.system.enable": "false",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self.keys,
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": self.authority.file,
-            "listener.name.mutual.ssl.client.auth": "required",
-            "listener.name.mutual.ssl.principal.mapping.rules": "RULE:^CN=(.*?),OU=clients.*$/$1/L,DEFAULT",
-            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM},OAUTHBEARER",
-            "sasl.oauthbearer.jwks.endpoint.url": self.issuer.file.as_uri(),
-            "sasl.oauthbearer.expected.audience": "kafka",
-            "connection.failed.authentication.delay.ms": "1",
-        } | {
-            f"listener.name.{name}.plain.sasl.jaas.config": f'{plain} user_alice="{PASSWORD}";'
-            for name in ("open_sasl", "safe_sasl")
-        }
-        config = from_given({name: (str(value), "test") for name, value in given.items()})
-        self.node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
-        self._ready = threading.Event()
-        self._stop: asyncio.Event
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(self._serve())
-        except BaseException as failure:
-            self._failure = failure
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await self.node.start()
-        salt = os.urandom(16)
-        password = salted(SCRAM, PASSWORD, salt, 4096)
-        credential = ScramCredential(
-            salt, stored_key(SCRAM, password), server_key(SCRAM, password), 4096
-        )
-        self.node.security.scram_users.put("alice", SCRAM, credential)
-        self._ready.set()
-        await self._stop.wait()
-        await self.node.stop()
-
-    def __enter__(self) -> Broker:
-        self._thread.start()
-        assert self._ready.wait(TIMEOUT_S)
-        if self._failure is not None:
-            raise self._failure
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(TIMEOUT_S)
-
-    def run(self, what: Coroutine[Any, Any, Value]) -> Value:
-        """Run something in the broker's loop."""
-        return asyncio.run_coroutine_threadsafe(what, self.loop).result(TIMEOUT_S)
-
-    def address(self, listener: str) -> tuple[str, int]:
-        return self.node.server.addresses[listener]
-
-    def bootstrap(self, listener: str) -> str:
-        return "{}:{}".format(*self.address(listener))
-
-    def principals(self, listener: str) -> set[str]:
-        """Who is there by a listener, right now."""
-
-        async def look() -> set[str]:
-            guests = self.node.server.connections
-            return {str(getattr(g, "principal", "")) for g in guests if g.listener == listener}
-
-        return self.run(look())
-
-
-LISTENERS = {
-    "PLAINTEXT": "PLAINTEXT",
-    "MUTUAL": "SSL",
-    "OPEN_SASL": "SASL_PLAINTEXT",
-    "SAFE_SASL": "SASL_SSL",
-}
 
 
 @pytest.fixture(scope="module")
@@ -234,20 +123,25 @@ def test_librdkafka_is_told_why_it_does_not_get_in(
     broker: Broker, settings: dict[str, str], why: str
 ) -> None:
     listener, known, _ = WAYS["scram"]
+    given = {**known(broker), **settings}
+    told = told_by_librdkafka(broker, listener, KafkaError._AUTHENTICATION, **given)
+    assert re.search(why, told), told
+
+
+def told_by_librdkafka(broker: Broker, listener: str, code: int, **settings: Any) -> str:
+    """The first error of this code that it reports."""
     told: list[str] = []
-    found = threading.Event()
 
     def heard(error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:
+        if error.code() == code:
             told.append(error.str())
-            found.set()
 
-    config = librdkafka(broker, listener, **{**known(broker), **settings})
-    admin = AdminClient({**config, "error_cb": heard})
+    admin = AdminClient({**librdkafka(broker, listener, **settings), "error_cb": heard})
     deadline = time.monotonic() + TIMEOUT_S
-    while not found.is_set() and time.monotonic() < deadline:
+    while not told and time.monotonic() < deadline:
         admin.poll(0.1)
-    assert told and re.search(why, told[0]), told
+    assert told, "it has reported nothing"
+    return told[0]
 
 
 def test_a_certificate_tells_who_a_client_is(broker: Broker) -> None:
@@ -271,28 +165,63 @@ def context_of(broker: Broker, identity: Identity | None = None) -> ssl.SSLConte
     return context
 
 
+# An ApiVersions.
+QUESTION = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+
+
 def asks(connected: socket.socket) -> bytes:
     """What the broker answers to an ApiVersions; nothing where it hangs up."""
     connected.settimeout(TIMEOUT_S)
-    question = struct.pack(">hhih", 18, 0, 1, -1)
     try:
-        connected.sendall(struct.pack(">i", len(question)) + question)
+        connected.sendall(QUESTION)
         return connected.recv(8)
     except (ssl.SSLError, ConnectionError):
         return b""
 
 
-def test_a_stranger_does_not_get_in_by_a_certificate(broker: Broker, tmp_path: Path) -> None:
-    stranger = Authority(tmp_path, "stranger").issue("ann")
-    for identity in (None, stranger):
+# By which alert a client is told that its certificate is missing, or of an authority that is not trusted.
+ALERTS = {
+    ssl.TLSVersion.TLSv1_2: ("SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV1_ALERT_UNKNOWN_CA"),
+    ssl.TLSVersion.TLSv1_3: ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA"),
+}
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Identity:
+    """Of an authority that the broker does not trust."""
+    return Authority(tmp_path, "stranger").issue("ann")
+
+
+@pytest.mark.parametrize("version", ALERTS, ids=lambda version: str(version.name))
+def test_who_is_refused_gets_an_alert(
+    broker: Broker, stranger: Identity, version: ssl.TLSVersion
+) -> None:
+    """Also where it has asked something by then, as clients of TLS 1.3 do: they think that they are in."""
+    failed = broker.node.metrics.net.failed_authentications
+    for identity, alert in zip((None, stranger), ALERTS[version], strict=True):
+        context = context_of(broker, identity)
+        context.maximum_version = version
         with socket.create_connection(broker.address("MUTUAL")) as bare:
-            try:
-                with context_of(broker, identity).wrap_socket(bare, server_hostname=HOST) as safe:
-                    assert asks(safe) == b""
-            except (ssl.SSLError, ConnectionError):
-                pass
-    with socket.create_connection(broker.address("PLAINTEXT")) as bare:
-        assert asks(bare)
+            bare.settimeout(TIMEOUT_S)
+            # By 1.2 the handshake itself is refused.
+            with (
+                pytest.raises(ssl.SSLError) as told,
+                context.wrap_socket(bare, server_hostname=HOST) as safe,
+            ):
+                safe.sendall(QUESTION * 1_000)
+                safe.recv(8)
+            assert told.value.reason == alert
+    assert broker.node.metrics.net.failed_authentications == failed + 2
+
+
+def test_librdkafka_is_told_that_it_needs_a_certificate(broker: Broker, stranger: Identity) -> None:
+    keys = {
+        "ssl_certificate_location": str(stranger.certificate_file),
+        "ssl_key_location": str(stranger.key_file),
+    }
+    for settings, why in (({}, "certificate required"), (keys, "unknown ca")):
+        told = told_by_librdkafka(broker, "MUTUAL", KafkaError._TRANSPORT, **settings)
+        assert why in told, told
 
 
 def test_keys_are_read_anew(broker: Broker) -> None:
@@ -464,6 +393,22 @@ def test_our_own_client_says_at_once_why_it_does_not_get_in(broker: Broker, sett
     with Cluster(parse_settings(given)) as cluster, refused as error:
         cluster.topics(None)
     assert "a-secret" not in str(error.value) and PASSWORD not in str(error.value)
+
+
+def test_our_own_client_says_at_once_that_it_needs_a_certificate(
+    broker: Broker, stranger: Identity
+) -> None:
+    without = {n: v for n, v in ours(broker, "mutual").items() if "keystore" not in n}
+    with_another = {
+        **without,
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": str(stranger.both_file),
+    }
+    for given, told in ((without, "which is not given"), (with_another, "UNKNOWN_CA")):
+        blamed = rf"option 'kafka\.ssl\.keystore\.location'.*{told}"
+        refused = pytest.raises(AuthenticationRefused, match=blamed)
+        with Cluster(parse_settings(given)) as cluster, refused:
+            cluster.topics(None)
 
 
 def test_a_certificate_of_another_host_is_told(broker: Broker) -> None:

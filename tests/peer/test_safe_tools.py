@@ -58,11 +58,18 @@ def test_console_tools_do_by_tls_what_they_do_without(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["scram", "plain"])
-def test_a_tool_with_another_password_is_told_so(
-    tools: Tools, safe: SafeListeners, way: str
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("scram", "invalid credentials"),
+        ("plain", "Invalid username or password"),
+        ("mutual", "Failed to process post-handshake messages"),  # an SslAuthenticationException
+    ],
+)
+def test_a_tool_with_another_password_or_without_a_certificate_is_told_so(
+    tools: Tools, safe: SafeListeners, way: str, why: str
 ) -> None:
     config = ("--command-config", str(safe.client_file(way, "wrong")))
     where = comes_by(tools, way)
-    with pytest.raises(ToolFailed, match="invalid credentials|Invalid username or password"):
+    with pytest.raises(ToolFailed, match=why):
         tools.jvm.run(f"{TOOLS}.TopicCommand", *where, *config, "--list")
