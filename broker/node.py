@@ -1,11 +1,11 @@
-"""Shell: one broker, put together: who knows whom, in what order it all begins and ends.
+"""Shell: one broker, put together: which part knows which other, and in what order they start and stop.
 
 Rules of this file: wiring only; nothing is decided here.
-- Begin: ports are taken first (one in use is found out before anything is touched), then the cluster's metadata and
-  the logs are read, then partitions are led, and only then clients are accepted.
-- End: nobody is accepted, parked requests are answered, what is owed is written, then tier, controller and logs are
-  closed in this order; the clean-shutdown marker is the last thing written.
-- Mistakes of the user leave as ConfigError with one line that names the setting.
+- Start: first the ports are bound (so that a port in use is an error before anything is changed), then the cluster's
+  metadata and the logs are read, then the broker leads its partitions, and only then it accepts clients.
+- Stop: no more clients are accepted, parked requests are answered, pending writes are done; then tier, controller and
+  logs are closed in this order. The clean-shutdown marker is written last.
+- A user's mistake leaves as ConfigError with one line that names the setting.
 """
 
 from __future__ import annotations

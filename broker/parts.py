@@ -1,7 +1,7 @@
-"""Pure: the parts of a broker, as those see them who work with a whole one: handlers, metrics, what wires them.
+"""Pure: the parts of a broker, as seen by handlers, metrics and whatever else works with a whole broker.
 
-Rules of this file: it names parts and makes none. `broker.node` makes and owns them, and is imported by nobody but the
-program's beginning, or else each handler would depend on what depends on it.
+Rules of this file: it names parts and makes none. `broker.node` makes and owns them. Only the program's entry imports
+`broker.node`; otherwise each handler would depend on what depends on it.
 """
 
 from __future__ import annotations

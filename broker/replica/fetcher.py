@@ -1,17 +1,17 @@
-"""Shell: reads from one leader: a task that asks, appends what comes, and asks again.
+"""Shell: reads from one leader: a task that sends a fetch, appends the answer, and fetches again.
 
 Rules of this file:
-- One fetch is under way at a time. It names all partitions that are followed there and not held back; the leader
-  answers when there is something, or after replica.fetch.wait.max.ms, or when the next one that is held back is due.
-  What has changed alone is sent (KIP-227).
-- What is to be followed from now on does not wait for the answer that is under way: whoever leads an idle topic would
-  keep it for replica.fetch.wait.max.ms, as in Kafka, and with it the producers of what it leads since. Another request
-  behind the fetch tells the leader to answer it (`broker.net.connection`).
-- An answer is taken partition by partition, each only if it is still followed and still at the offset and leader epoch
+- One fetch is in flight at a time. It names all partitions that are followed on this leader and not held back. The
+  leader answers when it has records, or after replica.fetch.wait.max.ms, or when the next held-back partition is due.
+  Only what has changed is sent (KIP-227).
+- A partition that is to be followed from now on does not wait for the fetch in flight. In Kafka it does: the leader of
+  an idle topic keeps the fetch for replica.fetch.wait.max.ms, and producers to the new partition wait as long. Here
+  another request behind the fetch tells the leader to answer it (`broker.net.connection`).
+- An answer is taken partition by partition, each only if it is still followed, at the offset and leader epoch
   that were asked for: metadata may change whenever this task waits.
-- Records are appended as bytes. Whatever goes wrong with one partition holds back that partition, and no other.
-- A connection that fails holds back all that were asked for; what the leader has taken of the request is not known, so
-  the next one opens a new session.
+- Records are appended as bytes. An error of one partition holds back that partition, and no other.
+- A broken connection holds back all partitions that were asked for. Nobody knows what the leader took of the request,
+  so the next one opens a new session.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Rules of this file:
 - It performs what `FollowerPartition` says and decides nothing. Only the event loop's thread is here.
-- It can be read like a partition that is led here, up to its own high watermark (KIP-392), which is behind the
-  leader's by one fetch.
-- Where a leader's records go, all that is derived of them follows: epochs, producers, aborted transactions, indexes
-  are made of the appended batches by the log itself, as on the leader.
-- What a log does wrong is this partition's trouble: it is followed no more until metadata change, and others go on.
+- Consumers can read from it as from a leader, up to its own high watermark (KIP-392), which is one fetch behind the
+  leader's.
+- The log derives everything else from the appended batches, as on the leader: epochs, producers, aborted transactions,
+  indexes.
+- An error of its log concerns this partition only: it is not followed until metadata change, and others go on.
 """
 
 from __future__ import annotations

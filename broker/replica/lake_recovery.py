@@ -1,12 +1,13 @@
-"""Shell: what the lake knows of a log that is less than it was: asked until it can say.
+"""Shell: asks the lake what it knows of a log that has lost records, until the lake can answer.
 
 Rules of this file:
-- The lake is a replica that is never unclean: a log that ends before the lake's end goes on behind it, and no offset
-  is used twice.
-- Where another broker may have led, a fence is committed first: what an earlier leader, however long it was paused,
-  has not committed to the table by then it never will. So the end that is read then is the end.
-- What the lake's end was written in another epoch than says that the log parted from the lake below: all of it goes.
-- A leader that waits for the lake takes and gives nothing meanwhile; others go on. Who cannot be told is asked again.
+- The lake is a replica that never stops uncleanly: a log that ends before the lake's end continues at the lake's end,
+  and no offset is used twice.
+- If another broker may have led, a fence is committed first: whatever an earlier leader has not committed to the table
+  by then it never will, however long it was paused. So the end that is read after the fence is final.
+- If the log has another leader epoch at the lake's end than the lake, the two diverged below it: the whole log goes.
+- A leader that waits for the lake serves neither writes nor reads; other partitions go on. If the lake cannot answer,
+  it is asked again.
 """
 
 from __future__ import annotations

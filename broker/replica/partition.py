@@ -1,22 +1,22 @@
-"""Pure: the leader's view of one partition: who has what, what is therefore committed, and who is in sync.
+"""Pure: the leader's view of one partition: what each replica has, what is therefore committed, and who is in sync.
 
 Rules of this file:
 - No waiting, no clock, no I/O; every method returns effects in the order in which they must be done. `now_ms` is
   that of a monotonic clock.
-- `appended` is called when an append is as durable here as `flush.messages` asks for, and never before: what
+- `appended` is called when an append is as durable here as `flush.messages` demands, and never before: what
   consumers see must not be taken back.
-- The high watermark is the least log end of the maximal ISR (`broker.replica.isr`, KIP-497), and of the replicas
-  beside it that are caught up and could join it: one of them may be in the controller's ISR before the leader hears
-  of it. It never moves back, and it does not move while the committed ISR is smaller than min.insync.replicas.
+- The high watermark is the lowest log end of the maximal ISR (`broker.replica.isr`, KIP-497) and of those other
+  replicas that are caught up and could join it: the controller may have put one of them into the ISR before the leader
+  hears of it. The high watermark never moves back, and stands while the committed ISR is below min.insync.replicas.
 - A follower joins the ISR once it has all that is committed *and* all that was there when this leader's epoch began:
-  between the two may lie what an earlier leader had acknowledged and this one has not counted yet. Its broker must be
-  neither fenced nor shutting down, and in the broker epoch in which it fetched (KIP-841, KIP-903): one that has
-  restarted since may have lost what it had.
-- It leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
-- min.insync.replicas counts for no more than there are replicas, as in Kafka: asking for two of a topic that has one
-  would forbid every write.
-- A leader whose log is less than it was is recovering, whatever the controller knows of it. It takes and gives
-  nothing meanwhile, so nobody can follow it, and nobody is late.
+  between the two there may be records that an earlier leader acknowledged and this one has not counted yet. The
+  follower's broker must be neither fenced nor shutting down, and still in the broker epoch in which it fetched
+  (KIP-841, KIP-903): a broker that has restarted since may have lost records.
+- A follower leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
+- min.insync.replicas is capped at the number of replicas, as in Kafka: 2 for a topic with one replica would forbid
+  every write.
+- A leader whose log has lost records is recovering, whatever the controller knows of it. Meanwhile it serves neither
+  writes nor reads, so no follower can fetch, and none counts as late.
 """
 
 from __future__ import annotations

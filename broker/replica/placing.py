@@ -1,9 +1,9 @@
-"""Shell: where a follower goes on at its leader: what the leader does not have is cut off, or the log begins anew.
+"""Shell: where a follower continues at its leader: it cuts off what the leader does not have, or begins its log anew.
 
 Rules of this file:
 - An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
-- Nothing is appended to a log that was cut until its disk takes nothing of what was cut off for durable any more. With
-  a new leader hundreds of logs may be cut at once: one writing is for all of them.
+- After a cut nothing is appended until the disk no longer vouches for what was cut off (the recovery point is written).
+  A new leader may have hundreds of logs cut at once, so one write covers all of them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Shell: followers whose leader has what they need in the lake alone: they begin anew behind it (KIP-405, KIP-1023).
+"""Shell: a follower whose leader has the records it needs only in the lake: it begins anew above them (KIP-405, KIP-1023).
 
 Rules of this file:
-- A leader answers OFFSET_MOVED_TO_TIERED_STORAGE below its local log: what is there is not copied once more, record by
-  record. The follower drops its log and goes on behind a range of the lake, with the log start, the leader epochs and
-  the producers of there, so that it is what it would be had it followed all along.
-- Which range: the one that holds the last offset below the leader's local log, so that as much as the leader has is
-  copied; or with `follower.fetch.last.tiered.offset.enable` the lake's last one, so that as little as must be is.
-- With that setting an empty log begins there, too, though its leader may still have all from the start.
-- The lake may take its time: the partition is held back meanwhile, and its fetcher goes on with others.
+- Below its local log a leader answers OFFSET_MOVED_TO_TIERED_STORAGE, because what is in the lake is not copied again,
+  record by record. The follower drops its log and continues at the end of a range of the lake. It takes the log start,
+  the leader epochs and the producers of that place, so that it is what it would be had it followed all along.
+- By default that range holds the last offset below the leader's local log, so that the follower copies as much as the
+  leader has. With `follower.fetch.last.tiered.offset.enable` it is the lake's last range: as little as possible.
+- With that setting an empty log begins there, too, even if its leader still has everything from the start.
+- The lake may take its time: meanwhile the partition is held back, and its fetcher goes on with others.
 """
 
 from __future__ import annotations

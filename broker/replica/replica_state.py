@@ -2,10 +2,11 @@
 
 Rules of this file:
 - A fetch from an offset says that the follower holds all below it.
-- A follower is caught up as of the last moment at which it had all that the leader had *at that moment*. One that
-  asks for the leader's end is caught up now; one that asks for at least what was the end at its fetch before was
-  caught up then: on a busy leader nobody ever asks for the very end, and what counts is that the gap closes.
-- Times are those of a monotonic clock, so that a wall clock that jumps throws nobody out.
+- A follower counts as caught up at the last moment at which it had all that the leader had *at that moment*. If it
+  fetches from the leader's end, that is now. If it fetches from at least where the end was at its previous fetch, that
+  is the time of the previous fetch: on a busy leader no follower ever reaches the very end, and it is enough that the
+  gap closes.
+- Times are those of a monotonic clock, so that a jump of the wall clock throws no replica out.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Shell: what durable events ask of a broker's replicas: it opens logs, and begins and ends leading and following.
+"""Shell: performs what durable events ask of a broker's replicas: opens logs, begins and ends leading and following.
 
 Rules of this file:
-- By partition epochs: what is older than what is known changes nothing.
-- Fetchers hear of all changes of a commit at once; until then what is no more followed is `lost`, and nothing is
-  appended to it.
-- A log that this broker is no more to have is deleted.
-- One partition's trouble is not another's. A log that cannot be opened, for want of room for one, is tried again until
-  it can; clients get KAFKA_STORAGE_ERROR meanwhile.
-- With flush.messages a new leader counts itself in with what its disk has, as it does in an append.
-- A partition whose leader stopped uncleanly takes and gives nothing until its end was compared with the
-  lake's: the lake is a replica that is never unclean, and its offsets are never used twice.
-- So does one whose log went back under a clean stop (a lost folder, an older one restored).
+- Partition epochs decide: an event older than what is known changes nothing.
+- Fetchers hear of all changes of a commit at once. Until then a partition that is no longer followed is `lost`, and
+  nothing is appended to it.
+- A log that this broker is no longer to have is deleted.
+- An error of one partition stops no other. A log that cannot be opened, for example because the disk is full, is tried
+  again until it can; clients get KAFKA_STORAGE_ERROR meanwhile.
+- With flush.messages a new leader counts itself with what its disk has, as it does in an append.
+- If a partition's leader stopped uncleanly, the partition serves neither writes nor reads until its end was compared
+  with the lake's: the lake is a replica that never stops uncleanly, and its offsets are never used twice.
+- The same holds for a log that lost records although the stop was clean (a lost folder, an older one restored).
 """
 
 from __future__ import annotations
