@@ -3,8 +3,8 @@
 Rules of this file:
 - One refusal never stops the others of the same request; all that is granted is in one commit.
 - What is so already is granted and no event: an ACL made twice is one ACL.
-- A user's credentials change together or not at all. What a credential is stays out of here: it was put into the lake
-  by whoever asks, and the event names the object.
+- Of a user one credential changes at a time. What a credential is stays out of here: it was put into the lake by
+  whoever asks, and the event names the object.
 """
 
 from __future__ import annotations
@@ -210,16 +210,19 @@ def alter_scram(
     deletions: Sequence[ScramDeletion],
     upsertions: Sequence[ScramUpsertion],
 ) -> Decision[dict[str, KafkaError | None]]:
-    """Change each user's credentials as a whole, or not at all; the result has a refusal, or None, for each user."""
+    """Change one credential of each user; the result has a refusal, or None, for each user.
+
+    As KRaft does, which goes by users and not by mechanisms: a second change of a user refuses both, whatever it is
+    of, and a user's first refusal stands.
+    """
     alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
-    counts = Counter((each.user, each.mechanism) for each in alterations)
     results: dict[str, KafkaError | None] = {}
     for each in alterations:
-        refusal = _why_not(image, each)
-        if refusal is None and counts[each.user, each.mechanism] > 1:
+        if each.user not in results:
+            results[each.user] = _why_not(image, each)
+        elif results[each.user] is None:
             message = "A user credential cannot be altered twice in the same request"
-            refusal = KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
-        results[each.user] = results.get(each.user) or refusal
+            results[each.user] = KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
     events: list[Event] = []
     for each in alterations:
         if results[each.user] is not None:

@@ -174,10 +174,6 @@ class _Draw:
                 made.group_id += f"-{self._random.randrange(10**9)}"
                 if made.member_epoch == 0 and self._random.random() >= self._oddness:
                     made.topic_partitions = []
-            case "AlterUserScramCredentialsRequest":
-                # Who sets one credential of a user and takes another away is refused by KRaft, and not by ZooKeeper's.
-                gone = {each.name for each in made.deletions}
-                made.upsertions = [each for each in made.upsertions if each.name not in gone]
         return made
 
     def make_null(self, request: Any, struct: StructPlan) -> bool:

@@ -19,8 +19,13 @@ from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings, Instant
 from broker.registry import REGISTRY
 from kafka_ds.wire.batch import iterate_headers
-from kafka_ds.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
+from kafka_ds.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    DescribeGroupsRequest,
+    OffsetFetchRequest,
+)
 from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.wire.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
 from tests.integration.raw_client import RawClient
 from tests.peer import sasl_talks
 from tests.peer.apache_kafka import ApacheKafka, dump
@@ -241,6 +246,43 @@ def ask_all(pair: Pair, allowances: Allowances, numbers: Callable[[str, int], ra
 
 def test_every_api_answers_as_apache_kafka_does(pair: Pair) -> None:
     assert ask_all(pair, Allowances(), few) > 300
+
+
+def test_one_request_changes_one_credential_of_a_user(
+    theirs: ApacheKafka, ours: BrokerProcess
+) -> None:
+    """By users, not by mechanisms (KRaft); two changes are refused both, and a user's first refusal stands."""
+
+    def results(bootstrap: str, *changes: tuple[str, int, int | None]) -> list[tuple[Any, ...]]:
+        deletions = [
+            ScramCredentialDeletion(name=user, mechanism=mechanism)
+            for user, mechanism, iterations in changes
+            if iterations is None
+        ]
+        upsertions = [
+            ScramCredentialUpsertion(
+                name=user, mechanism=mechanism, iterations=count, salt=b"s", salted_password=b"p"
+            )
+            for user, mechanism, count in changes
+            if count is not None
+        ]
+        request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
+        with RawClient(bootstrap) as client:
+            answered = client.ask(request, 0).results
+        return sorted((each.user, each.error_code, each.error_message) for each in answered)
+
+    sha_256, sha_512 = 1, 2
+    for changes in (
+        (("two", sha_256, 4096), ("two", sha_512, 4096), ("one", sha_256, 4096)),
+        (("one", sha_256, None), ("one", sha_512, 4096)),
+        (("one", sha_256, 4096), ("one", sha_512, 1)),
+        (("one", sha_256, 1), ("one", sha_512, 4096), ("one", sha_512, 4096)),
+        (("one", sha_512, None), ("one", sha_256, 4096)),
+        (("one", sha_256, 4096), ("one", sha_256, 4096), ("one", sha_256, 1)),
+        (("one", sha_256, None), ("one", sha_256, None)),
+        (("one", sha_256, None),),
+    ):
+        assert results(ours.bootstrap, *changes) == results(theirs.bootstrap, *changes), changes
 
 
 @pytest.mark.slow

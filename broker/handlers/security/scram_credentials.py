@@ -1,9 +1,9 @@
 """Shell: DescribeUserScramCredentials and AlterUserScramCredentials 0: who can say who they are (KIP-554).
 
-- Alter: clients send a salt and the salted password, of which the broker keeps what a proof is held against. A user's
-  credentials change together or not at all. UNACCEPTABLE_CREDENTIAL for an empty user, for iterations below 4096 or
-  above 16384, without a salt or a password; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion of what is
-  not there; DUPLICATE_RESOURCE where one request changes the same credential twice.
+- Alter: clients send a salt and the salted password, of which the broker keeps what a proof is held against.
+  UNACCEPTABLE_CREDENTIAL for an empty user, for iterations below 4096 or above 16384, without a salt or a password;
+  UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion of what is not there; DUPLICATE_RESOURCE for a user
+  whom one request names twice, also with two mechanisms (KRaft's rule: ZooKeeper's Kafka took those).
 - When it is answered this broker authenticates by it, others once they have read of it.
 - NOT_CONTROLLER where another controller came, even for a moment, between a secret's object and the decision: it may
   have taken the object away, of which it knew nothing.
