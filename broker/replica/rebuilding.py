@@ -1,4 +1,4 @@
-"""Shell: a follower whose leader has the records it needs only in the lake: it begins anew above them (KIP-405, KIP-1023).
+"""Shell: a follower that needs records which its leader has only in the lake: it begins anew (KIP-405, KIP-1023).
 
 Rules of this file:
 - Below its local log a leader answers OFFSET_MOVED_TO_TIERED_STORAGE, because what is in the lake is not copied again,
