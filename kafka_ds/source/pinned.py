@@ -1,8 +1,8 @@
-"""Shell: what a batch reads, pinned: options in, one view a partition out, all as of one moment.
+"""Shell: what a batch reads, pinned to one moment: options in, one view per partition out.
 
-Rules of this file: the order of the questions is `survey`'s. Brokers that are away are no error where the option `lake`
-says where the tables are: what they hold is read, and a warning says up to where. What was asked for by times, or
-beyond what the tables hold, is only the brokers' to say.
+Rules of this file: `survey` fixes the order of the questions. If the brokers are away and the option `lake` says where
+the tables are, that is no error: what the tables hold is read, and a warning says up to which offsets. Starts and ends
+by time, and offsets beyond the tables, need the brokers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Shell: a strategy for Spark's planner: rows of ours are copied once on their way out of Arrow, and not twice.
+"""Shell: a strategy for Spark's planner: our rows are copied once on their way out of Arrow, not twice.
 
 Rules of this file:
-- Spark puts a projection above each row-based scan, so that whatever comes out of it is in its own row format. What a
-  Python source reads has that already (it is projected where the Arrow batches end), so the second one copies each
-  row again for nothing: a quarter of what the JVM does for a full scan. The strategy asks Spark's own for the plan and
-  leaves that projection out where it does nothing else: the same columns, in the same order, no filter below.
-- As `optimizer` does it: Java, compiled in the driver by Spark's own compiler. Executors run nothing of it. Where it
-  cannot be installed rows are copied twice.
+- Spark puts a projection above each row-based scan, to have the rows in its own format. Rows of a Python source have
+  that format already (they are projected where the Arrow batches end), so the second projection copies each row again
+  for nothing: a quarter of the JVM's work for a full scan. The strategy takes Spark's own plan and leaves that
+  projection out if it does nothing else: the same columns in the same order, no filter below.
+- As in `optimizer`: it is Java, compiled in the driver by Spark's own compiler, and executors run nothing of it. Where
+  it cannot be installed, rows are copied twice.
 """
 
 from __future__ import annotations
