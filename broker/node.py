@@ -48,9 +48,9 @@ from broker.groups.noting import OffsetNotes
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
-from broker.log.directories import are_empty
-from broker.log.manager import LogManager
-from broker.log.metrics import log_samples
+from broker.log.directories.directories import are_empty
+from broker.log.directories.manager import LogManager
+from broker.log.directories.metrics import log_samples
 from broker.net.answering import answer_here
 from broker.net.dispatch import Dispatcher
 from broker.net.metrics import Metrics

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.cluster.producer_ids import ProducerIds
     from broker.config.loading import BrokerConfig
     from broker.groups.coordinator import GroupCoordinator
-    from broker.log.manager import LogManager
+    from broker.log.directories.manager import LogManager
     from broker.replica.alter_partition import IsrProposals
     from broker.replica.fetching import Fetching
     from broker.replica.manager import ReplicaManager

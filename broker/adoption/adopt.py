@@ -27,7 +27,7 @@ from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
-from broker.log.directory import LogDirectory
+from broker.log.directories.directory import LogDirectory
 from broker.log.files import replace as replace_file
 from broker.seams import Disk
 from broker.system import new_uuid

@@ -23,10 +23,10 @@ from broker.log.checkpoint import (
     decode_epochs,
     decode_meta_properties,
 )
-from broker.log.directory import LogDirectory
+from broker.log.directories.directory import LogDirectory
 from broker.log.files import read_or_none
 from broker.log.producers import CorruptSnapshot, Producers
-from broker.log.scan import valid_batches
+from broker.log.segment.scan import valid_batches
 from broker.seams import Disk
 from kafka_ds.wire.batch import CorruptRecord, Record, read_records
 from kafka_ds.wire.errors import MalformedFrame

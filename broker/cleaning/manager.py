@@ -41,7 +41,7 @@ Header = dict[str, Any]
 
 
 class Logs(Protocol):
-    """Where the logs are: `broker.log.manager`."""
+    """Where the logs are: `broker.log.directories.manager`."""
 
     def logs(self) -> Iterable[Log]: ...
     def checkpoint_cleaned(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from broker.log.config import UNLIMITED, LogConfig
-from broker.log.index import RELATIVE_OFFSET_MAX
+from broker.log.segment.index import RELATIVE_OFFSET_MAX
 
 
 class Candidate(NamedTuple):

@@ -24,7 +24,7 @@ from broker.cleaning.transactions import CleanedTransactions
 from broker.cleaning.writing import CleanedSegment
 from broker.log import names
 from broker.log.files import unlink_if_there
-from broker.log.index import CorruptIndex, OffsetIndex
+from broker.log.segment.index import CorruptIndex, OffsetIndex
 from broker.seams import Disk, ReadableBuffer
 from kafka_ds.wire import compacting, decoding
 from kafka_ds.wire.arrays import fixed

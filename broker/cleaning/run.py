@@ -29,7 +29,7 @@ from broker.cleaning.metrics import RunCounters
 from broker.cleaning.policy import Cleanable, Measured, group
 from broker.log import names
 from broker.log.log import Log
-from broker.log.segment import Segment
+from broker.log.segment.segment import Segment
 from broker.seams import Clock, Disk
 
 Header = dict[str, Any]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from broker.cleaning.loops import loops
 from broker.log import names
 from broker.log.files import unlink_if_there
-from broker.log.index import encode_aborted
+from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction
 from broker.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.wire import compacting

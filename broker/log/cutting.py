@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.log.producers import Before, Producers
-from broker.log.recovery import load_producers
-from broker.log.scan import headers
-from broker.log.segment import Segment
+from broker.log.recovery.recovery import load_producers
+from broker.log.segment.scan import headers
+from broker.log.segment.segment import Segment
 from broker.seams import Disk
 
 __all__ = ["Before", "known_before", "producers_at"]

@@ -1,4 +1,4 @@
-"""Pure: which errors of a system call mean that a log directory has failed.
+"""Pure: what is wrong with a log directory, or a log in it, and which errors of a system call say so.
 
 Rules of this file:
 - As in Kafka one error is enough (KIP-112): what a disk that lies will do next is anybody's guess.
@@ -10,6 +10,15 @@ Rules of this file:
 from __future__ import annotations
 
 import errno
+
+
+class LogDirectoryError(OSError):
+    """A log directory that this broker must not use; the message names it."""
+
+
+class DamagedLogError(LogDirectoryError):
+    """One log of a directory that must not be used, nor cut; the message names file and place."""
+
 
 _OF_NO_DISK = frozenset(
     {

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
-from broker.log import ending, lookup, names
+from broker.log import ending, names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.cutting import Before, known_before, producers_at
@@ -22,10 +22,11 @@ from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import write_whole
 from broker.log.own_batches import Place, accept, record_own
-from broker.log.recovery import LoadedLog, load, remove_snapshots
+from broker.log.recovery.recovery import LoadedLog, load, remove_snapshots
 from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
-from broker.log.segment import Segment
+from broker.log.segment import lookup
+from broker.log.segment.segment import Segment
 from broker.log.segments import Segments
 from broker.log.validation import check_client_batch, prepare_client_batch, too_large_for_segment
 from broker.log.values import (
@@ -71,7 +72,7 @@ class Log:
         self.flushes_in_append = True
         self._disk = disk
         self._clock = clock
-        # What it is on its disk; changed as a whole when it moves (`broker.log.exchange`).
+        # What it is on its disk; changed as a whole when it moves (`broker.log.directories.exchange`).
         self.segments = Segments(disk, background, directory, loaded.segments)
         self.active = self.segments.active
         self.durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())

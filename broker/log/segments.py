@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker.log import lookup, names
+from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, sync_file
-from broker.log.recovery import new_segment
+from broker.log.recovery.recovery import new_segment
 from broker.log.retention import Candidate, Limits, count_deletable
-from broker.log.segment import Segment
-from broker.log.trash import Trash
+from broker.log.segment import lookup
+from broker.log.segment.segment import Segment
+from broker.log.segment.trash import Trash
 from broker.log.values import SegmentView
 from broker.seams import Background, Disk
 

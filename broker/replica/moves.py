@@ -7,7 +7,7 @@ Rules of this file:
 - num.replica.alter.log.dirs.threads logs are copied at once, each until it is level, and no more than
   replica.alter.log.dirs.io.max.bytes.per.second in all.
 - A log is copied as a follower copies its leader's: whole batches as bytes. Whatever happens to it meanwhile (cut,
-  begun anew, retained, deleted) is seen before each step (`broker.log.moving`).
+  begun anew, retained, deleted) is seen before each step (`broker.log.directories.moving`).
 - The last bytes are copied without giving way to others, so that nothing is appended between them and the exchange.
   That is not tried while they are many, or would have to be waited for.
 - A copy whose directory fails, or whose log goes, ends its move. What a full disk refuses is tried again.
@@ -24,13 +24,14 @@ from functools import partial
 from typing import assert_never
 
 from broker.byte_rate import ByteRate
-from broker.log import lookup, names
-from broker.log.exchange import skip_to
+from broker.log import names
+from broker.log.directories.exchange import skip_to
+from broker.log.directories.futures import FutureLog
+from broker.log.directories.manager import LogManager
+from broker.log.directories.moving import Step, agreed_end, next_step
 from broker.log.following import append_as_follower, truncate
-from broker.log.futures import FutureLog
 from broker.log.log import Log
-from broker.log.manager import LogManager
-from broker.log.moving import Step, agreed_end, next_step
+from broker.log.segment import lookup
 from broker.log.values import LogRead
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from broker.cluster.image import MetadataImage
-from broker.log.manager import LogManager
+from broker.log.directories.manager import LogManager
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from broker.cluster.events import NO_LEADER, PartitionChanged, PartitionRegistra
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import in_force
 from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.log.manager import LogManager
 from broker.replica.fetchers import Fetchers
 from broker.replica.followed import FollowedPartition
 from broker.replica.follower import FollowerPartition

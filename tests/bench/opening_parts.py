@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.log.manager import LogManager
 from broker.seams import DiskFile, ReadableBuffer
 from broker.system import InlineBackground, SystemClock, SystemDisk, SystemFile
 from kafka_ds.wire.batch import HEADER_BYTES, Record, build_batch

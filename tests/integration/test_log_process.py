@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.directory import LogDirectoryError
+from broker.log.directories.manager import LogManager
+from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from broker.log.manager import LogManager
 from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.wire.batch import iterate_headers, read_records
 from tests.unit.log_model import client_batch

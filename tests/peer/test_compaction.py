@@ -28,7 +28,7 @@ from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.throttle import Throttle
 from broker.log.checkpoint import decode_offsets
 from broker.log.config import LogConfig
-from broker.log.manager import LogManager
+from broker.log.directories.manager import LogManager
 from broker.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.wire.batch import iterate_headers, read_records
 from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java

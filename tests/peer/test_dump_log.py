@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.log.config import LOG_APPEND_TIME, LogConfig
+from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.log.manager import LogManager
 from broker.log.values import AppendOrigin
 from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker

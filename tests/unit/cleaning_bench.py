@@ -11,7 +11,7 @@ from broker.cleaning.service import CleaningService
 from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.throttle import Throttle
 from broker.log.config import LogConfig
-from broker.log.manager import LogManager
+from broker.log.directories.manager import LogManager
 from broker.log.values import AppendOrigin
 from broker.seams import Disk
 from broker.system import InlineBackground

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from broker.byte_rate import ByteRate
 from broker.config.settings import MAX_LONG
 from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.log.manager import LogManager
 from broker.replica.moves import LogMoves, MovesAround
 from broker.system import InlineBackground
 from tests.fakes.memory_disk import ManualClock, MemoryDisk

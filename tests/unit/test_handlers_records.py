@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.log import directory
+from broker.log.directories import directory
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteRecordsRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from broker.log import names
-from broker.log.directory import LogDirectoryError
-from broker.log.loading import PROGRESS_EVERY_MS
+from broker.log.directories.loading import PROGRESS_EVERY_MS
+from broker.log.directories.manager import Key
+from broker.log.directories.metrics import (
+    DIRECTORY_OFFLINE,
+    OFFLINE_DIRECTORIES,
+    REMAINING,
+    log_samples,
+)
+from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from broker.log.manager import Key
-from broker.log.metrics import DIRECTORY_OFFLINE, OFFLINE_DIRECTORIES, REMAINING, log_samples
 from kafka_ds.wire.batch import Record
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID

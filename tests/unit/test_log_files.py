@@ -24,14 +24,14 @@ from broker.log.checkpoint import (
     java_date,
 )
 from broker.log.epochs import LeaderEpochs
-from broker.log.index import (
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.segment.index import (
     CorruptIndex,
     OffsetIndex,
     TimeIndex,
     decode_aborted,
     encode_aborted,
 )
-from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.values import AbortedTransaction
 from kafka_ds.wire.batch import read_header, stamp
 from kafka_ds.wire.types import uuid_from_text

@@ -9,8 +9,8 @@ import pytest
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.directory import LogDirectoryError
-from broker.log.manager import LogManager
+from broker.log.directories.manager import LogManager
+from broker.log.failures import LogDirectoryError
 from broker.system import new_uuid
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch

@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
-from broker.log import names, upconversion
+from broker.log import names
 from broker.log.checkpoint import encode_epochs
-from broker.log.directory import LogDirectoryError
-from broker.log.index import encode_aborted
+from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
+from broker.log.recovery import upconversion
+from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction
 from kafka_ds.wire.batch import Record, build_batch, iterate_headers, read_records
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from broker.config.settings import MAX_LONG
+from broker.log.directories.exchange import skip_to
+from broker.log.directories.futures import FutureLog
+from broker.log.directories.moving import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
-from broker.log.exchange import skip_to
-from broker.log.futures import FutureLog
-from broker.log.moving import Step, is_newer, next_step
 from broker.replica.fetcher_metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss

@@ -23,7 +23,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage, Position
 from broker.log.config import LogConfig
-from broker.log.manager import LogManager
+from broker.log.directories.manager import LogManager
 from broker.replica.fetchers import Fetchers
 from broker.replica.followed import FollowedPartition
 from broker.replica.hosted import HostedPartition

@@ -17,9 +17,9 @@ from array import array
 from bisect import bisect_left
 
 from broker.log import names
-from broker.log.aborted import AbortedIndex
 from broker.log.files import extend, sync_file
-from broker.log.index import (
+from broker.log.segment.aborted import AbortedIndex
+from broker.log.segment.index import (
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY_BYTES,
@@ -27,7 +27,7 @@ from broker.log.index import (
     OffsetIndex,
     TimeIndex,
 )
-from broker.log.scan import LOOK_BYTES, ReadAt, headers
+from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
 from broker.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.wire.batch import NO_TIMESTAMP, BatchHeader
 

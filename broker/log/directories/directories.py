@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from broker.log.directory import LogDirectory, LogDirectoryError, Offsets
-from broker.log.failures import is_failure
+from broker.log.directories.directory import LogDirectory, Offsets
+from broker.log.failures import LogDirectoryError, is_failure
 from broker.seams import Background, Disk
 from broker.system import new_uuid
 

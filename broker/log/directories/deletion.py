@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from broker.log import names
-from broker.log.directories import LogDirectories
-from broker.log.directory import LogDirectory
+from broker.log.directories.directories import LogDirectories
+from broker.log.directories.directory import LogDirectory
 from broker.log.log import Log
 from broker.seams import Clock, Disk
 from broker.system import new_uuid

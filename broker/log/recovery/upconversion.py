@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epochs
-from broker.log.directory import DamagedLogError
 from broker.log.epochs import LeaderEpochs
+from broker.log.failures import DamagedLogError
 from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
-from broker.log.index import RELATIVE_OFFSET_MAX
-from broker.log.scan import ReadAt
+from broker.log.segment.index import RELATIVE_OFFSET_MAX
+from broker.log.segment.scan import ReadAt
 from broker.seams import Disk, DiskFile
 from kafka_ds.wire.batch import MAGIC_POSITION, read_header
 from kafka_ds.wire.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message

@@ -3,8 +3,8 @@
 Rules of this file:
 - Of two logs of a name that are of two topics, the one of the topic that there is stays: the other one's directory was
   away when the topic was deleted. The other is set aside. Where nobody knows, the start ends.
-- Of two of one topic, one had just taken the other's place (`broker.log.futures`): the newer one stays. The other goes
-  if all that is in it is in the newer one, else it is set aside.
+- Of two of one topic, one had just taken the other's place (`broker.log.directories.futures`): the newer one stays. The
+  other goes if all that is in it is in the newer one, else it is set aside.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable, Iterable
 
 from broker.log import names
-from broker.log.directory import LogDirectory, LogDirectoryError
-from broker.log.futures import FutureLogs, Keeper
-from broker.log.loading import Contents, Key
+from broker.log.directories.directory import LogDirectory
+from broker.log.directories.futures import FutureLogs, Keeper
+from broker.log.directories.loading import Contents, Key
+from broker.log.directories.moving import agreed_end, is_newer
+from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from broker.log.moving import agreed_end, is_newer
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.wire.types import NO_UUID

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from broker.log import names
-from broker.log.directory import LogDirectory, Offsets
+from broker.log.directories.directory import LogDirectory, Offsets
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.wire.types import NO_UUID

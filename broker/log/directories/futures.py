@@ -26,12 +26,12 @@ from typing import Protocol
 
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
-from broker.log.directories import Done, LogDirectories
-from broker.log.directory import LogDirectory
-from broker.log.exchange import exchange_files, renamed, take_epochs
+from broker.log.directories.directories import Done, LogDirectories
+from broker.log.directories.directory import LogDirectory
+from broker.log.directories.exchange import exchange_files, renamed, take_epochs
+from broker.log.directories.moving import agreed_end
 from broker.log.files import read_or_none, replace, sync_file, write_whole
 from broker.log.log import Log
-from broker.log.moving import agreed_end
 from broker.seams import Background, Clock, Disk
 from broker.system import new_uuid
 from kafka_ds.wire.errors import ErrorCode, KafkaError

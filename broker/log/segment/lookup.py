@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from broker.log.scan import LOOK_BYTES, ReadAt, headers
-from broker.log.segment import Segment
+from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
+from broker.log.segment.segment import Segment
 from broker.log.values import AbortedTransaction, FileSlice, LogRead, TimestampOffset
 from kafka_ds.wire.batch import (
     NO_TIMESTAMP,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from broker.log import names
-from broker.log.directories import LogDirectories
-from broker.log.directory import LogDirectory, Offsets
+from broker.log.directories.directories import LogDirectories
+from broker.log.directories.directory import LogDirectory, Offsets
 from broker.log.log import Log
 
 Key = tuple[str, int]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from broker.log import names
 from broker.log.files import unlink_if_there
-from broker.log.scan import headers
+from broker.log.segment.scan import headers
 from broker.seams import Disk
 
 # The files of a folder by name; those of segments with the parts of their names.

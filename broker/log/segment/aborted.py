@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from broker.log.files import extend, read_or_none
-from broker.log.index import ABORTED_ENTRY_BYTES, decode_aborted, encode_aborted
+from broker.log.segment.index import ABORTED_ENTRY_BYTES, decode_aborted, encode_aborted
 from broker.log.values import AbortedTransaction
 from broker.seams import Disk
 

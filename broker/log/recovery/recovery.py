@@ -8,7 +8,7 @@ Rules of this file:
   ascend, a segment that does not continue the one before. Everything behind it goes.
 - Indexes, epochs and producers are made anew from the batches wherever they are missing, cannot be
   right, or belong to a part that was scanned. They are derived; the batches are the truth.
-- Segments of an old Kafka are converted (`broker.log.upconversion`), and then all begins anew.
+- Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all begins anew.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
 from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
-from broker.log.index import RELATIVE_OFFSET_MAX
-from broker.log.leftovers import (
+from broker.log.own_batches import OwnBatch, read_marker, record_own
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.recovery.leftovers import (
     Listing,
     finish_leftovers,
     list_files,
@@ -31,11 +32,10 @@ from broker.log.leftovers import (
     offsets_of,
     unlink_segment,
 )
-from broker.log.own_batches import OwnBatch, read_marker, record_own
-from broker.log.producers import CorruptSnapshot, Producers
-from broker.log.scan import headers, valid_batches
-from broker.log.segment import Segment
-from broker.log.upconversion import Converted, begins_old, convert, is_old, tell
+from broker.log.recovery.upconversion import Converted, begins_old, convert, is_old, tell
+from broker.log.segment.index import RELATIVE_OFFSET_MAX
+from broker.log.segment.scan import headers, valid_batches
+from broker.log.segment.segment import Segment
 from broker.seams import Disk
 from kafka_ds.wire.batch import BatchHeader, CorruptRecord
 

@@ -5,7 +5,7 @@ Rules of this file:
 - A deleted partition is out of sight at once (its folder gets another name), so that the topic may
   be created again; its files go when their last readers must be gone.
 - One log that fails is logged and does not keep the others from their upkeep.
-- One log that is damaged where nothing may be cut off is not served (`broker.log.damaged`).
+- One log that is damaged where nothing may be cut off is not served (`broker.log.directories.damaged`).
 - One directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is started
   anew, and are made nowhere else meanwhile. The broker ends when none is left.
 """
@@ -21,18 +21,18 @@ from functools import partial
 
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
-from broker.log.checkpoints import Checkpoints
 from broker.log.config import LogConfig
-from broker.log.damaged import DamagedLogs
-from broker.log.deletion import DeletedLogs
-from broker.log.directories import LogDirectories, Soon, give_up
-from broker.log.directory import LogDirectory
+from broker.log.directories.checkpoints import Checkpoints
+from broker.log.directories.damaged import DamagedLogs
+from broker.log.directories.deletion import DeletedLogs
+from broker.log.directories.directories import LogDirectories, Soon, give_up
+from broker.log.directories.directory import LogDirectory
+from broker.log.directories.found import Found, set_aside
+from broker.log.directories.futures import FutureLogs
+from broker.log.directories.loading import Contents, Loader
+from broker.log.directories.upkeep import Upkeep
 from broker.log.files import replace, sync_file
-from broker.log.found import Found, set_aside
-from broker.log.futures import FutureLogs
-from broker.log.loading import Contents, Loader
 from broker.log.log import Log
-from broker.log.upkeep import Upkeep
 from broker.seams import Background, Clock, Disk
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID

@@ -28,6 +28,7 @@ from broker.log.checkpoint import (
     encode_offsets,
     java_date,
 )
+from broker.log.failures import LogDirectoryError
 from broker.log.files import read_or_none, replace, unlink_if_there
 from broker.seams import Disk
 from broker.system import new_uuid
@@ -36,14 +37,6 @@ from kafka_ds.wire.types import NO_UUID, uuid_from_text
 Offsets = Mapping[tuple[str, int], int]
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class LogDirectoryError(OSError):
-    """A log directory that this broker must not use; the message names it."""
-
-
-class DamagedLogError(LogDirectoryError):
-    """One log of a directory that must not be used, nor cut; the message names file and place."""
 
 
 class LogDirectory:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.rolling import roll_after_ms
-from broker.log.segment import Segment
+from broker.log.segment.segment import Segment
 from kafka_ds.wire.errors import KafkaError
 
 Key = tuple[str, int]

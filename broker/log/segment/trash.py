@@ -11,7 +11,7 @@ from functools import partial
 
 from broker.log import names
 from broker.log.files import unlink_if_there
-from broker.log.segment import Segment
+from broker.log.segment.segment import Segment
 from broker.seams import Background, Disk
 
 # Later than any clock tells.

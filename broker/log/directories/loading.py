@@ -20,7 +20,8 @@ from typing import Any
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.directory import DamagedLogError, LogDirectory
+from broker.log.directories.directory import LogDirectory
+from broker.log.failures import DamagedLogError
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 
