@@ -1,8 +1,8 @@
-"""Pure: the files of a table as columns, as a checkpoint has them: an entry is made when somebody asks for it.
+"""Pure: the files of a table as columns, as a checkpoint has them. An entry is made only when somebody asks for it.
 
-Rules of this file: a table has tens of thousands of files, of which a reader looks at a few. What is needed of all of
-them (offsets, times, sizes) stays in arrays; what commits bring and take since lies beside them. A path is looked for
-by a scan of the column, some 0.1 ms for 50,000 of them, until that has happened so often that a dictionary pays.
+Rules of this file: a table has tens of thousands of files, and a reader looks at a few. What is needed of all of them
+(offsets, times, sizes) stays in arrays; files that later commits add or remove are kept beside the arrays. A path is
+found by scanning the column, some 0.1 ms for 50,000 of them, until so many have been looked for that a dictionary pays.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Shell: `__remote_log_metadata`, `__cluster_metadata` in fewer files: small ones merged, rows and order unchanged.
+"""Shell: merges small files of `__remote_log_metadata` and `__cluster_metadata`; rows and their order stay the same.
 
 Rules of this file:
-- Which files are merged is `layout`'s to say, as for topics' tables. A merged file holds the rows of its files, each
-  event once, in the order of (version, sequence), and is written before the one commit that puts it in their place.
-- That commit changes no data (dataChange=false): who follows the events passes it over. It names no broker, so that
-  nobody takes it for a broker's own last commit, which says what that broker has begun. It holds no event, so that it
-  is none of the cluster's decisions, and conflicts with none.
-- Others append meanwhile; whoever took out one of the files first (another broker's merge) ends the attempt.
-- What was replaced stays until VACUUM, for readers that are about to read it.
+- `layout` says which files are merged, as for topics' tables. A merged file holds the rows of its files, each event
+  once, in the order of (version, sequence). It is written before the one commit that puts it in their place.
+- That commit changes no data (dataChange=false), so readers that follow the events skip it. It names no broker, because
+  a broker's own last commit says what that broker has begun, and this one must not be taken for it. It holds no event,
+  so it is no decision of the cluster and conflicts with none.
+- Others append meanwhile. If another broker's merge has removed one of the files first, the attempt ends.
+- Replaced files stay until VACUUM, for readers that are about to read them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Pure: whether the footer of another's Parquet file holds together, before Arrow is asked about its columns.
+"""Pure: whether the footer of another engine's Parquet file is consistent, before Arrow is asked about its columns.
 
 Rules of this file:
-- pyarrow lets C++ exceptions out of what tells of a column's chunk and its statistics, which end the process. What
-  these are raised of is looked for here: a chunk that is missing, encrypted or of another type than the schema says,
-  statistics too short for a value of that type, histograms of levels of another size (parquet.thrift).
-- What is read are the bytes of the footer: Thrift's compact protocol. A field of another type than it has there is
-  refused, though Arrow would pass it over.
+- When pyarrow reads a column chunk's metadata and statistics, C++ exceptions can escape and end the process. This file
+  looks for their causes first: a chunk that is missing, encrypted or of another type than the schema says, statistics
+  too short for a value of that type, histograms of levels of another size (parquet.thrift).
+- It reads the bytes of the footer: Thrift's compact protocol. A field of another type than the format says is refused,
+  though Arrow would skip it.
 """
 
 from __future__ import annotations

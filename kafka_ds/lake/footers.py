@@ -1,10 +1,10 @@
-"""Pure: what the footer of a topic's Parquet file says: where its row groups' offsets lie, and what needs no reading.
+"""Pure: what the footer of a topic's Parquet file says: where its row groups' offsets lie, and what need not be read.
 
 Rules of this file:
-- A footer may be another engine's: statistics may be absent, groups overlap or be unsorted, columns be missing. What
-  is not said is read.
-- A column of which a group's statistics say that all values are equal, or that all are null, is not read: of a topic
-  without headers half of the columns that make up a record batch are of that kind.
+- A footer may be another engine's: statistics may be absent, groups may overlap or be unsorted, columns may be missing.
+  Whatever the footer does not say is read.
+- If a group's statistics say that all values of a column are equal, or all null, the column is not read. In a topic
+  without headers that is true of half of the columns that make up a record batch.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Pure: what a commit on a topic's table means to do, and what of it a version in between ends.
+"""Pure: what a commit on a topic's table is to do, and which part of it a version that came first makes impossible.
 
 Rules of this file:
-- A commit adds or removes, never both: streaming readers skip whole commits that remove. A new layout does both, for it
-  brings no row that was not there: its adds are no change of data, and what it removes is one only where rows expired.
-- Many partitions share a commit; a conflict of one takes that one out, and the rest goes on.
-- A partition is out when a higher leader epoch wrote, when its range or a later one is there, when its
-  log start was moved past, or when a file that it removes is gone. Epochs and ends are kept in the table as
-  `txn` actions, so that a leader that slept through everything reads them too.
-- Another topic id, or a change of protocol or metadata that is not on the list of what is harmless,
-  ends the whole commit: nothing is written to a table whose rules are not known.
+- A commit adds or removes, never both, because streaming readers skip whole commits that remove. A new layout is the
+  exception: it brings no new row, so its adds are no change of data, and a removal is one only where rows expired.
+- Many partitions share a commit. A conflict of one takes that partition out of the commit, and the rest goes on.
+- A partition is out if a higher leader epoch has written, if its range or a later one is there, if its log start has
+  moved past the range, or if a file that it removes is gone. Epochs and ends are in the table as `txn` actions, so that
+  a leader that slept through everything reads them too.
+- Another topic id, or a change of protocol or metadata that is not on the list of harmless ones, ends the whole commit:
+  nothing is written to a table whose rules are not known.
 """
 
 from __future__ import annotations
