@@ -1,11 +1,12 @@
 """Shell: the door of a connection with SASL: nothing passes before its client has said who it is.
 
 Rules of this file, which are Apache Kafka's:
-- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; anything else closes the
-  connection, as does a session that is over, unless its client authenticates anew (KIP-368).
+- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; who asks anything else has failed.
+  A session that is over closes the connection, unless its client authenticates anew (KIP-368).
 - Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
-  Without requests around the tokens, or a handshake before them, there is no answer, and the connection ends after the
-  same time.
+  Without requests around the tokens, or a handshake before them, and to any other request, there is no answer, and the
+  connection ends after the same time.
+- All that fails is counted, a request larger than sasl.server.max.receive.size as well; that somebody leaves is not.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
 - Where no session ends the door is taken away afterwards: requests cost what they cost without it.
 """
@@ -71,6 +72,11 @@ class Authentication:
         """The connection is gone."""
         self._deadline.cancel()
 
+    def is_no_frame(self) -> None:
+        """What came has a size that no request has: the connection ends."""
+        if self._machine.phase not in (Phase.DONE, Phase.FAILED):
+            self._count_failure()
+
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
     ) -> Answer | Waiting:
@@ -91,7 +97,8 @@ class Authentication:
             self._metrics.sessions_expired += 1
             raise Unanswerable("its session is over, and it has not authenticated anew")
         if api_key != _API_VERSIONS or machine.phase is not Phase.HANDSHAKE:
-            raise Unanswerable(f"a request with API key {api_key} before it has authenticated")
+            self._end_unanswered(machine.refuse(api_key))
+            return None
         return self._handle(frame, host, listener, arrived_s, principal)
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
@@ -124,13 +131,15 @@ class Authentication:
         try:
             answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
-            self._count_failure(error)
-            log.info("%s could not authenticate: %s", self._connection.peer, error.message)
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._delay_ms / 1_000, self._connection.close)
+            self._end_unanswered(error)
             return None
         self._look()
         return [_LENGTH.pack(len(answer)), answer]
+
+    def _end_unanswered(self, error: KafkaError) -> None:
+        self._fail(error)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._delay_ms / 1_000, self._connection.close)
 
     def _look(self) -> None:
         """Lets the client in, if it has just shown who it is."""
@@ -149,8 +158,7 @@ class Authentication:
     def _refuse(self, error: KafkaError, response: Any) -> Any:
         if self._machine.phase is not Phase.FAILED:
             return response
-        self._count_failure(error)
-        log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+        self._fail(error)
         return self._later(response)
 
     async def _later(self, response: Any) -> Any:
@@ -158,10 +166,14 @@ class Authentication:
         await asyncio.sleep(self._delay_ms / 1_000)
         return response
 
-    def _count_failure(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError) -> None:
+        self._count_failure()
+        log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+
+    def _count_failure(self) -> None:
         if self._machine.is_again:
             self._metrics.failed_reauthentications += 1
-        elif error.code != ErrorCode.NONE:
+        else:
             self._metrics.failed_authentications += 1
 
     def _late(self) -> None:

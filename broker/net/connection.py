@@ -72,6 +72,9 @@ class Door(Protocol):
     ) -> Answer | Waiting:
         """Let a request through, or not; Unanswerable closes the connection."""
 
+    def is_no_frame(self) -> None:
+        """What came is of no size that a request may have."""
+
     def close(self) -> None:
         """The connection is gone."""
 
@@ -211,6 +214,8 @@ class Connection(asyncio.BufferedProtocol):
         frames = self._assembler.received(nbytes)
         error = self._assembler.error
         if error is not None:
+            if self._door is not None:
+                self._door.is_no_frame()
             self._end_malformed(error)
         if frames:
             arrived_s = perf_counter()

@@ -60,7 +60,9 @@ AUTHENTICATED = attribute(
     _SOCKETS, "successful-authentication-total", "Clients that have authenticated, by TLS or SASL."
 )
 NOT_AUTHENTICATED = attribute(
-    _SOCKETS, "failed-authentication-total", "Clients that tried to, and failed."
+    _SOCKETS,
+    "failed-authentication-total",
+    "Clients that tried to, and failed, or asked something else before.",
 )
 REAUTHENTICATED = attribute(
     _SOCKETS, "successful-reauthentication-total", "Clients that have authenticated anew."

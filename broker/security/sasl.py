@@ -128,6 +128,12 @@ class SaslServer:
         self.phase, self.takes_bare_tokens = Phase.DONE, False
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
+    def refuse(self, api_key: int) -> KafkaError:
+        """Something else came than what the client has to do next: that is its failure, too."""
+        step = "handshake" if self.phase is Phase.HANDSHAKE else "authentication"
+        message = f"Unexpected Kafka request with API key {api_key} during SASL {step}"
+        return self._failed(ErrorCode.ILLEGAL_SASL_STATE, message)
+
     def _begin_session(self, expires_ms: int | None, now_ms: int) -> int:
         longest_ms = self._offered[self._mechanism].reauthentication_ms_max
         ends = [now_ms + longest_ms] if longest_ms > 0 else []

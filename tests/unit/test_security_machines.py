@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from base64 import b64decode
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +34,14 @@ from kafka_ds.security.scram import (
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from kafka_ds.wire.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from tests.loops import in_loop
+from tests.unit.net_harness import Harness, feed, frame
 
 # RFC 7677, section 3.
 RFC_SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -229,6 +236,11 @@ WITHOUT_ANSWER = {
     "bare": (0, b"\0alice\0wrong"),
     # The right token, and no handshake before it.
     "early": (None, encode_request(SaslAuthenticateRequest(auth_bytes=ALICE), 2, 1)[4:]),
+    # Something else, as clients do that know of no SASL.
+    "other": (None, encode_request(MetadataRequest(topics=[]), 9, 1)[4:]),
+    "amid": (1, encode_request(MetadataRequest(topics=[]), 9, 1)[4:]),
+    "versions": (1, encode_request(ApiVersionsRequest(), 0, 1)[4:]),
+    "nonsense": (None, bytes(3)),
 }
 
 
@@ -287,6 +299,40 @@ async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> 
 
 def _unasked(*_: Any) -> None:
     raise AssertionError("nobody has been let in")
+
+
+@in_loop
+async def test_a_request_too_large_fails_to_authenticate_until_one_is_in() -> None:
+    harness = Harness("sasl.server.max.receive.size=1000")
+    for is_in, count in ((False, 1), (True, 1)):
+        connection, transport = harness.connect()
+        sasl = machine()
+        door = Authentication(
+            connection, sasl, _unasked, harness.metrics, now_ms=lambda: 0, delay_ms=0
+        )
+        connection.stand_before(door)
+        if is_in:
+            sasl.handshake("PLAIN", 0)
+            feed(connection, frame(ALICE))
+        feed(connection, struct.pack(">i", 2**31 - 1))
+        assert transport.is_closing()
+        assert harness.metrics.failed_authentications == count
+        connection.connection_lost(None)
+    assert harness.metrics.malformed == 2
+
+
+@in_loop
+async def test_another_request_while_one_authenticates_anew_fails_to() -> None:
+    connection: Any = SimpleNamespace(peer="p", close=lambda: None)
+    metrics, sasl = NetMetrics(), machine(reauthentication_ms_max=500)
+    sasl.handshake("PLAIN", 1)
+    sasl.authenticate(ALICE, 0)
+    sasl.handshake("PLAIN", 1)
+    door = Authentication(connection, sasl, _unasked, metrics, now_ms=lambda: 0, delay_ms=0)
+    _, token = WITHOUT_ANSWER["amid"]
+    assert door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS) is None
+    door.close()
+    assert (metrics.failed_reauthentications, metrics.failed_authentications) == (1, 0)
 
 
 def test_a_session_has_an_end_and_is_renewed_by_the_same_user() -> None:
