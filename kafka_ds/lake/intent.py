@@ -4,9 +4,9 @@ Rules of this file:
 - A commit adds or removes, never both, because streaming readers skip whole commits that remove. A new layout is the
   exception: it brings no new row, so its adds are no change of data, and a removal is one only where rows expired.
 - Many partitions share a commit. A conflict of one takes that partition out of the commit, and the rest goes on.
-- A partition is out if a higher leader epoch has written, if its range or a later one is there, if its log start has
-  moved past the range, or if a file that it removes is gone. Epochs and ends are in the table as `txn` actions, so that
-  a leader that slept through everything reads them too.
+- A partition is out if a higher leader epoch has written, if its range or a later one is there, if the log start that
+  it sets (or a later one) is there already, or if a file that it removes is gone. Epochs and ends are in the table as
+  `txn` actions, so that a leader that slept through everything reads them too.
 - Another topic id, or a change of protocol or metadata that is not on the list of harmless ones, ends the whole commit:
   nothing is written to a table whose rules are not known.
 """

@@ -1,15 +1,16 @@
-"""Pure: which files of a topic's table are to be written anew: small ones, badly laid ones, those with expired rows.
+"""Pure: which files of a topic's table are to be rewritten: small ones, badly laid out ones, those with expired rows.
 
 Rules of this file:
-- Files are looked at in the order of their offsets, in groups that do not interleave; what lies wholly below the log
-  start is nobody's work, for retention takes it out as it is.
-- A file that is not laid well inside is laid for itself, so that no more than one such file is sorted at once; files
-  that overlap are merged when each of them is sorted: a merge holds a page of each. A few small ones go at once.
-- Small files that follow one another are merged when there are enough of them, or enough bytes. None is written again
-  unless the others hold as much as it does: so a row is written anew a few times in its life, however small the copies.
-- A file that was compressed in haste, as copies did not keep up, counts as small whatever it holds. Once others have
-  come that part it from what follows, or make a file with it, it is written anew in any case, alone if need be.
-- A file's own facts are asked for only where its name does not say that it was written here.
+- Files are considered in the order of their offsets, in groups that do not interleave. A file that lies wholly below
+  the log start is left alone: retention removes it as it is.
+- A file that is badly laid out inside is rewritten by itself, so that no more than one such file is sorted at once.
+  Files that overlap are merged once each of them is sorted: a merge holds one page of each. A few small ones go at once.
+- Small files that follow one another are merged when there are enough of them, or enough bytes. None is rewritten
+  unless the others hold as much as it does: so a row is rewritten only a few times in its life, however small the
+  copies are.
+- A file that was compressed lightly, because copies did not keep up, counts as small whatever its size. Once no more
+  can be added to it, because a larger file follows or it fills one, it is rewritten in any case, alone if need be.
+- The file itself is asked only if its name does not say that it was written here.
 """
 
 from __future__ import annotations

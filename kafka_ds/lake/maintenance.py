@@ -1,12 +1,12 @@
 """Shell: the upkeep of a table: checkpoints, the log's clean-up, the removal of orphans.
 
 Rules of this file:
-- Nothing is unlinked before what replaces it was made durable, read again and compared.
-- The log is cleaned oldest first, and only below a checkpoint that is itself older than the retention: every state
-  since then can still be read, and no writer of ours sleeps so long unnoticed (see `log`).
-- A vacuum is announced by a commit before anything goes: whoever commits after it has read it, and gives up
-  files that are old enough to be among the orphans (see `attempt`).
-- Whose folder begins with an underscore is touched only where the caller says what of it may go.
+- Nothing is unlinked before its replacement was made durable, read again and compared.
+- The log is cleaned oldest first, and only below a checkpoint that is itself older than the retention. So every state
+  since then can still be read, and no writer of ours can sleep that long unnoticed (see `log`).
+- A vacuum is announced by a commit before any file goes. Whoever commits after it has read the announcement, and gives
+  up files that are old enough to be among the orphans (see `attempt`).
+- Folders whose names begin with an underscore are touched only as far as the caller says.
 """
 
 from __future__ import annotations

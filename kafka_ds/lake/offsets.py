@@ -1,12 +1,12 @@
 """Shell: `__offsets`: where partitions and groups are, as each broker noted it last, as a Delta table.
 
 Rules of this file:
-- A broker's rows are one file, in a Delta partition of its own: a note replaces all of them in one commit. So the table
-  is the present and stays as small as that; the past is in its older versions, as long as those are kept.
-- What two brokers say of the same thing (leaders change) is decided by readers, by the leader epoch: `present`.
-- The groups of a coordinator are in the table at each version: a broker's note takes its own out only when it speaks of
-  that partition of `__consumer_offsets` again, or when one of a higher leader epoch has spoken.
-- A note is made anew where others were at the same rows meanwhile: nobody needs the older one.
+- A broker's rows are one file, in a Delta partition of its own, and a note replaces all of them in one commit. So the
+  table holds only the present and stays small; the past is in its older versions, as long as those are kept.
+- If two brokers have rows about the same thing (leaders change), readers decide by the leader epoch: `present`.
+- The groups of a coordinator are in the table at each version. A broker's note removes its own rows of a partition of
+  `__consumer_offsets` only when it covers that partition again, or when a broker of a higher leader epoch has noted it.
+- If others have changed the same rows meanwhile, the note is made afresh: nobody needs the older one.
 """
 
 from __future__ import annotations

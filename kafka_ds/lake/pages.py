@@ -1,9 +1,9 @@
-"""Shell: row groups of a topic's Parquet file as the encoding loop takes them, without a copy of each value.
+"""Shell: row groups of a topic's Parquet file in the form that the encoding loop takes, without a copy of each value.
 
 Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` alone):
-- It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or
-  nothing, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Of whatever else it meets, and of what is
-  malformed, it says Unusual: Arrow reads that, or tells what is wrong.
+- It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or no
+  compression, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Anything else, and anything malformed, is
+  Unusual: then Arrow reads it, or says what is wrong.
 - A page's header is a struct of Thrift's compact protocol (parquet.thrift). Its bounds are checked before use.
 - The bytes of values stay where the page was decompressed to, unless a column has several pages.
 """

@@ -1,9 +1,9 @@
-"""Shell: rows of a topic's files for who encodes them again: past Arrow where a file is laid out as ours are.
+"""Shell: rows of a topic's files for callers that encode them again; without Arrow if a file is laid out as ours.
 
 Rules of this file (it is impure in what it calls alone):
-- Pages are read here where that is all that there is to do: one file, the offsets of its rows rising, times that are
-  dates, no headers, one leader epoch. `parquet.read_files` reads what is otherwise, and says what is wrong.
-- Whoever has rows need not know which it was.
+- Pages are read here in the simple case: one file, the offsets of its rows rising, times that are dates, no headers,
+  one leader epoch. `parquet.read_files` reads everything else, and says what is wrong.
+- The caller need not know which of the two it was.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Shell: files of a topic's table written anew: the same rows, in offset order, without those that expired.
+"""Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired.
 
 Rules of this file:
-- Rows are taken window by window of offsets, each of about WINDOW_BYTES, out of all files that meet it, a row group at
-  a time: however the files are laid, and however large they are, no more than that is held.
-- Columns that others have added to the table go with their rows. Where two files do not agree on such a column's type,
-  nothing is written: it is for its owner to mend.
-- What was written is counted against what was to be kept, by the files' own footers and offsets. Where it does not
-  add up (an offset that is there twice, for one) nothing of it is good.
+- Rows are taken window by window of offsets, each of about WINDOW_BYTES, from all files that overlap it, one row group
+  at a time. So no more than that is in memory, however the files are laid out and however large they are.
+- Columns that others have added to the table go with their rows. If two files disagree on such a column's type, nothing
+  is written: its owner has to mend that.
+- The rows written are counted against the rows to be kept, by the files' own footers and offsets. If the counts differ
+  (for example because an offset is there twice), the whole result is dropped.
 """
 
 from __future__ import annotations

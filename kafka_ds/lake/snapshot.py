@@ -1,15 +1,15 @@
 """Shell: a table as of one version: its files and numbers, loaded once and followed through the log.
 
 Rules of this file:
-- Loaded from the newest complete checkpoint at or below the version, then version by version; a
-  checkpoint that cannot be read is passed over for the one before.
-- Followed by reading the versions that came since: never by what a writer remembers of its own. After a pause so
-  long that versions may have been cleaned up it is read anew: what lies in the gap may be a paused writer's.
-- Rows that others put into a topic's table are no records: files of such are in no index, whoever reads. A mark in the
-  table says so once their commit is behind a checkpoint, for all versions: another engine's checkpoint may be older
+- Loaded from the newest complete checkpoint at or below the version, then version by version. If a checkpoint cannot be
+  read, the one before it is used.
+- Followed by reading the versions that came since, never from what a writer remembers of its own commits. After a pause
+  so long that versions may have been cleaned up, it is loaded again: the gap may hold commits of a paused writer.
+- Rows that others put into a topic's table are no records: files with such rows are in no reader's index. Once their
+  commit is behind a checkpoint, a mark in the table says so, for all versions: another engine's checkpoint may be older
   than the mark.
-- Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (the
-  footer is asked then), several commits' worth of files at once.
+- Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (then the footer is
+  asked), files of several commits at once.
 """
 
 from __future__ import annotations
