@@ -4,7 +4,7 @@ Rules of this file:
 - Files are considered in the order of their offsets, in groups that do not interleave. A file that lies wholly below
   the log start is left alone: retention removes it as it is.
 - A file that is badly laid out inside is rewritten by itself, so that no more than one such file is sorted at once.
-  Files that overlap are merged once each of them is sorted: a merge holds one page of each. A few small ones go at once.
+  Files that overlap are merged once each of them is sorted: a merge holds one page of each. A few small ones: at once.
 - Small files that follow one another are merged when there are enough of them, or enough bytes. None is rewritten
   unless the others hold as much as it does: so a row is rewritten only a few times in its life, however small the
   copies are.
