@@ -29,7 +29,9 @@ _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<with>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 _GROUP = re.compile(r"\$(\d)|\\(.)")
-_SPECIAL = re.compile(r'([,+"\\<>;])')
+# Java escapes `=` and `#` anywhere, and each blank at an end, which is more than RFC 2253 asks for.
+_SPECIAL = re.compile(r'([,=+<>#;"\\])')
+_BLANK = re.compile(r"[ \r]")
 
 Subject = Sequence[Sequence[tuple[str, str]]]
 
@@ -103,9 +105,7 @@ def distinguished_name(subject: Subject) -> str:
 
 
 def _escaped(value: str) -> str:
-    text = _SPECIAL.sub(r"\\\1", value)
-    if text[:1] in ("#", " "):
-        text = "\\" + text
-    if text.endswith(" ") and len(value) > 1:
-        text = text[:-1] + "\\ "
-    return text
+    begins = len(value) - len(value.lstrip(" \r"))
+    ends = max(len(value.rstrip(" \r")), begins)
+    before, after = (_BLANK.sub(r"\\\g<0>", part) for part in (value[:begins], value[ends:]))
+    return before + _SPECIAL.sub(r"\\\1", value[begins:ends]) + after

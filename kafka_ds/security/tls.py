@@ -54,6 +54,8 @@ def server_context(
         _load_trust(context, settings)
     # No tickets: a session that is resumed would show the certificate of a client that has been taken out of trust.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    # As in Kafka no client has a handshake done again: with OpenSSL before 3 it could, as often as it likes.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     return context
 

@@ -84,7 +84,9 @@ def test_keys_come_as_pem_and_pkcs12_in_files_and_settings(tmp_path: Path) -> No
         ssl_keystore_location=str(identity.both_file),
         ssl_cipher_suites=("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",),
     )
-    assert talks(server_context(old, "none"), client) == "TLSv1.2"
+    serving = server_context(old, "none")
+    assert talks(serving, client) == "TLSv1.2"
+    assert serving.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_keys_that_cannot_be_read_are_told_by_their_setting(tmp_path: Path) -> None:

@@ -407,6 +407,23 @@ def test_rules_name_the_user_of_a_certificate() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("a=b#c", r"a\=b\#c"),
+        ("#a", r"\#a"),
+        ('a,b+c;d<e>f\\g"h', r"a\,b\+c\;d\<e\>f\\g\"h"),
+        ("  a  ", r"\ \ a\ \ "),
+        (" ", r"\ "),
+        ("\ra\r", "\\\ra\\\r"),
+        ("a b\nü", "a b\nü"),
+    ],
+)
+def test_a_distinguished_name_is_escaped_as_by_java(value: str, told: str) -> None:
+    """What X500Principal.getName of Java 17 tells of such a value: ACLs for such users come from Kafka."""
+    assert distinguished_name(((("commonName", value),),)) == f"CN={told}"
+
+
+@pytest.mark.parametrize(
     ("java", "ours"),
     [
         ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
