@@ -309,12 +309,16 @@ def _read_file(
     there = [
         n for n in file.schema_arrow.names if (n in wanted or n == "offset") and n not in spared
     ]
-    types = _types_of_others(file.schema_arrow, there or ["offset"])
-    touched.read(file.metadata, groups.numbers, there or ("offset",))
+    touched.read(file.metadata, groups.numbers, there)
+    if not there:
+        # Nothing but columns that are the same in every row: the footer knows how many rows there are.
+        yield _bare(sum(file.metadata.row_group(n).num_rows for n in groups.numbers))
+        return
+    types = _types_of_others(file.schema_arrow, there)
     for batch in file.iter_batches(
         batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
         row_groups=groups.numbers,
-        columns=there or ["offset"],
+        columns=there,
         use_threads=False,
     ):
         if types is not None:
@@ -322,6 +326,14 @@ def _read_file(
         if not groups.whole:
             batch = _kept(batch, batch.column("offset"), file_slice.offsets)
         yield batch
+
+
+def _bare(count: int) -> pa.RecordBatch:
+    """So many rows without a column."""
+    import pyarrow as pa
+
+    rows = pa.Array.from_buffers(pa.struct([]), count, [None])
+    return pa.RecordBatch.from_struct_array(rows)
 
 
 def with_keys(file: pq.ParquetFile, numbers: list[int], keys: frozenset[bytes]) -> list[int]:

@@ -161,6 +161,23 @@ def test_only_the_row_groups_in_question_are_read(
     assert read == []
 
 
+def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that are the same in every row need no column of a file, as long as every row is wanted."""
+    filled(lake)
+    one_by_one = [{"partition": p} for p in (0, 1) for _ in range(2000)]
+    bounded = rows(lake, "offset BETWEEN 3 AND 700", ["partition", "topic"])
+    assert bounded == [{"partition": p, "topic": "t"} for p in (0, 1) for _ in range(698)]
+
+    def unread(*args: Any, **given: Any) -> Any:
+        raise AssertionError("a column is read")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", unread)
+    assert rows(lake, names=["partition"]) == one_by_one
+    assert len(rows(lake, "partition = 1", ["topic"])) == 2000
+    with pytest.raises(AssertionError, match="a column is read"):
+        rows(lake, "timestamp >= '1970-01-01T00:00:00Z'", ["partition"])
+
+
 def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of row groups without such a key the column of keys alone is read; a null is no key."""
     keys = [None, b"", b"\xff", *(b"k%d" % (n % 997) for n in range(3, 2000))]
