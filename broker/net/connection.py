@@ -146,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door = door
         self._handle = door.handle
         self._assembler.size_max = self._all.unknown_bytes_max
+        self._assembler.is_exempt = True
 
     # -- what the event loop calls ------------------------------------------------------------------
 
@@ -250,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has said who it is; with `handle` there is nothing more to ask of it."""
         self.principal = principal
         self._assembler.size_max = self._all.request_bytes_max
+        self._assembler.is_exempt = False
         if handle is not None:
             self._handle = handle
 
@@ -400,6 +402,8 @@ class Connection(asyncio.BufferedProtocol):
     def _has_room(self, memory: RequestMemory) -> bool:
         """Whether more of this connection may be in memory; where not, it is called again when there is room."""
         assembler = self._assembler
+        if assembler.is_exempt:
+            return True
         if not assembler.needs_room and not (assembler.is_between_frames and not memory.has_room):
             return True
         if memory.has_room:

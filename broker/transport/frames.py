@@ -6,6 +6,8 @@ it is copied out, as a handler may keep it and may write into it. A request of w
 buffer of its own, into which the rest is received directly. Never is more memory taken than the bytes that came,
 but for one step of 4 MiB: a length is only a promise. With a limit on the memory of all connections a request that is
 larger than the scratch buffer begins only when there is room: until then `needs_room` says that nothing is received.
+Who `is_exempt` takes nothing of that memory, and does not wait for it: as in Kafka whoever has not authenticated, whose
+requests are small. Half a request of such would keep others waiting who are known.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class FrameAssembler:
 
     __slots__ = (
         "_buffer",
+        "_exempt_bytes",
         "_filled",
         "_head",
         "_held_bytes",
@@ -47,6 +50,7 @@ class FrameAssembler:
         "_scratch",
         "_size",
         "error",
+        "is_exempt",
         "needs_room",
         "size_max",
     )
@@ -62,6 +66,8 @@ class FrameAssembler:
         self._pool = pool
         self._memory = memory
         self._held_bytes = 0  # of the memory of all
+        self.is_exempt = False
+        self._exempt_bytes = 0  # of frames that are not of it
         self.needs_room = False
         self.size_max = size_max
         self._head = b""  # the first bytes of a length that is not complete
@@ -128,7 +134,7 @@ class FrameAssembler:
         self._size = size
         self._filled = len(first)
         if self._memory is not None:
-            if not self._memory.has_room:
+            if not self.is_exempt and not self._memory.has_room:
                 self._buffer, self.needs_room = bytearray(first), True
                 return
             self._hold(size)
@@ -145,14 +151,20 @@ class FrameAssembler:
 
     def _hold(self, size: int) -> None:
         assert self._memory is not None
+        if self.is_exempt:
+            self._exempt_bytes += size
+            return
         self._held_bytes += size
         self._memory.take(size)
 
     def recycle(self, frame: memoryview) -> None:
         """Gives the memory of an answered request back; the caller forgets the frame."""
         if self._memory is not None:
-            self._held_bytes -= len(frame)
-            self._memory.give(len(frame))
+            # Which frames were exempt does not matter: when all are answered the sums are right.
+            exempt = min(len(frame), self._exempt_bytes)
+            self._exempt_bytes -= exempt
+            self._held_bytes -= len(frame) - exempt
+            self._memory.give(len(frame) - exempt)
         self._pool.give(frame.obj)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from broker.config.settings import ConfigError
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
+from broker.principal import ANONYMOUS
 from broker.security.address_rates import ADDRESSES_MAX, AddressRates
 from broker.transport.frames import SCRATCH_BYTES
 from broker.transport.secure_network import _read_token
@@ -152,6 +153,41 @@ async def test_a_request_begins_when_there_is_memory() -> None:
     second.abort()
     await settle()
     assert memory.used_bytes == 0 and third_transport.is_reading
+
+
+@in_loop
+async def test_who_has_not_authenticated_takes_nothing_of_the_memory_of_all() -> None:
+    large = 1 << 20
+    harness = Harness(f"queued.max.request.bytes={large}")
+    memory = harness.server.connections.memory
+    assert memory is not None
+    heard: list[int] = []
+    unknown, transport = harness.connect()
+
+    def handle(frame: memoryview, *_: object) -> None:
+        heard.append(len(frame))
+        if len(heard) == 2:
+            unknown.let_in(ANONYMOUS, None)
+
+    door = SimpleNamespace(handle=handle, is_no_frame=lambda: None, close=lambda: None)
+    unknown.stand_before(door)
+    feed(unknown, struct.pack(">i", large // 4) + bytes(SCRATCH_BYTES))
+    assert memory.used_bytes == 0
+    # Nor does it wait for who takes all of it.
+    known, _ = harness.connect()
+    feed(known, struct.pack(">i", large) + bytes(SCRATCH_BYTES // 2))
+    assert not memory.has_room
+    feed(unknown, bytes(large // 4 - SCRATCH_BYTES) + struct.pack(">i", 5) + bytes(5))
+    assert heard == [large // 4, 5] and memory.used_bytes == large
+    # From then on it is as all others.
+    feed(unknown, struct.pack(">i", large) + bytes(SCRATCH_BYTES // 2))
+    assert not transport.is_reading
+    known.abort()
+    await settle()
+    assert transport.is_reading and memory.used_bytes == large
+    unknown.abort()
+    await settle()
+    assert memory.used_bytes == 0
 
 
 def test_an_address_has_its_own_rate_or_the_one_of_all_others() -> None:
