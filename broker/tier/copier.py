@@ -26,6 +26,7 @@ from broker.tier.messages import (
     CopyRequest,
     CopyTopic,
     PartitionOutcome,
+    TieredState,
 )
 from broker.tier.spi import (
     Committed,
@@ -202,11 +203,15 @@ class Copier:
         partitions = [each for topic in request.topics for each in _by_partition(topic)]
         try:
             failed = self.recover()
-            for each in partitions:
-                self._begin(each, failed)
+            of_topics = [
+                (topic, [each for each in partitions if each.topic is topic])
+                for topic in request.topics
+            ]
+            for topic, mine in of_topics:
+                self._begin_topic(topic, mine, failed)
             self._start(partitions)
-            for topic in request.topics:
-                self._commit_topic(topic, [each for each in partitions if each.topic is topic])
+            for topic, mine in of_topics:
+                self._commit_topic(topic, mine)
             self._finish(partitions)
         except STORE_ERRORS as error:
             for each in partitions:
@@ -217,17 +222,26 @@ class Copier:
             partitions=[each.answer() for each in partitions], milliseconds=milliseconds
         )
 
-    def _begin(self, each: _Partition, failed: Mapping[Key, str]) -> None:
+    def _begin_topic(
+        self, topic: CopyTopic, partitions: Sequence[_Partition], failed: Mapping[Key, str]
+    ) -> None:
         """What of it is there already? A repeated request finds what the first one did."""
-        topic_id = uuid_from_text(each.topic.topic_id)
-        try:
-            # Before an earlier attempt is settled nothing is said of where the partition ends.
+        topic_id = uuid_from_text(topic.topic_id)
+        # Before an earlier attempt is settled nothing is said of where the partition ends.
+        for each in partitions:
             if (topic_id, each.partition) in failed:
-                raise StorageError(failed[topic_id, each.partition])
-            state = self._storage.state(each.topic.topic, topic_id, each.partition)
+                each.fail(failed[topic_id, each.partition])
+        able = [each for each in partitions if (topic_id, each.partition) not in failed]
+        try:
+            states = self._storage.states(topic.topic, topic_id, [each.partition for each in able])
         except STORE_ERRORS as error:
-            each.fail(str(error))
+            for each in able:
+                each.fail(str(error))
             return
+        for each, state in zip(able, states, strict=True):
+            self._begin(each, topic_id, state)
+
+    def _begin(self, each: _Partition, topic_id: bytes, state: TieredState) -> None:
         each.tiered_end = state.tiered_end
         each.ranges = [one for one in each.ranges if one.end_offset > state.tiered_end]
         if not each.ranges:

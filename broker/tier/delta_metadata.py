@@ -250,7 +250,9 @@ class DeltaMetadata:
         self._unsettled = None
 
     def maintain(self) -> None:
-        self._upkeep.look_after(self._events.log.table)
+        log = self._events.log
+        if log.known_version is not None:
+            self._upkeep.look_after(log.table, log.known_version)
         self._merging.look()
 
     # -- reading ----------------------------------------------------------------------------

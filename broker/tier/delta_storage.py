@@ -121,16 +121,21 @@ class DeltaStorage:
         return cls(open_store(settings.lake_uri), settings, crash_points)
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        return self.states(topic, topic_id, [partition])[0]
+
+    def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            start = None
-            if snapshot is not None and snapshot.topic_id == topic_id:
-                start = snapshot.log_start(partition)
-            return TieredState(
-                topic_id=uuid_text(topic_id),
-                partition=partition,
-                tiered_end=tiered_end(snapshot, topic_id, partition),
-                log_start_offset=start or 0,
-            )
+            is_there = snapshot is not None and snapshot.topic_id == topic_id
+            return [
+                TieredState(
+                    topic_id=uuid_text(topic_id),
+                    partition=each,
+                    tiered_end=tiered_end(snapshot, topic_id, each),
+                    log_start_offset=(snapshot.log_start(each) if snapshot and is_there else 0)
+                    or 0,
+                )
+                for each in partitions
+            ]
 
     # -- copying ----------------------------------------------------------------------------
 
@@ -462,7 +467,8 @@ class DeltaStorage:
                     table.table.mark_complaints()
                 except (Conflict, CommitError) as error:
                     raise StorageError(str(error)) from error
-        self._upkeep.look_after(table.folder)
+            version = snapshot.version
+        self._upkeep.look_after(table.folder, version)
 
     def complaints(self) -> int:
         """Commits of other engines that put rows into topics' tables, as far as they were met."""

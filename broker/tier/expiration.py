@@ -170,11 +170,13 @@ class Outlook:
             before.retention_ms,
             before.retention_bytes,
         )
-        if changed or copied_offset != self.copied_offset:
-            return True
-        if retention.log_start_offset != self.decision.log_start_offset:
+        if changed or retention.log_start_offset != self.decision.log_start_offset:
             return True
         oldest_ms = self.decision.oldest_ms
+        # By time alone nothing goes before the oldest does, whatever is copied after it.
+        by_size = retention.retention_bytes != NO_LIMIT
+        if copied_offset != self.copied_offset and (by_size or oldest_ms is None):
+            return True
         if oldest_ms is None or retention.limit_offset <= self.decision.log_start_offset:
             return False
         first = Held(

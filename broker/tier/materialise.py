@@ -106,7 +106,9 @@ class Materialiser:
     def maintain(self) -> None:
         """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
         if self._snapshot.version >= 0:
-            self._upkeep.look_after(CLUSTER_METADATA, keep_from=self._snapshot_event_version)
+            self._upkeep.look_after(
+                CLUSTER_METADATA, self._snapshot.version, keep_from=self._snapshot_event_version
+            )
             self._merging.look()
 
     def was_deleted(self, topic_id: bytes) -> bool:

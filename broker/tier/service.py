@@ -6,6 +6,7 @@ headers and payloads; nothing is decided here. `writing` operations run in one t
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -81,7 +82,8 @@ class Service:
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
         self._node_id = settings.node_id
         self._offsets = OffsetsTable(self._store, clock=self._clock)
-        self._offsets_noted = False
+        self._offsets_version: int | None = None
+        """Of the last note, where the table was not looked after since."""
         self._offsets_upkeep = Upkeep(
             self._store,
             crash_points,
@@ -161,9 +163,9 @@ class Service:
                 maintain()
             except (CommitError, Conflict, *STORE_ERRORS) as error:
                 log.warning("no upkeep of a system table: %s", error)
-        if self._offsets_noted:
-            self._offsets_noted = False
-            self._offsets_upkeep.look_after(OFFSETS)
+        if self._offsets_version is not None:
+            version, self._offsets_version = self._offsets_version, None
+            self._offsets_upkeep.look_after(OFFSETS, version)
         try:
             self._orphans.take_out()
         except (CommitError, Conflict, *STORE_ERRORS) as error:
@@ -193,7 +195,8 @@ class Service:
             offset=request["offset"],
         )
         # Told by others, or not ours to tell any more: whoever asked sees it by this.
-        return self._state_of(request["topic"], request["topic_id"], request["partition"]), ()
+        place = (request["topic"], request["topic_id"], request["partition"])
+        return self._states([place], {})[0], ()
 
     def _survey(self, request: Header) -> Answer:
         """Where each partition is to begin, or why that is not known."""
@@ -229,14 +232,8 @@ class Service:
                 self._storage.fence(topic, uuid_from_text(topic_id), epochs)
             except STORE_ERRORS as error:
                 failed[topic, topic_id] = str(error)
-        return {
-            "partitions": [
-                {"error": failed[topic, topic_id]}
-                if (topic, topic_id) in failed
-                else self._state_of(topic, topic_id, partition)
-                for topic, topic_id, partition, _ in request["partitions"]
-            ]
-        }, ()
+        asked = [(topic, id_, partition) for topic, id_, partition, _ in request["partitions"]]
+        return {"partitions": self._states(asked, failed)}, ()
 
     def _note_offsets(self, request: Header) -> Answer:
         """Replace what this broker has noted of its partitions and groups."""
@@ -246,7 +243,7 @@ class Service:
             version = self._offsets.replace(self._node_id, rows)
         except (CommitError, Conflict, ForeignTable) as error:
             raise StorageError(f"{OFFSETS}: {error}") from error
-        self._offsets_noted = True
+        self._offsets_version = version
         return {"version": version}, ()
 
     def _noted_offsets(self, request: Header) -> Answer:
@@ -314,20 +311,39 @@ class Service:
         }, ()
 
     def _state(self, request: Header) -> Answer:
-        return {"partitions": [self._state_of(*each) for each in request["partitions"]]}, ()
+        return {"partitions": self._states(request["partitions"], {})}, ()
 
-    def _state_of(self, topic: str, topic_id: str, partition: int) -> Header:
-        """One partition's state, or why its table does not say."""
+    def _states(
+        self, asked: Sequence[Sequence[Any]], failed: Mapping[tuple[str, str], str]
+    ) -> list[Header]:
+        """The state of each (topic, topic id, partition), or why its table, asked once, does not say."""
+        by_topic: dict[tuple[str, str], list[int]] = {}
+        for topic, topic_id, partition in asked:
+            by_topic.setdefault((topic, topic_id), []).append(partition)
+        found: dict[tuple[str, str, int], Header] = {}
+        for key, partitions in by_topic.items():
+            for each in self._states_of(*key, partitions, failed.get(key)):
+                found[*key, each["partition"]] = each
+        return [found[topic, topic_id, partition] for topic, topic_id, partition in asked]
+
+    def _states_of(
+        self, topic: str, topic_id: str, partitions: Sequence[int], failure: str | None
+    ) -> list[Header]:
         try:
-            state = self._storage.state(topic, uuid_from_text(topic_id), partition)
+            if failure is not None:
+                raise StorageError(failure)
+            states = self._storage.states(topic, uuid_from_text(topic_id), partitions)
         except STORE_ERRORS as error:
-            return {"topic": topic, "partition": partition, "error": str(error)}
-        return {
-            "topic": topic,
-            "partition": partition,
-            "tiered_end": state.tiered_end,
-            "log_start_offset": state.log_start_offset,
-        }
+            return [{"topic": topic, "partition": each, "error": str(error)} for each in partitions]
+        return [
+            {
+                "topic": topic,
+                "partition": each.partition,
+                "tiered_end": each.tiered_end,
+                "log_start_offset": each.log_start_offset,
+            }
+            for each in states
+        ]
 
 
 def _open_cache(settings: TierSettings) -> DiskCache | None:

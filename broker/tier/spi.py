@@ -100,6 +100,9 @@ class RemoteStorageManager(Protocol):
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
         """How far a partition is tiered: the truth that everything else is derived from."""
 
+    def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
+        """The same of several partitions of a topic, as of one moment: the storage is asked once for all."""
+
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
     ) -> list[Written]:

@@ -1,6 +1,7 @@
 """Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
 
-Rules of this file: whether anything is due is two small reads; all else is `kafka_ds.lake.maintenance`, whose library
+Rules of this file: it is called after each write, so nothing is asked of the store until an interval's commits have
+come since the last checkpoint that is known of; all else is `kafka_ds.lake.maintenance`, whose library
 is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Whoever looks
 for orphans is told of each checkpoint, and does it elsewhere. A crash may have torn the newest checkpoint, with which
 other engines cannot open the table: it is looked at once in a worker's life.
@@ -35,16 +36,22 @@ class Upkeep:
         self._clock = clock
         self._interval = interval
         self._checkpointed = checkpointed
-        self._checked: set[str] = set()
+        self._checkpoints: dict[str, int] = {}
+        """The version of each table's last checkpoint, as it was last looked up; others may have made later ones."""
 
-    def look_after(self, folder: str, *, keep_from: int | None = None) -> None:
-        """Do what is due for the table in that folder; `keep_from`: later versions are needed."""
+    def look_after(self, folder: str, version: int, *, keep_from: int | None = None) -> None:
+        """Do what is due for the table in that folder, which has reached `version`.
+
+        `keep_from`: later versions are needed.
+        """
+        known = self._checkpoints.get(folder)
+        if known is not None and version - known < self._interval:
+            return
         table = DeltaLog(self._store, folder, clock=self._clock)
-        latest = table.latest_version()
-        if folder not in self._checked:
+        if known is None:
             self._drop_torn(table)
-            self._checked.add(folder)
-        if latest - (table.last_checkpoint() or 0) < self._interval:
+        known = self._checkpoints[folder] = table.last_checkpoint() or 0
+        if version - known < self._interval:
             return
         from kafka_ds.lake.maintenance import maintain
 
@@ -52,6 +59,7 @@ class Upkeep:
         self._crash_points.at("before_checkpoint")
         done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=keep_from)
         self._crash_points.at("after_checkpoint")
+        self._checkpoints[folder] = table.last_checkpoint() or 0
         log.info(
             "%s: checkpoint of version %s, %d files of its log cleaned up",
             folder,
@@ -62,7 +70,7 @@ class Upkeep:
 
     def forget(self, folder: str) -> None:
         """The table's topic is deleted."""
-        self._checked.discard(folder)
+        self._checkpoints.pop(folder, None)
 
     def _drop_torn(self, table: DeltaLog) -> None:
         checkpoints = table.listing(start=table.last_checkpoint() or 0).checkpoints

@@ -124,6 +124,11 @@ class DeltaLog:
         """Whether there is a table at all."""
         return self.latest_version() >= 0
 
+    @property
+    def known_version(self) -> int | None:
+        """The newest version that was met, without a request; None where none was looked for."""
+        return self._latest
+
     def latest_version(self) -> int:
         """The newest version, -1 where there is no table."""
         if self._latest is None or self._is_stale():

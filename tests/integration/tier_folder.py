@@ -53,6 +53,9 @@ class FolderStorage:
             log_start_offset=self._start(topic_id, partition),
         )
 
+    def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
+        return [self.state(topic, topic_id, each) for each in partitions]
+
     def _start(self, topic_id: bytes, partition: int) -> int:
         path = self.root / f"start-{topic_id.hex()}-{partition}"
         return int(path.read_text()) if path.exists() else 0

@@ -154,9 +154,30 @@ def test_a_torn_checkpoint_goes_as_soon_as_a_worker_meets_the_table(table):
     (path,) = table.log.listing().checkpoints[4]
     table.log.store.put_durable(path, b"")
     upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=100)
-    upkeep.look_after(table.folder)
+    upkeep.look_after(table.folder, 4)
     assert table.log.listing().checkpoints == {}
     assert DeltaTable(table.log.store.uri(table.folder)).version() == 4
+
+
+def test_looking_whether_a_table_needs_upkeep_asks_nothing_of_the_store(table):
+    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    upkeep.look_after(table.folder, 2)
+    upkeep._store = None  # Whoever asks it anything fails.
+    upkeep.look_after(table.folder, 2)
+    upkeep._store = table.log.store
+    upkeep.look_after(table.folder, 3)
+    assert list(table.log.listing().checkpoints) == [4], "as of the newest version"
+    upkeep._store = None
+    upkeep.look_after(table.folder, 6)
+
+
+def test_a_checkpoint_that_another_has_made_puts_ours_off(table):
+    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    upkeep.look_after(table.folder, 2)
+    maintain(table.log, now_ms=now_ms(), interval=2)
+    upkeep.look_after(table.folder, 4)
+    upkeep._store = None
+    upkeep.look_after(table.folder, 6)
 
 
 @pytest.fixture
@@ -273,7 +294,7 @@ def test_orphans_are_looked_for_once_a_day_where_a_checkpoint_was_made(littered)
     orphans = Orphans(store, clock)
     upkeep = Upkeep(store, CrashPoints(), clock, interval=3, checkpointed=orphans.are_due_in)
     assert orphans.take_out() == []
-    upkeep.look_after(littered.folder)
+    upkeep.look_after(littered.folder, littered.snapshot.version)
     assert names(orphans.take_out()) == ORPHANS, "in no thread that anybody waits for"
     orphans.are_due_in(littered.folder)
     write_file(littered, 0, [rows(range(300, 310))], attempt="more")

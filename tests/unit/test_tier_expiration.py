@@ -206,6 +206,18 @@ def test_it_is_looked_again_when_there_is_a_reason() -> None:
     assert outlook.is_due(replace(retention, local_bytes=600), 49)
 
 
+def test_a_copy_is_no_reason_to_look_where_only_time_lets_records_go() -> None:
+    retention = replace(KEEP_ALL, retention_ms=10_000)
+    decision = decide(held(5, newest=NOW_MS), retention)
+    outlook = Outlook(decision=decision, retention=retention, copied_offset=49)
+    assert not outlook.is_due(retention, 59)
+    assert outlook.is_due(replace(retention, now_ms=NOW_MS + 10_000), 59)
+    # Where nothing was kept, the age of what is copied first is not known.
+    empty = Outlook(decision=decide([], retention), retention=retention, copied_offset=49)
+    assert not empty.is_due(retention, 49)
+    assert empty.is_due(retention, 59)
+
+
 def test_the_horizon_is_where_the_first_file_that_stays_begins() -> None:
     files = [(0, 9), (10, 29), (30, 39)]
     assert horizon(0, [], 39) == 0

@@ -1,0 +1,115 @@
+"""What the worker asks of the store: in proportion to what is copied, and nothing where nothing came."""
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.crash_points import CrashPoints
+from broker.tier import service
+from broker.tier.messages import FINISHED
+from broker.tier.settings import TierSettings
+from kafka_ds.wire.types import uuid_text
+from tests.fakes.lake_store import MemoryStore
+from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+
+REQUESTS = ("put_if_absent", "put_durable", "create", "read", "read_range", "list", "size")
+RECORDS = 5
+
+
+class CountingStore(MemoryStore):
+    """Counts requests by the folder below the lake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: Counter[str] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in REQUESTS:
+            return found
+
+        def counted(path: str, *more: Any, **named: Any) -> Any:
+            self.requests["log" if "/_delta_log" in path else "files"] += 1
+            return found(path, *more, **named)
+
+        return counted
+
+
+class Asked:
+    """A worker's service over a store that counts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = CountingStore()
+        self._folder = folder
+        monkeypatch.setattr(service, "open_store", lambda uri: self.store)
+        settings = TierSettings(log_dirs=(), lake_copy_threads=1)
+        self.service = service.Service(settings, CrashPoints())
+
+    def copy(self, number: int, *, partitions: int = 1) -> Mapping[str, int]:
+        """The requests of one copy, the so-many-th of these partitions."""
+        start = number * RECORDS
+        ranges = [
+            copy_range(
+                segment(self._folder / f"{each}-{number}.log", start, RECORDS),
+                start,
+                start + RECORDS - 1,
+                partition=each,
+            )
+            for each in range(partitions)
+        ]
+        header, _ = self.asking(
+            lambda: self.service.writing()["copy"](copy_request(ranges).header())
+        )
+        assert [each["outcome"] for each in header["partitions"]] == [FINISHED] * partitions
+        return dict(self.store.requests)
+
+    def asking(self, what: Callable[[], Any]) -> Any:
+        self.store.requests.clear()
+        return what()
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Asked]:
+    return lambda: Asked(tmp_path / secrets.token_hex(4), monkeypatch)
+
+
+def test_how_often_a_copy_looks_into_logs_does_not_grow_with_its_partitions(
+    asked: Callable[[], Asked],
+) -> None:
+    one, many = asked(), asked()
+    one.copy(0)
+    many.copy(0, partitions=20)
+    of_one, of_many = one.copy(1), many.copy(1, partitions=20)
+    assert of_many["log"] == of_one["log"]
+    # A file of rows and one of residue of each partition, each seen once more; and the events of the two steps.
+    assert of_many["files"] == 4 * 20 + 2
+
+
+def test_many_partitions_of_a_topic_are_asked_about_with_the_requests_of_one(
+    asked: Callable[[], Asked],
+) -> None:
+    worker = asked()
+    worker.copy(0, partitions=20)
+    places = [[TOPIC, uuid_text(TOPIC_ID), each] for each in range(20)]
+    state = worker.service.reading()["state"]
+    worker.asking(lambda: state({"partitions": places[:1]}))
+    of_one = dict(worker.store.requests)
+    header, _ = worker.asking(lambda: state({"partitions": places}))
+    assert [each["partition"] for each in header["partitions"]] == list(range(20))
+    assert {each["tiered_end"] for each in header["partitions"]} == {RECORDS - 1}
+    assert dict(worker.store.requests) == of_one
+
+
+def test_after_a_copy_nothing_is_asked_for_the_upkeep_of_tables_that_need_none(
+    asked: Callable[[], Asked],
+) -> None:
+    worker = asked()
+    worker.copy(0)
+    worker.service.afterwards()
+    worker.copy(1)
+    worker.asking(worker.service.afterwards)
+    assert worker.store.requests == {}
