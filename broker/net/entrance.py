@@ -65,6 +65,7 @@ class Entrance:
             return
         self._has_begun = False  # From then on the event loop closes the socket.
         self._has_failed = False
+        self._ending: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(self._enter())
         self._task.add_done_callback(self._entered)
 
@@ -95,10 +96,12 @@ class Entrance:
 
     def _entered(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is None and not task.cancelled():
+        if error is None and not task.cancelled() and not self._has_failed:
             return
         if error is not None and not self._has_failed:
             self._failed(error)
+        if self._ending is not None:
+            self._ending.cancel()
         self._connection.connection_lost(None)
         if not self._has_begun:
             self._socket.close()
@@ -106,7 +109,8 @@ class Entrance:
     def _alerted(self, error: ssl.SSLError) -> None:
         """The handshake has failed, and its alert goes out: it ends when the client hangs up, or soon."""
         self._failed(error)
-        asyncio.get_running_loop().call_later(ALERTED_SECONDS_MAX, self._task.cancel)
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(ALERTED_SECONDS_MAX, self._task.cancel)
 
     def _failed(self, error: BaseException) -> None:
         self._has_failed = True

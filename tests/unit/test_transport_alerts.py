@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -110,6 +111,15 @@ async def stays(door: Door) -> None:
     assert door.failed == 1
 
 
+async def resets(door: Door) -> None:
+    """It is gone when the alert comes, without a word."""
+    theirs = door.comes()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.sendall(bytes.fromhex("1603010005") + bytes(5))
+    theirs.close()
+    await door.is_forgotten()
+
+
 async def leaves(door: Door) -> None:
     """Whoever only looks whether there is somebody has not failed to authenticate."""
     door.comes().close()
@@ -127,7 +137,7 @@ async def speaks_no_tls(door: Door) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("client", [refused, stays, leaves, speaks_no_tls])
+@pytest.mark.parametrize("client", [refused, stays, resets, leaves, speaks_no_tls])
 def test_a_client_whose_handshake_fails(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
