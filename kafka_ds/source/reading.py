@@ -85,24 +85,29 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     LOGGER.warning("kafka_ds: %s", text)
 
 
-_SETTLED: set[str] = set()
+# Objects that a collection may walk after each task (a few milliseconds), and how often more than those are put aside:
+# what is put aside and goes in a cycle later is never freed.
+UNSETTLED_MAX = 10_000
+SETTLED_TIMES_MAX = 4
+_SETTLED_TIMES = 0
 
 
-def _settle(name: str) -> None:
-    """Keep what importing left behind out of the collection that Spark's worker makes after every task.
+def _settle() -> None:
+    """Keep what a task left behind out of the collection that Spark's worker makes after every task.
 
     PySpark's daemon calls ``gc.collect()`` between tasks, which walks the modules of Arrow, numba and pandas each time:
-    some 50 ms a task, more than most tasks take. What lives now lives as long as the process.
+    some 50 ms a task, more than most tasks take. What lives now lives as long as the process. The first tasks load
+    most of it while they read, so it is looked at when a task is over.
     """
-    if name not in _SETTLED:
-        _SETTLED.add(name)
+    global _SETTLED_TIMES
+    if _SETTLED_TIMES < SETTLED_TIMES_MAX and len(gc.get_objects()) > UNSETTLED_MAX:
+        _SETTLED_TIMES += 1
         gc.collect()
         gc.freeze()
 
 
 def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in the columns that Spark declared."""
-    _settle("arrow")
     project = Projection(config.schema, task.topic, task.partition)
     keep = _row_filter(config.predicate)
     names = lake_columns(config.schema.names)
@@ -115,6 +120,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
             for start in range(0, kept.num_rows, BATCH_ROWS):
                 yield project(kept.slice(start, BATCH_ROWS))
     _tell(task, touched)
+    _settle()
 
 
 def _tell(task: Task, touched: Touched) -> None:
@@ -239,7 +245,6 @@ def _fetch(
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.convert import decode_hot
 
-    _settle("kernel")
     committed = config.client.read_committed
     chunks = fetch_range(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from kafka_ds.client import kept
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.source import reading
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
@@ -108,3 +110,33 @@ def test_the_tasks_of_a_worker_speak_on_one_connection(monkeypatch: pytest.Monke
         assert [rows(), connections()] == [8, 2]
         monkeypatch.setattr(kept, "IDLE_MAX_S", 0.0)
         assert [rows(), connections()] == [8, 3]
+
+
+def test_what_a_task_leaves_is_put_aside_when_it_is_much_and_only_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_SETTLED_TIMES", 0)
+    monkeypatch.setattr(reading, "SETTLED_TIMES_MAX", 2)
+    loaded: list[list[list[int]]] = [[[]] for _ in range(reading.UNSETTLED_MAX)]
+    records = bytes(batch(0, 8))
+
+    def script(request: Any) -> Any:
+        return _fetched(records, 8) if isinstance(request, FetchRequest) else None
+
+    frozen = gc.get_freeze_count()
+    with scripted(script) as broker:
+
+        def task() -> tuple[int, bool]:
+            assert sum(each.num_rows for each in _task_rows(broker.port, 8)) == 8
+            walked = len(gc.get_objects()) > reading.UNSETTLED_MAX
+            return reading._SETTLED_TIMES, walked
+
+        try:
+            assert [task(), task()] == [(1, False), (1, False)]
+            loaded += [[[]] for _ in range(reading.UNSETTLED_MAX)]
+            assert task() == (2, False)
+            loaded += [[[]] for _ in range(reading.UNSETTLED_MAX)]
+            assert task() == (2, True)
+        finally:
+            if not frozen:
+                gc.unfreeze()
