@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 # Micro-batches of a backlog.
 BATCHES = 4
-# Micro-batches whose time is taken, and how many of them come before it counts.
+# Micro-batches whose time is taken, and how many of them come before it counts. All sides are measured in each round,
+# and the last round counts: micro-batches of a young JVM take up to twice as long, whoever's they are.
 MEASURED, LOADING = 60, 10
+ROUNDS = 2
+# A topic that a stream reads as it grows. Ours stays with the brokers: the bench has the lake filled each second
+# (`spark_parts.QUICKLY`), which is no default and no part of a micro-batch.
+LIVE = "live"
+OURS_LIVE = {"remote_storage_enable": "false"}
 RATE_RECORDS_S = 1000
 AT_ONCE = {"processingTime": "0 seconds"}
 Sides = Sequence[tuple[Side, str, dict[str, Any]]]
@@ -85,18 +91,15 @@ def throughput(
 
 def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> None:
     """The median of what a micro-batch takes while records come steadily, and with rows that a Python source has."""
-    found = [
-        _p50_live(spark, side, source, options, folder / f"live-{source}")
-        for side, source, options in sides
-    ]
     spark.dataSource.register(Given)
-    query = _started(
-        spark, "given", {"rows": RATE_RECORDS_S // 5}, folder / "live-given", **AT_ONCE
-    )
-    try:
-        floor = _p50("given", query)
-    finally:
-        query.stop()
+    for side, source, _ in sides:
+        create_topic(side, LIVE, 1, **(OURS_LIVE if source == "kafka_ds" else {}))
+    for run in range(ROUNDS):
+        found = [
+            _p50_live(spark, side, source, options, folder / f"live-{source}-{run}")
+            for side, source, options in sides
+        ]
+        floor = _p50_given(spark, folder / f"live-given-{run}")
     report.add(
         Figure(
             name="Spark micro-batch, p50 (ms)",
@@ -119,11 +122,10 @@ def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> 
 def _p50_live(
     spark: SparkSession, side: Side, source: str, options: dict[str, Any], folder: Path
 ) -> float:
-    create_topic(side, "live", 1)
-    query = _started(spark, source, {**options, "subscribe": "live"}, folder, **AT_ONCE)
+    query = _started(spark, source, {**options, "subscribe": LIVE}, folder, **AT_ONCE)
     stop = threading.Event()
     producing = threading.Thread(
-        target=paced_producer, args=(side.bootstrap, "live", RATE_RECORDS_S * len(VALUE), stop)
+        target=paced_producer, args=(side.bootstrap, LIVE, RATE_RECORDS_S * len(VALUE), stop)
     )
     producing.start()
     try:
@@ -131,6 +133,14 @@ def _p50_live(
     finally:
         stop.set()
         producing.join()
+        query.stop()
+
+
+def _p50_given(spark: SparkSession, folder: Path) -> float:
+    query = _started(spark, "given", {"rows": RATE_RECORDS_S // 5}, folder, **AT_ONCE)
+    try:
+        return _p50("given", query)
+    finally:
         query.stop()
 
 
