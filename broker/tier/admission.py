@@ -1,11 +1,11 @@
-"""Pure: what is worth its room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
+"""Pure: which pieces are worth their room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
 
 Rules of this file (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017):
-- How often something was asked for lately is estimated by a count-min sketch of four rows, counts up to 15. All are
-  halved after ten askings for each thing that is kept: what was popular once is not popular for ever.
-- What is asked for once is not kept: consumers that read a topic from end to end, each record once, would write all of
-  it to the disk for nobody. (The memory's cache before this one is the window of W-TinyLFU.)
-- Where there is no room, the least recently used make it, unless one of them is asked for as often as what comes.
+- A count-min sketch of four rows, with counts up to 15, estimates how often something was asked for lately. All counts
+  are halved after ten requests for each thing kept, so that what was once popular does not stay popular for ever.
+- What is asked for only once is not kept. Otherwise consumers that read a topic from end to end, each record once,
+  would write all of it to the disk for nobody. (The memory cache before this one is the window of W-TinyLFU.)
+- When there is no room, the least recently used pieces go, unless one of them is asked for as often as the new piece.
 - What was not used for the time to live goes.
 """
 
@@ -24,7 +24,7 @@ ASKINGS_TO_BE_KEPT = 2
 
 
 class FrequencySketch:
-    """How often each name was asked for, about, and never too low but for what was halved away."""
+    """About how often each name was asked for; only the halving makes it too low."""
 
     __slots__ = ("_asked", "_asked_max", "_counts", "_mask")
 
@@ -37,7 +37,7 @@ class FrequencySketch:
         self._asked_max = _ASKINGS_PER_THING * max(things, _THINGS_MIN)
 
     def add(self, name: str) -> None:
-        """It is asked for once more."""
+        """Count one more request for it."""
         for counts, at in self._places(name):
             if counts[at] < _COUNT_MAX:
                 counts[at] += 1
@@ -87,7 +87,7 @@ class Admission:
         return len(self._kept)
 
     def asked(self, name: str, now_ms: int) -> None:
-        """Somebody wants it, whether it is kept or not."""
+        """Count a request for it, whether it is kept or not."""
         self._sketch.add(name)
         kept = self._kept.get(name)
         if kept is not None:
@@ -95,7 +95,7 @@ class Admission:
             self._kept.move_to_end(name)
 
     def admit(self, name: str, size_bytes: int, now_ms: int) -> list[str] | None:
-        """Keep it, in the place of those that are returned; None where it is not worth that."""
+        """Keep it in place of the returned names, which go; None if it is not worth that."""
         frequency = self._sketch.frequency(name)
         if name in self._kept or size_bytes > self._bytes_max or frequency < ASKINGS_TO_BE_KEPT:
             return None
@@ -114,7 +114,7 @@ class Admission:
         return victims
 
     def found(self, name: str, size_bytes: int, used_ms: int) -> list[str]:
-        """It was there before the process was; those that there is no room for."""
+        """Keep what was on disk before this process started; returns the names for which there is no room."""
         self._keep(name, size_bytes, used_ms)
         victims = []
         while self.size_bytes > self._bytes_max:
@@ -123,13 +123,13 @@ class Admission:
         return victims
 
     def drop(self, name: str) -> None:
-        """It is kept no more."""
+        """Stop keeping it."""
         kept = self._kept.pop(name, None)
         if kept is not None:
             self.size_bytes -= kept.size_bytes
 
     def expired(self, now_ms: int) -> list[str]:
-        """Those that go, as nobody wanted them for the time to live."""
+        """The names that go because nobody asked for them within the time to live."""
         gone: list[str] = []
         if self._ttl_ms >= 0:
             for name, kept in self._kept.items():

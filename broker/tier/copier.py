@@ -1,13 +1,12 @@
-"""Shell: the copy of ranges, step by step, over whatever storage and metadata there is.
+"""Shell: the copy of ranges, step by step, over any storage and metadata.
 
 Rules of this file: the order is the protocol. STARTED is durable before a file is written, every file before the
-commit, the commit before FINISHED, FINISHED before anything is answered. Between any two steps the
-process may die: `recover` looks at the attempts that were left STARTED and rolls forward what the table
-holds; an attempt that did not win stays STARTED until another has its range, when its files go and then it is deleted,
-and the next try has a fresh id. For a broker that is gone the next leader says so (`Sweeper`), and leaves the files to
-the clean-up of orphans. While the fate of a commit is
-unknown nothing is answered as done and nothing is deleted. What one table or one attempt makes impossible
-fails its own partitions alone.
+commit, the commit before FINISHED, and FINISHED before anything is answered. The process may die between any two
+steps. `recover` then looks at the attempts that were left STARTED and rolls forward those that the table holds. An
+attempt that did not win stays STARTED until another attempt has its range; then its files are deleted and it is marked
+deleted. The next try has a fresh id. For a broker that is gone the next leader marks its lost attempts as deleted
+(`Sweeper`) and leaves their files to the clean-up of orphans. While the fate of a commit is unknown, nothing is
+answered as done and nothing is deleted. A failure of one table or one attempt fails only its own partitions.
 """
 
 import logging
@@ -53,7 +52,7 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Partition:
-    """The ranges of one partition on their way."""
+    """The ranges of one partition that are being copied."""
 
     topic: CopyTopic
     partition: int
@@ -94,7 +93,7 @@ class _Settled:
 
 
 class Copier:
-    """Copies ranges; one thread, but for the files of several partitions, which are written side by side."""
+    """Copies ranges in one thread; only the files of several partitions are written in parallel."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class Copier:
         new_id: Callable[[], bytes],
         threads: int = 1,
     ) -> None:
-        """`threads`: so many partitions' files are written at a time."""
+        """`threads`: the number of partitions whose files are written at a time."""
         self._storage = storage
         self._metadata = metadata
         self._node_id = node_id
@@ -116,7 +115,7 @@ class Copier:
         self._given_up: dict[Key, int] = {}
 
     def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
-        """The broker does not lead the partition any more: what of it is not committed yet is not. Any thread."""
+        """The broker no longer leads the partition: whatever is not committed yet will not be. Any thread."""
         key = topic_id, partition
         self._given_up.pop(key, None)
         while len(self._given_up) >= GIVEN_UP_MAX:
@@ -125,11 +124,11 @@ class Copier:
         self._given_up[key] = leader_epoch
 
     def is_given_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> bool:
-        """Whether the broker said that it leads the partition no more in that epoch. Any thread."""
+        """Whether the broker said that it no longer leads the partition in that epoch. Any thread."""
         return leader_epoch <= self._given_up.get((topic_id, partition), -1)
 
     def _is_given_up(self, each: _Partition) -> bool:
-        """Whether to go no further with it; asked before each step that takes its time or cannot be undone."""
+        """Whether to stop work on it; asked before each step that is slow or cannot be undone."""
         topic_id = uuid_from_text(each.topic.topic_id)
         if not each.ranges or not self.is_given_up(
             topic_id, each.partition, each.ranges[0].leader_epoch
@@ -139,7 +138,7 @@ class Copier:
         return True
 
     def recover(self) -> dict[Key, str]:
-        """Settle the attempts that were left STARTED; the partitions where that failed, and why.
+        """Settle the attempts that were left STARTED; returns the partitions where that failed, and why.
 
         Raises what the metadata raise.
         """
@@ -180,7 +179,7 @@ class Copier:
             found.given_up.append(segment)
 
     def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
-        """Of attempts at one range one has won. What others may have left is the clean-up of orphans' to judge."""
+        """One of several attempts at a range has won. Files of the others are left to the clean-up of orphans."""
         there = self._metadata.list_segments(segment.topic_id, segment.partition)
         rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
         # Where another broker gave it up, the one that has won may be deleted by now.
@@ -191,14 +190,14 @@ class Copier:
             found.finished.append(replace(segment, state=DONE))
 
     def _superseded(self, segment: RemoteLogSegment) -> bool:
-        """Is the topic deleted, or the range there by another attempt? Else this one may yet win."""
+        """Is the topic deleted, or did another attempt tier the range? Otherwise this one may still win."""
         if self._storage.is_deleted(segment.topic, segment.topic_id):
             return True
         state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
         return state.tiered_end >= segment.end_offset
 
     def copy(self, request: CopyRequest) -> CopyAnswer:
-        """Copy all that can be; each partition is answered for itself."""
+        """Copy what can be copied; each partition has its own outcome."""
         began = time.monotonic()
         partitions = [each for topic in request.topics for each in _by_partition(topic)]
         try:
@@ -225,7 +224,7 @@ class Copier:
     def _begin_topic(
         self, topic: CopyTopic, partitions: Sequence[_Partition], failed: Mapping[Key, str]
     ) -> None:
-        """What of it is there already? A repeated request finds what the first one did."""
+        """Which ranges are there already? A repeated request finds what the first one did."""
         topic_id = uuid_from_text(topic.topic_id)
         # Before an earlier attempt is settled nothing is said of where the partition ends.
         for each in partitions:
@@ -268,7 +267,7 @@ class Copier:
         )
 
     def _start(self, partitions: Sequence[_Partition]) -> None:
-        """Step 1: COPY_SEGMENT_STARTED of all, in one commit."""
+        """Step 1: COPY_SEGMENT_STARTED for all ranges, in one commit."""
         segments = [segment for each in partitions for segment in each.segments]
         if segments:
             self._metadata.add(segments)
@@ -297,7 +296,7 @@ class Copier:
             self._note(each, committed)
 
     def _write_all(self, partitions: Sequence[_Partition]) -> None:
-        """Step 2, of several partitions at a time where that is allowed."""
+        """Step 2, for several partitions at a time if that is allowed."""
         threads = min(self._threads, sum(1 for each in partitions if each.segments))
         if threads <= 1:
             for each in partitions:
@@ -326,7 +325,7 @@ class Copier:
         each.done = [one for one in each.written if one.segment.segment_id in ids]
 
     def _finish(self, partitions: Sequence[_Partition]) -> None:
-        """Step 4: each file seen once more, then COPY_SEGMENT_FINISHED of all, in one commit."""
+        """Step 4: check that each file is there, then COPY_SEGMENT_FINISHED for all ranges, in one commit."""
         done = [one for each in partitions for one in each.done]
         if not done:
             return

@@ -1,10 +1,10 @@
 """Shell: the copy loop in the broker: looks at the partitions when something happened, asks the worker, acts.
 
-Rules of this file: one copy at a time, so that what rolls meanwhile is copied together next. A copy of what is led
-elsewhere by now is given up before its next step: its successor does the same work. A log learns of
-a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in the
-epoch in which the copy began. A failure makes the partition wait; it is never forgotten: the interval
-`remote.log.manager.task.interval.ms` looks at every partition again.
+Rules of this file: there is one copy at a time, so that segments that roll meanwhile are copied together next. A copy
+of a partition that has another leader by now is given up before its next step: the new leader does the same work. A
+log learns of a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in
+the epoch in which the copy began. After a failure the partition waits; it is never forgotten, because every partition
+is looked at again each `remote.log.manager.task.interval.ms`.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class CopyLoop:
         self._wake.set()
 
     def forget(self, key: Key) -> None:
-        """This partition is not led here any more: a copy of it that is under way goes no further."""
+        """This broker no longer leads the partition: a copy of it in progress stops."""
         led = self.led.pop(key, None)
         self._due.pop(key, None)
         self._active_due.discard(key)
@@ -103,7 +103,7 @@ class CopyLoop:
             await self._worker.ask(request)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no further copy."""
         self._stopping.set()
         self._wake.set()
 
@@ -126,7 +126,7 @@ class CopyLoop:
                     await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
 
     def _grouping_seconds(self) -> float:
-        """A part of the lag that is allowed, at most."""
+        """How long to wait for more to copy: at most a part of the allowed lag."""
         lag_ms = self._settings.lake_max_lag_ms
         return GROUPING_SECONDS if lag_ms < 0 else min(GROUPING_SECONDS, lag_ms / 4000)
 
@@ -200,19 +200,19 @@ class CopyLoop:
         return lost_ms is None
 
     def _limits(self) -> Limits:
-        """What one copy takes: of a rate no more than a second's, so that it is kept evenly."""
+        """What one copy takes: with a quota at most one second's bytes, so that the rate is even."""
         bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
         return Limits(bytes_max=bytes_max)
 
     def _compression(self, left_bytes: int) -> str:
-        """Copies that do not keep up cost less; where a quota decides how fast they are that would gain nothing."""
+        """Copies that fall behind compress less, to cost less; not where a quota sets their speed."""
         has_quota = self._quota.bytes_per_second < UNBOUNDED
         if has_quota or not self._pace.is_behind_with(left_bytes):
             return ZSTD
         return self._settings.lake_behind_compression_type
 
     def _is_held_back(self, candidates: Sequence[tuple[PartitionView, Sequence[Range]]]) -> bool:
-        """Whether the copy quota is used up (KIP-956): what there is to copy stays, and is looked at again in time."""
+        """Whether the copy quota is used up (KIP-956): nothing is copied then, and looked at again in time."""
         wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
         for view, ranges in candidates:
             if wait_ms and ranges:
@@ -220,7 +220,7 @@ class CopyLoop:
         return wait_ms > 0
 
     def _look_again(self, partitions: Sequence[Led], delay_ms: int) -> None:
-        """There may be more to copy of these, once the worker is back and their back-off is over."""
+        """Look at these again once the worker is back and their back-off is over: there may be more to copy."""
         now_ms = self._clock.monotonic_ms()
         for led in partitions:
             if led.state.phase is not Phase.PAUSED and self.led.get(led.key) is led:
@@ -228,11 +228,11 @@ class CopyLoop:
 
     @staticmethod
     def _unknown(led: Led) -> bool:
-        """Does it matter what the lake holds of this partition, and is it not known?"""
+        """Whether it matters what the lake holds of this partition, and it is not known yet."""
         return led.state.phase is Phase.UNKNOWN and led.log.log_end_offset > 0
 
     async def _learn(self, unknown: list[Led]) -> int | None:
-        """Ask the lake how far partitions are tiered; if it does not answer, how long to wait."""
+        """Ask the lake how far partitions are tiered; returns how long to wait if it does not answer."""
         for start in range(0, len(unknown), STATE_QUESTION_PARTITIONS_MAX):
             asked = unknown[start : start + STATE_QUESTION_PARTITIONS_MAX]
             question = [
@@ -269,7 +269,7 @@ class CopyLoop:
         return max(led.state.backoff.failed(now_ms) for led in partitions)
 
     async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> int | None:
-        """Ask for a copy and act on its outcomes; if the worker was lost, how long to wait."""
+        """Ask for a copy and act on its outcomes; returns how long to wait if the worker was lost."""
         for led in taking_part:
             led.state.copying()
         epochs = {led.key: led.leader_epoch for led in taking_part}
@@ -343,7 +343,7 @@ class CopyLoop:
 def _left_bytes(
     chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
 ) -> int:
-    """What may be copied, and is not chosen."""
+    """Bytes that may be copied and were not chosen."""
     pending_bytes = sum(
         view.bytes_beyond + sum(each.size_bytes for each in ranges) for view, ranges in candidates
     )
@@ -353,7 +353,7 @@ def _left_bytes(
 def _taken_whole(
     chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
 ) -> set[Key]:
-    """The partitions of which nothing is left that may be copied now."""
+    """The partitions that have nothing left to copy now."""
     counts = {(each.topic_id, each.partition): len(each.ranges) for each in chosen}
     keys = [((view.topic_id, view.partition), len(ranges)) for view, ranges in candidates]
     return {key for key, count in keys if counts.get(key) == count}

@@ -1,9 +1,9 @@
-"""Shell: how a partition stood where a range of it ends, its leader epochs and producers: a replica is rebuilt of it.
+"""Shell: the state of a partition at the end of a range: its leader epochs and producers, to rebuild a replica from.
 
 Rules of this file: a residue file knows both at its range's end, unless the range was cut out of an active segment.
-Then the producers are those of the last range before that has them, and of the batches since, whose framing is in the
-table's rows and, for what never became rows, in the residue. A batch of which no row is left is not known any more.
-Transactions that are open there stay open: their ends may lie beyond. Any thread.
+Then the producers are those of the last earlier range that has them, brought forward by the batches since. Their
+framing is in the table's rows or, for batches that never became rows, in the residue. A batch without any row left is
+no longer known. Transactions that are open there stay open: their ends may lie beyond. Any thread.
 """
 
 import logging
@@ -47,7 +47,7 @@ class EndingReader:
         self._residue = residue
 
     def at(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
-        """How the partition stood at the end of the range that holds `offset`.
+        """The partition's state at the end of the range that holds `offset`.
 
         Raises OffsetOutOfRange where the lake does not hold it, StorageError.
         """
@@ -75,7 +75,7 @@ class EndingReader:
     # -- producers --------------------------------------------------------------------------
 
     def _producers(self, where: _Partition, log_start: int, end: int) -> bytes:
-        """A snapshot of the producers behind the offset `end`."""
+        """A snapshot of the producers after the offset `end`."""
         known = self._residue.with_snapshot(where.topic, where.topic_id, where.index, end)
         if known is not None and known.end_offset == end:
             return known.producer_snapshot
@@ -151,7 +151,7 @@ class EndingReader:
 
 
 def _batches_of(framing: pa.Table) -> Iterator[OwnBatch]:
-    """One for each batch of a producer, from the rows that it became."""
+    """One header for each batch of a producer, from the rows that it became."""
     rows = framing.column("batch").combine_chunks()
     if isinstance(rows, pa.ChunkedArray):
         rows = pa.concat_arrays(rows.chunks) if rows.num_chunks else pa.array([], rows.type)
@@ -166,7 +166,7 @@ def _batches_of(framing: pa.Table) -> Iterator[OwnBatch]:
 
 
 def _header(row: dict[str, int]) -> BatchHeader:
-    """As much of a batch's header as a producer's state is made of."""
+    """The part of a batch's header that a producer's state is made of."""
     delta = row["last_offset"] - row["base_offset"]
     return BatchHeader(
         base_offset=row["base_offset"],

@@ -1,8 +1,8 @@
 """Shell: where a partition's rows begin in its table, and which files lie wholly below its log start.
 
-Rules of this file: what is asked and chosen here is of one snapshot, whose lock the caller holds. Files are found
-through the index: those of others' rows that are quarantined are none of ours to take out. Residue is in no commit;
-what of it only concerns offsets that are given up goes by its own header.
+Rules of this file: all questions and choices here concern one snapshot, whose lock the caller holds. Files are found
+through the index; files with quarantined rows of other writers are not ours to remove. Residue is in no commit: a
+residue file's own header says whether it only concerns offsets that are given up.
 """
 
 import logging
@@ -24,7 +24,7 @@ OFFSET_DIGITS = 20
 
 
 def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> Front:
-    """Where the partition begins there; nothing of it where the table is another topic's."""
+    """Where the partition begins in the table; empty if the table belongs to another topic."""
     end = tiered_end(snapshot, topic_id, partition)
     if snapshot is None or snapshot.topic_id != topic_id:
         return Front(log_start_offset=0, tiered_end=end, horizon=0)
@@ -48,7 +48,7 @@ def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) ->
 def removals(
     snapshot: TopicSnapshot | None, topic_id: bytes, partition: int, offset: int, *, now_ms: int
 ) -> tuple[Action, ...]:
-    """Take out each file that holds nothing at or above an offset."""
+    """Remove each file that holds nothing at or above an offset."""
     if snapshot is None or snapshot.topic_id != topic_id:
         return ()
     return tuple(
@@ -64,7 +64,7 @@ def removals(
 
 
 def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, offset: int) -> int:
-    """Delete the residue files that only concern offsets below; how many."""
+    """Delete the residue files that only concern lower offsets; returns how many."""
     known = list(_residue_below(store, folder, topic_id, partition, offset))
     paths = residue_to_drop(known, offset)
     for path in paths:
@@ -75,9 +75,9 @@ def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, off
 def residue_of(
     store: Store, entries: Iterable[Entry], topic_id: bytes, was_retired: bool
 ) -> tuple[Entry, ...]:
-    """Of residue files those that say that they are of this topic, if its rows were taken out.
+    """The residue files whose header names this topic, if its rows were removed.
 
-    Whoever took them out may have died right then, and the next topic of that name may be at work by now.
+    The broker that removed them may have died right then, and a new topic of that name may be in use by now.
     """
     if not was_retired:
         return ()
@@ -97,7 +97,7 @@ def _residue_below(
 
 
 def _facts(store: Store, entry: Entry, topic_id: bytes) -> ResidueFacts | None:
-    """What a file says of itself; None where it is gone, broken, or of another incarnation of the topic."""
+    """A file's header; None if the file is gone, broken, or of another incarnation of the topic."""
     try:
         header = Residue(
             lambda start, length: store.read_range(entry.path, start, length),

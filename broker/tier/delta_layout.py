@@ -1,11 +1,11 @@
-"""Shell: the layout of the topics' tables: files written anew where that serves readers, replaced in one commit.
+"""Shell: the layout of the topics' tables: files are rewritten where that helps readers, and replaced in one commit.
 
-Rules of this file: what is to be done is `kafka_ds.lake.layout`'s to say. Files are written beside the table's life and
-its lock is held for the commit alone, which is fenced as a copy's is: by topic id and leader epoch, and by each file
-that it replaces being there still. Whoever replaced or erased rows of one meanwhile was first: our new files go, and
-the next look begins with what is there then. The old files stay in the store until VACUUM, for plans and consumers that
-are about to read them. A commit of ours is no change of data for who follows the table, but for the rows that expired.
-One thread beside the one that copies.
+Rules of this file: `kafka_ds.lake.layout` decides what is to be done. Files are written while the table is in use; its
+lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides, each file
+that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were first: our
+new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM, for plans
+and consumers that are about to read them. For readers that follow the table our commit is no change of data, except for
+the rows that expired. One thread, beside the one that copies.
 """
 
 import logging
@@ -71,7 +71,7 @@ class _State:
 
 
 class LayoutKeeper:
-    """Lays the files of partitions anew, one after the other."""
+    """Rewrites the files of partitions, one after the other."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LayoutKeeper:
         leader_epoch: int,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> LaidOut:
-        """Do what there is to do, a bounded part of it; `goes_on` is asked before each step that matters.
+        """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
 
         Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknownError, OSError.
         """
@@ -141,7 +141,7 @@ class LayoutKeeper:
             )
 
     def _task(self, state: _State | None) -> Task | None:
-        """What to do next, as far as the files can be looked into."""
+        """What to do next, as far as the files can be read."""
         if state is None:
             return None
         try:
@@ -228,7 +228,7 @@ class LayoutKeeper:
         attempt: str,
         done: LaidOut,
     ) -> None:
-        """The commit: the new files for the old ones, or nothing."""
+        """Commit: replace the old files by the new ones, or do nothing."""
         intent = self._intent(shared.folder, topic_id, leader_epoch, task, relaid, state.log_start)
         self._crash_points.at("before_layout_commit")
         try:
@@ -284,7 +284,7 @@ class LayoutKeeper:
         return Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
 
     def _discard(self, shared: SharedTable, task: Task, attempt: str) -> None:
-        """Delete what was written and is in no commit, nor ever will be."""
+        """Delete files that are in no commit and never will be."""
         folder = f"{shared.folder}/partition={task.files[0].partition}"
         for entry in self._store.list(folder):
             if entry.path.endswith(f"-{attempt}.parquet"):

@@ -1,10 +1,10 @@
 """Shell: remote log metadata as the Delta table `__remote_log_metadata`.
 
-Rules of this file: the table is append-only events; each commit of ours also carries, in its commitInfo, the attempts
-of this broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's last
-commit and no row at all, however long the history is. Deletions that are begun and not finished are carried along in
-the same way, those of other brokers with the version up to which they are known: whoever leads after one that died goes
-on with them. A commit whose fate is unknown is settled with the same bytes before the next one.
+Rules of this file: the table consists of append-only events. Each of our commits also carries, in its commitInfo, the
+attempts of this broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's
+last commit, and no row at all, however long the history is. Deletions that are begun and not finished are carried along
+in the same way, those of other brokers with the version up to which they are known: so the next leader finishes what
+a dead one began. A commit whose fate is unknown is settled with the same bytes before the next one.
 """
 
 import threading
@@ -42,7 +42,7 @@ DELETIONS = (
 
 
 class DeltaMetadata:
-    """The events of one broker's attempts, and what all events together say."""
+    """The events of one broker's attempts, and the state that follows from all events."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class DeltaMetadata:
             self._append(fresh, {key: each for key, each in known.items() if key not in ended})
 
     def _is_going(self, segment: RemoteLogSegment) -> bool:
-        """Whether this is news of a deletion: of segments that are deleted any broker may write."""
+        """Whether this is an event of a deletion, which any broker may write."""
         if segment.state not in DELETIONS:
             return False
         there = self._followed(segment.topic_id, segment.partition).by_id(segment.segment_id)
@@ -120,7 +120,7 @@ class DeltaMetadata:
             self._append(events, left, is_retention=False)
 
     def _is_open(self, segment: RemoteLogSegment) -> bool:
-        """Whether an attempt, of whichever broker, is STARTED."""
+        """Whether an attempt of any broker is STARTED."""
         there = self._followed(segment.topic_id, segment.partition).by_id(segment.segment_id)
         return there is not None and there.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
@@ -137,19 +137,19 @@ class DeltaMetadata:
         return self._is_begun(key)
 
     def _is_begun(self, key: tuple[str, int]) -> bool:
-        """Whether the events say that a deletion was begun there, by whomever, and not finished by anybody."""
+        """Whether the events say that some broker began a deletion there and none finished it."""
         there = self._followed(uuid_from_text(key[0]), key[1]).list()
         return any(each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED for each in there)
 
     def _there_after(self, version: int) -> int:
-        """That version, or a later one where those behind it were cleaned up."""
+        """That version, or a later one if the versions after it were cleaned up."""
         if self._events.log.read_version(version + 1) is not None:
             return version
         later = self._events.log.listing(start=version + 1).commits
         return later[0] - 1 if later else version
 
     def _look_elsewhere(self, older_than_ms: int = 0) -> None:
-        """Follow what other brokers say that they have begun to delete."""
+        """Follow the deletions that other brokers have begun."""
         now_ms = self._clock.boot_ms()
         if self._looked_ms and now_ms - self._looked_ms < older_than_ms:
             return
@@ -201,7 +201,7 @@ class DeltaMetadata:
     def _append(
         self, segments: Sequence[RemoteLogSegment], left: Segments, *, is_retention: bool = True
     ) -> None:
-        """`is_retention`: a deletion that is told begins, or ends, that of its partition."""
+        """`is_retention`: a deletion event among these begins or ends its partition's deletion."""
         now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
         # Others may have ended what we have begun, as we may what they have.

@@ -1,12 +1,12 @@
 """Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
 
-Rules of this file: files are found through the index of the followed snapshot, never by a remembered path; one
-that is gone when it is opened means that the snapshot is old: it is followed and the read begins again. Every
-offset up to the tiered end is accounted for by some batch, so that a consumer's position gets over gaps.
-read_committed needs the rows alone; read_uncommitted gets the residue in its place. What comes next is
-prepared before it is asked for, once a consumer is seen to read on or begins at the beginning; who reads at a place
-by lot is given that alone, and nobody waits for more than it. What was prepared is kept for others, in memory
-and on disk, under the files that it was made of: rows that somebody has erased since are not found there. Any thread.
+Rules of this file: files are found through the index of the followed snapshot, never by a remembered path. If a file is
+gone when it is opened, the snapshot is old: it is refreshed and the read begins again. Some batch covers every offset
+up to the tiered end, so that a consumer's position gets over gaps. read_committed needs the rows alone;
+read_uncommitted gets the residue in its place. What comes next is prepared ahead once a consumer reads on, or begins at
+the beginning. A reader at a random place gets just that place's piece, and nobody waits for more than its own piece.
+Prepared pieces are kept for others, in memory and on disk, under the files that they were made of: rows that somebody
+has erased since are not found there. Any thread.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Place:
     committed_only: bool
 
     def key(self, layout: str) -> PieceKey:
-        """What pieces of it are found by."""
+        """The key under which its pieces are found."""
         return PieceKey(
             topic_id=self.topic_id,
             partition=self.partition,
@@ -97,7 +97,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found in a version of a table, and from which offset on (up to the cluster's end) it is found again."""
+    """The files found in a table's version, and the offset from which they hold (up to the end of the cluster)."""
 
     snapshot: TopicSnapshot
     version: int
@@ -107,7 +107,7 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A piece that somebody prepares."""
+    """A piece that is being prepared."""
 
     done: threading.Event = field(default_factory=lambda: threading.Event())
     following: int | None = None
@@ -126,7 +126,7 @@ class ColdReader:
         disk: DiskCache | None = None,
         memory: WorkerMemory | None = None,
     ) -> None:
-        """What is kept is kept in the memory that is shared with the broker, if there is any."""
+        """Pieces are kept in the memory that is shared with the broker, if there is any."""
         cache_bytes = settings.lake_reader_cache_bytes
         self._disk = disk
         self._tables = tables
@@ -178,7 +178,7 @@ class ColdReader:
     def _take(
         self, key: PieceKey, piece: Piece, index: int, max_bytes: int
     ) -> tuple[list[Run], int, int]:
-        """Batches of a piece and of those after it that are there; what follows the last piece, and the last batch."""
+        """Batches of a piece and of the prepared ones after it; the offsets after the last piece and the last batch."""
         runs, end = [], max(index + 1, piece.end_of(index, max_bytes))
         while True:
             runs.append(piece.take(index, end))
@@ -197,7 +197,7 @@ class ColdReader:
         return runs, piece.next_offset, next_offset
 
     def forget(self, topic: str, topic_id: bytes) -> None:
-        """The topic is gone: keep nothing of it."""
+        """The topic is gone: drop all of its pieces."""
         with self._lock:
             for key in self._cache.owners():
                 if isinstance(key, PieceKey) and key.topic_id == topic_id:
@@ -227,7 +227,7 @@ class ColdReader:
         return self._prepare(place, layout, offset, size_bytes, max_bytes, work)
 
     def _claim(self, key: PieceKey, offset: int) -> tuple[tuple[Piece, int] | None, _Work, bool]:
-        """The piece if it is there; else who prepares it, and whether that is the caller from now on."""
+        """The piece if it is there; otherwise the work that prepares it, and whether the caller must do that."""
         with self._lock:
             known, work = self._cache.find(key, offset), self._preparing.get((key, offset))
             is_mine = known is None and work is None
@@ -292,7 +292,7 @@ class ColdReader:
                 )
 
     def _read_ahead(self, place: _Place, offset: int) -> None:
-        """Have the pieces ready that come next, a few of them, so that there is no pause between any two."""
+        """Prepare the next few pieces, so that a reader need not pause between two of them."""
         prepared = 0
         while prepared < (share := self._share_bytes()):
             size_bytes = min(AHEAD_BYTES, max(BEGIN_BYTES, share))
@@ -319,7 +319,7 @@ class ColdReader:
             return self._readers.share_bytes(time.monotonic())
 
     def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
-        """What the piece that begins at an offset will end before, if its file's footer tells."""
+        """The first offset after the piece that begins at an offset, if its file's footer tells."""
         found = self._files(place, offset)
         if len(found.files) == 1:
             with suppress(FileNotFoundError, UnreadableFile):  # Whoever reads it is told.
@@ -331,7 +331,7 @@ class ColdReader:
     def _build(
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int
     ) -> tuple[Piece, str]:
-        """Read what follows an offset, and encode it again; and the layout that it was read of."""
+        """Read the rows from an offset on and encode them again; also returns the layout that they were read from."""
         rows, last, found = self._read_rows(place, offset, size_bytes)
         residue: Iterable[ResiduePiece] = ()
         if not place.committed_only:
@@ -349,7 +349,7 @@ class ColdReader:
         return piece, found.layout
 
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
-        """Rows from an offset on, the offset up to which they are all, and where they lie."""
+        """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
         # With numba, 100 MiB that a worker which reads nothing does without.
         from kafka_ds.lake.records import read_records
 
@@ -396,7 +396,7 @@ class ColdReader:
         )
 
     def _keep(self, place: _Place, snapshot: TopicSnapshot, found: _Files) -> None:
-        """Find the same for whoever reads on in a file that no other overlaps."""
+        """Remember the files for readers that continue in a file that no other overlaps."""
         if len(found.files) != 1:
             return
         first = max(found.files[0].min_offset, found.log_start)

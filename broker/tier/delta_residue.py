@@ -1,11 +1,11 @@
-"""Shell: the residue of a partition by offset: what never entered the table, found again for a reader of all.
+"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
 
-Rules of this file: a residue file holds what its range held below the last stable offset, which is the same whichever
-attempt wrote it: so any file that covers an offset will do, and a batch that two of them hold counts once.
-Files are listed when a reader asks beyond what was listed, or finds one missing. A file of another incarnation of the
-topic is passed over, as are bytes that no client could take for a batch (their place is not known either): the span
-of their neighbours covers them, so that a position gets over them. What is open is bounded by its batches as well as
-by its files: one of a segment of small transactions knows the places of a hundred thousand markers. Any thread.
+Rules of this file: a residue file holds what its range held below the last stable offset, which is the same in every
+attempt: so any file that covers an offset will do, and a batch that is in two of them counts once. Files are listed
+when a reader asks beyond what was listed, or misses a file. Skipped are files of another incarnation of the topic, and
+bytes that no client could take for a batch (their place is not known either): the offsets of the neighbouring batches
+cover them, so that a position gets over them. Open files are bounded by number and by their batches: one file for a
+segment of small transactions knows the places of a hundred thousand markers. Any thread.
 """
 
 import logging
@@ -33,7 +33,7 @@ OFFSET_DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class ResiduePiece:
-    """One batch of the residue, as it is given to a client."""
+    """One batch of the residue, as a client gets it."""
 
     base_offset: int
     last_offset: int
@@ -73,7 +73,7 @@ class ResidueFiles:
     ) -> list[ResiduePiece]:
         """The batches that hold offsets of [start_offset, last_offset], by offset.
 
-        Raises StorageError where no file says what there was of an offset from the log start on: what is missing might
+        Raises StorageError if no file covers an offset at or above the log start: what is missing might
         be an aborted transaction, which Kafka does not pass over either.
         """
         for is_last in (False, True):
@@ -99,7 +99,7 @@ class ResidueFiles:
     def holding(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
     ) -> ResidueHeader | None:
-        """What the file says whose range holds the offset; of several that which ends first, and knows the most."""
+        """The header of the file whose range holds the offset; of several the one that ends first and knows most."""
         with self._lock:
             listing = self._listing(topic, partition, offset, tiered_end)
             covering = self._covering(listing, topic_id, offset, offset)
@@ -115,7 +115,7 @@ class ResidueFiles:
     def with_snapshot(
         self, topic: str, topic_id: bytes, partition: int, end_offset: int
     ) -> ResidueHeader | None:
-        """What the last file says that knows the producers at its end, and ends there or before."""
+        """The header of the last file that ends there or before and knows the producers at its end."""
         with self._lock:
             listing = self._listing(topic, partition, end_offset, end_offset)
             at = bisect_right(listing.starts, end_offset)
@@ -157,7 +157,7 @@ class ResidueFiles:
     def _covering(
         self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
     ) -> list[Residue]:
-        """The files of the range and, before it, back until there is one for each of its offsets."""
+        """The files of the range, and earlier ones until each of its offsets is covered."""
         found = []
         at = bisect_right(listing.starts, start_offset)
         for path in listing.paths[at : bisect_right(listing.starts, last_offset)]:
@@ -176,7 +176,7 @@ class ResidueFiles:
         return found
 
     def _opened(self, path: str) -> Residue | None:
-        """A residue file with its header read; None for one that is gone or broken."""
+        """A residue file with its header read; None if it is gone or broken."""
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
@@ -197,7 +197,7 @@ class ResidueFiles:
         return residue
 
     def _close(self, files_max: int) -> None:
-        """Close those that were used least recently, until so many files are open, and so many batches."""
+        """Close the least recently used files until both bounds hold: of open files, and of their batches."""
         while len(self._open) > files_max or (
             self.open_batches > OPEN_BATCHES_MAX and len(self._open) > 1
         ):
@@ -209,7 +209,7 @@ def _count(residue: Residue | None) -> int:
 
 
 def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:
-    """The first offset of [start, end] that none of the files is about."""
+    """The first offset of [start, end] that no file covers."""
     for header in sorted((each.header for each in covering), key=lambda each: each.start_offset):
         if header.start_offset > start:
             break
@@ -232,7 +232,7 @@ def _pieces(
 
 
 def _is_batch(data: bytes, place: BatchPlace) -> bool:
-    """Could a client take it for what it says it is?"""
+    """Whether a client could take it for a batch."""
     try:
         header = read_header(data)
     except CorruptRecord:

@@ -1,4 +1,4 @@
-"""Pure: what a commit of a topic's table says of a segment that it makes visible, and that read back."""
+"""Pure: what a commit of a topic's table says of a segment that it makes visible, and reading that back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATA_SUFFIX = ".parquet"
 
 
 def described(segment: RemoteLogSegment) -> dict[str, Any]:
-    """What of a segment is known only when its files are written."""
+    """The part of a segment that is known only when its files are written."""
     return {
         "id": uuid_text(segment.segment_id),
         "startOffset": segment.start_offset,
@@ -27,7 +27,7 @@ def described(segment: RemoteLogSegment) -> dict[str, Any]:
 
 
 def named_after(segment: RemoteLogSegment, folder: str, paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of a table's files that are this attempt's, by their names in its folder."""
+    """The files of a table that belong to this attempt, by their names in its folder."""
     attempt = f"-{uuid_text(segment.segment_id)}{DATA_SUFFIX}"
     return tuple(each.removeprefix(f"{folder}/") for each in paths if each.endswith(attempt))
 

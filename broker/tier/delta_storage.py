@@ -1,9 +1,9 @@
 """Shell: remote storage as Delta tables: files written durably, then one commit for many partitions.
 
-Rules of this file: the table decides. A range is tiered when a commit of its table says so, and nothing else
-(no row elsewhere, no file's presence) makes it so. A commit carries the attempts that it makes visible, so
-that whoever comes after a crash knows which of them won. An attempt whose commit's fate is unknown is
-committed again with the same bytes before anything else happens to that table.
+Rules of this file: the table decides. A range is tiered if and only if a commit of its table says so; no row elsewhere
+and no file's presence counts. A commit carries the attempts that it makes visible, so that after a crash it is known
+which of them won. An attempt whose commit's fate is unknown is committed again with the same bytes before anything else
+happens to that table.
 """
 
 import logging
@@ -202,7 +202,7 @@ class DeltaStorage:
 
     @staticmethod
     def _intents(shared: SharedTable, ranges: Sequence[Written]) -> Iterator[PartitionIntent]:
-        """One for each partition: its ranges follow each other."""
+        """One intent for each partition: its ranges follow each other."""
         now_ms = shared.table.log.clock.wall_ms()
         by_partition: dict[int, list[Written]] = {}
         for each in ranges:
@@ -275,7 +275,7 @@ class DeltaStorage:
     def _remove_below(
         self, shared: SharedTable, topic_id: bytes, partition: int, leader_epoch: int, offset: int
     ) -> int:
-        """In a commit of removes only; files that another engine replaces meanwhile are looked for anew."""
+        """Commit removes only; if another engine replaces files meanwhile, they are looked up again."""
         for _ in range(TRIES_MAX):
             now_ms = self._clock.wall_ms()
             with shared.view(fresh=True) as snapshot:
@@ -297,7 +297,7 @@ class DeltaStorage:
     def _commit_alone(
         self, shared: SharedTable, intent: Intent, begun_ms: int | None = None
     ) -> Mapping[int, Conflict]:
-        """Commit what is no copy; the partitions that it is not about any more, and Conflict where none is left.
+        """Commit something other than a copy; returns the partitions that dropped out, Conflict if none is left.
 
         `begun_ms` is when its files were begun, if it has any.
         """
@@ -350,9 +350,9 @@ class DeltaStorage:
     def _decided(
         table: SharedTable, version: int, segment: RemoteLogSegment
     ) -> list[dict[str, Any]] | None:
-        """The attempts in the commit that made the segment's range visible; None if it is cleaned up.
+        """The attempts in the commit that made the segment's range visible; None if that commit was cleaned up.
 
-        None of them where no commit did: the log start was moved past the range, and what is copied begins there.
+        Empty if no commit did: the log start was moved past the range, and copies begin there.
         """
         topic_id = uuid_text(segment.topic_id)
         while version >= 0:
@@ -471,7 +471,7 @@ class DeltaStorage:
         self._upkeep.look_after(table.folder, version)
 
     def complaints(self) -> int:
-        """Commits of other engines that put rows into topics' tables, as far as they were met."""
+        """The commits found so far in which other engines put rows into topics' tables."""
         return self._tables.complaints()
 
 

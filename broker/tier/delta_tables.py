@@ -1,7 +1,7 @@
 """Shell: the topics' tables as the tier holds them: one each, followed under its lock.
 
-Rules of this file: what a table is, and who may write to it, is `kafka_ds.lake.topics`; here are the lock that lets
-several threads use it, how often it is followed, and which of its complaints may go away by themselves.
+Rules of this file: `kafka_ds.lake.topics` says what a table is and who may write to it. This file has the lock with
+which several threads use a table, how often it is followed, and which of its complaints may go away by themselves.
 """
 
 import logging
@@ -60,7 +60,7 @@ class SharedTable:
             raise StorageError(str(error)) from error
 
     def _complain(self) -> None:
-        """Say once of each commit of others that it put rows in which are no records."""
+        """Log once for each commit of another writer that it added rows that are no records."""
         for each in self.table.snapshot.complaints():
             if each.version > self._told:
                 self._told = each.version
@@ -75,7 +75,7 @@ class SharedTable:
                 )
 
     def claim(self, topic_id: bytes) -> None:
-        """Make the table, or see that it is this incarnation's to write."""
+        """Create the table, or make sure that this incarnation of the topic may write to it."""
         with self.lock:
             if self.table.snapshot.topic_id == topic_id:
                 return
@@ -88,9 +88,9 @@ class SharedTable:
                 raise StorageError(str(error)) from error
 
     def _open(self, topic_id: bytes) -> None:
-        """Take up the table, also where a topic that was deleted as its table was made has left it with its id.
+        """Open the table, also if a topic that was deleted while its table was created left it with its id.
 
-        That a topic is deleted the cluster's events say, and nobody else: whoever asks may be the one that slept.
+        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused.
         """
         try:
             self.table.open(topic_id)
@@ -103,7 +103,7 @@ class SharedTable:
             self.table.open(topic_id)
 
     def retire(self, topic_id: bytes) -> bool:
-        """Take out all rows of a deleted topic; False where there are none of it (any more)."""
+        """Remove all rows of a deleted topic; False if it has none (any more)."""
         with self.lock:
             try:
                 return self.table.retire(topic_id)
@@ -115,13 +115,13 @@ class SharedTable:
                 raise StorageError(str(error)) from error
 
     def was_retired(self, topic_id: bytes) -> bool:
-        """Whether somebody has taken out the rows of that deleted topic, as far as the table was read."""
+        """Whether the rows of that deleted topic were removed, as far as the table was read."""
         with self.lock:
             return deleted_mark(topic_id) in self.table.snapshot.txns
 
 
 class TopicTables:
-    """The tables of all topics that were asked for."""
+    """The tables of all topics used so far."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class TopicTables:
         log_retention_ms: int,
         was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
     ) -> None:
-        """`was_deleted` knows whether a topic of that id is deleted for good."""
+        """`was_deleted` says whether the topic of that id is deleted for good."""
         self._was_deleted = was_deleted
         self._log_retention_ms = log_retention_ms
         self._store = store
@@ -144,12 +144,12 @@ class TopicTables:
         self._lock = threading.Lock()
 
     def complaints(self) -> int:
-        """Others' commits that put rows in, of all topics that there were."""
+        """Commits in which other writers added rows, of all topics used so far."""
         with self._lock:
             return self._complaints + sum(each.complaints for each in self._tables.values())
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: keep nothing of its table, unless a topic of the same name has taken it up."""
+        """The topic is gone: forget its table, unless a new topic of the same name uses it now."""
         with self._lock:
             table = self._tables.get(topic)
         if table is None:
@@ -179,7 +179,7 @@ class TopicTables:
 
 
 def tiered_end(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> int:
-    """The last offset of a partition in the table, -1 where there is none of this incarnation."""
+    """The last offset of a partition in the table, -1 if it has none of this incarnation."""
     if snapshot is None or snapshot.topic_id != topic_id:
         return -1
     end = snapshot.txns.get(app_id(topic_id, partition, AppIdKind.TIERED_END))

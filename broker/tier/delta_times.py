@@ -1,6 +1,6 @@
 """Shell: offsets by time in a table's Parquet files: the first record at or after a time, and the latest one.
 
-Rules of this file: statistics choose the files, the rows decide; what has no statistics is read. Files are found
+Rules of this file: statistics choose the files and the rows decide; a file without statistics is read. Files are found
 through the index of the table as it is now. Any thread.
 """
 
@@ -77,7 +77,7 @@ class TimesReader:
         start_offset: int,
         choose: Callable[[FileIndex], Iterable[FileEntry]],
     ) -> tuple[list[FileEntry], int, int]:
-        """The chosen files behind the log start and `start_offset`; the later of these, and the tiered end."""
+        """The chosen files above log start and `start_offset`; the larger of these two, and the tiered end."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             end = tiered_end(snapshot, topic_id, partition)
             if snapshot is None or end < 0:
@@ -110,7 +110,7 @@ class TimesReader:
 
 
 def _latest_ms(entry: FileEntry) -> int:
-    """No record of the file is later, as far as its statistics can tell."""
+    """An upper bound of the timestamps of the file's records, from its statistics."""
     if entry.max_timestamp_ms is None or entry.null_timestamps:
         return _FOREVER
     return entry.max_timestamp_ms

@@ -1,9 +1,9 @@
-"""Shell: the files of ranges, written and made durable, and in no commit yet.
+"""Shell: writes the files of ranges and makes them durable; the commit comes later.
 
-Rules of this file: ranges of one partition that follow each other share their files: small segments would
-otherwise make small files, and each of them costs four fsyncs. A file is named after the attempt of the first
-range; all of them are committed together or not at all. What is large is written in several shares at once (Arrow
-and the kernels leave the interpreter to others), but no more at a time than there are turns, whoever else writes.
+Rules of this file: consecutive ranges of one partition share their files. Otherwise small segments would make small
+files, and each file costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed
+together or not at all. A large copy is written in several shares at once (Arrow and the kernels release the
+interpreter's lock), but never in more shares at a time than there are turns for all writers.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a commit needs of written ranges beside their segments; ranges that share files share it."""
+    """What a commit needs besides the segments of written ranges; ranges that share files share it."""
 
     files: tuple[WrittenFile, ...]
     begun_ms: int
@@ -40,7 +40,7 @@ class Parts:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in a range beside its rows."""
+    """What was found in a range besides its rows."""
 
     row_count: int = 0
     max_timestamp_ms: int = -1
@@ -112,7 +112,7 @@ def _all(
     write: Callable[[Sequence[tuple[_Found, RangeSource]]], list[WrittenFile]],
     shares: Sequence[Sequence[tuple[_Found, RangeSource]]],
 ) -> list[WrittenFile]:
-    """The files of all shares in their order; what one of them raises, when all have come to an end."""
+    """The files of all shares in their order; raises a share's error once all have ended."""
     if len(shares) == 1:
         return write(shares[0])
     # Threads are started as they are needed, at the priority of whoever starts them.
@@ -128,7 +128,7 @@ def _write_rows(
     file_bytes: int,
     level: int | None,
 ) -> list[WrittenFile]:
-    """Files of about `file_bytes` each; none where the ranges have no row. `level` is zstd's, None: in haste."""
+    """Files of about `file_bytes` each, none if the ranges have no row. `level` is zstd's; None: the fastest."""
     attempt = uuid_text(first.segment_id)
     rows = Peekable(chain.from_iterable(origin.rows() for origin in origins))
     files: list[WrittenFile] = []
@@ -149,7 +149,7 @@ def _write_residue(
     last: CopyRange,
     origins: Sequence[_Found],
 ) -> str:
-    """What the table has no row for, the leader epochs, and the producers at the end."""
+    """Write the batches without rows, the leader epochs, and the producers at the end."""
     first = segments[0]
     name = residue_file(first.partition, first.start_offset, uuid_text(first.segment_id))
     header = ResidueHeader(
@@ -182,7 +182,7 @@ def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence
 
 
 def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of ranges that follow each other."""
+    """The leader epochs of consecutive ranges, joined."""
     found: dict[int, int] = {}
     for segment in segments:
         for epoch, start in segment.leader_epochs:
