@@ -1,15 +1,15 @@
-"""Shell: batches of cold reads on the local disk, beside the logs: what was read out of the lake twice is read there.
+"""Shell: batches of cold reads on the local disk, beside the logs, for pieces that are read from the lake repeatedly.
 
 Rules of this file (KIP-405, after Kafka's RemoteIndexCache):
-- It is never needed: what fails is a miss. A directory that fails is switched off with a WARN until the worker's next
-  start; no consumer hears of it. Where its disk is full all files go first: the logs beside it need the room.
-- A piece belongs to the files of the table that it was made of. Where others have written these anew (OPTIMIZE, DELETE
-  by key) it is not found any more, and goes: an erased record does not come back out of here.
-- A file is written under another name and renamed; it is believed by its checksum, each time that it is read. One that
-  is torn is said and deleted.
-- What goes is marked first (not found any more, renamed to `.deleted`), and deleted when its readers are done.
-- Writing, marking and deleting is one thread's, which no read waits for. Reading is any thread's.
-- What was there stays over restarts; its age is the file's.
+- The cache is optional: an error is a miss. A directory that fails is switched off with a WARN until the worker's next
+  start; no consumer notices. If its disk is full, all cache files go first: the logs beside them need the room.
+- A piece belongs to the table's files that it was made of. Once others have rewritten these (OPTIMIZE, DELETE by key),
+  it is no longer found and is deleted: an erased record does not come back from here.
+- A file is written under another name and renamed. Its checksum is verified at every read; a torn file is logged and
+  deleted.
+- What goes is marked first (no longer found, renamed to `.deleted`), and deleted when its readers are done.
+- One thread writes, marks and deletes; no read waits for it. Any thread reads.
+- The cache survives restarts; a piece's age is its file's.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Shelf:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What was counted since the start."""
+    """Counts since the start."""
 
     hits: int = 0
     misses: int = 0
@@ -107,7 +107,7 @@ class DiskCache:
         self.counts = CacheCounts()
 
     def start(self) -> None:
-        """Begin, with what is there from before, in a thread of its own."""
+        """Start, with the files from before, in a thread of its own."""
         self._work.put(self._find_all)
         self._thread = threading.Thread(
             target=self._run, name="remote-log-index-cleaner", daemon=True
@@ -117,7 +117,7 @@ class DiskCache:
     # -- readers ----------------------------------------------------------------------------
 
     def find(self, key: PieceKey, offset: int) -> tuple[Piece, int] | None:
-        """The piece that holds an offset, and the index of the batch that does."""
+        """The piece that holds an offset, and the index of the batch with that offset."""
         with self._lock:
             if self.counts.is_off:
                 return None
@@ -135,13 +135,13 @@ class DiskCache:
         return None if piece is None else (piece, bisect_right(piece.next_offsets, offset))
 
     def _end(self, entry: _Entry) -> None:
-        """A reader is done; the last one of what is marked lets it be deleted."""
+        """A reader is done; after the last one a marked file can be deleted."""
         entry.readers -= 1
         if entry.is_marked and not entry.readers:
             self._work.put(partial(self._delete, entry))
 
     def offer(self, key: PieceKey, piece: Piece) -> None:
-        """Keep a piece, if it is worth it; in a while."""
+        """Keep a piece if it is worth it; it is written later."""
         with self._lock:
             if self.counts.is_off or self._writes >= WRITES_MAX:
                 return
@@ -155,13 +155,13 @@ class DiskCache:
         self._work.put(partial(self._write, entry, piece))
 
     def forget(self, topic_id: bytes) -> None:
-        """The topic is gone: keep nothing of it."""
+        """The topic is gone: drop all of its pieces."""
         with self._lock:
             entries = self._entries.items()
             self._drop([name for name, entry in entries if entry.key.topic_id == topic_id])
 
     def _locate(self, key: PieceKey, offset: int) -> _Entry | None:
-        """The entry that holds an offset; what is of another layout goes."""
+        """The entry that holds an offset; entries of another layout are dropped."""
         shelf = self._shelves.get(key.place)
         if shelf is None:
             return None
@@ -200,7 +200,7 @@ class DiskCache:
                 self._do(self._expire)
 
     def work(self) -> None:
-        """Do all that waits to be done, and look for what has expired."""
+        """Do all pending work, and look for what has expired."""
         self._do(self._expire)
         while not self._work.empty():
             self._do(self._work.get())
@@ -216,7 +216,7 @@ class DiskCache:
                 self._delete_all()
 
     def _delete_all(self) -> None:
-        """Give the disk back all that is ours; who reads one of these just now gets a miss."""
+        """Delete all files of the cache; a read of one of them in progress is a miss."""
         with suppress(OSError):
             for name in self._disk.list_names(self._folder):
                 if parse_file_name(name) is not None or name.endswith((TEMPORARY, DELETED)):
@@ -230,7 +230,7 @@ class DiskCache:
             self._mark(self._admission.expired(now_ms))
 
     def _find_all(self) -> None:
-        """Take in what is there from before; the oldest first."""
+        """Load the files from before, the oldest first."""
         self._disk.make_directory(self._folder)
         found: list[tuple[int, _Entry]] = []
         for name in self._disk.list_names(self._folder):
@@ -299,14 +299,14 @@ class DiskCache:
         self.counts.size_bytes = self._admission.size_bytes
 
     def _drop(self, names: Iterable[str]) -> None:
-        """These are not worth anything any more."""
+        """Drop these: they are useless now."""
         names = list(names)
         for name in names:
             self._admission.drop(name)
         self._mark(names)
 
     def _mark(self, names: Iterable[str]) -> None:
-        """These are found no more, and deleted in a while."""
+        """Mark these: no longer found, and deleted soon."""
         for name in names:
             entry = self._entries.pop(name, None)
             if entry is None:

@@ -1,8 +1,8 @@
 """Shell: the files of a table of events, merged from time to time by the thread that looks after the tables.
 
-Rules of this file: looked at every `lake.maintenance.interval.ms`, and at the start of a worker's life where the table
-is not young (it has a checkpoint): a worker that copies once an hour lives for one copy. A log object of its own is
-used, since others follow the table meanwhile. What fails is tried again at the next look; nobody waits for it.
+Rules of this file: the table is looked at every `lake.maintenance.interval.ms`, and when a worker starts if the table
+is not young (it has a checkpoint), because a worker that copies once an hour lives for one copy. It uses a log object
+of its own, since others follow the table meanwhile. A failure is retried at the next look; nobody waits for it.
 """
 
 from broker.crash_points import CrashPoints
@@ -34,7 +34,7 @@ class EventMerging:
         self._looked_ms: int | None = None
 
     def look(self) -> int:
-        """Merge what is due; how many merges that were. Raises StorageError, OSError."""
+        """Merge what is due; returns the number of merges. Raises StorageError, OSError."""
         interval_ms = self._settings.lake_maintenance_interval_ms
         now_ms = self._clock.boot_ms()
         if interval_ms < 0:

@@ -1,12 +1,13 @@
-"""Pure: where a tiered partition begins by its retention, and what lies wholly before that (KIP-405).
+"""Pure: where a tiered partition begins by its retention, and what lies wholly below that offset (KIP-405).
 
 Rules of this file:
-- A range goes for one of three reasons, as a remote segment of Kafka: it ends below the log start; its newest record is
-  as old as retention.ms; the partition without it is still as large as retention.bytes, where local log and lake are
-  counted once, in bytes of log.
-- From the oldest on: the first that stays keeps all behind it. Nothing goes that is not below the high watermark.
-- A range that the leader's own leader epochs contradict is counted nowhere and passed over: it is none of this history.
-- Retention moves the log start and nothing else. What goes after that is what lies wholly below it; a file that
+- A range goes for one of three reasons, like a remote segment in Kafka: it ends below the log start; its newest record
+  is as old as retention.ms; or the partition without it is still as large as retention.bytes. For the last, what is
+  both in the log and in the lake counts once, in bytes of log.
+- Ranges are judged from the oldest on, and the first that stays keeps all after it. Nothing at or above the high
+  watermark goes.
+- A range whose epochs contradict the leader's own is skipped and not counted: it is not part of this history.
+- Retention moves the log start and nothing else. Then what lies wholly below the log start is removed. A file that
   straddles it stays, with the ranges whose rows it holds.
 """
 
@@ -36,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much of a partition is to be kept, and what of it must not go."""
+    """How much of a partition is to be kept, and what must not go in any case."""
 
     now_ms: int
     retention_ms: int
@@ -77,12 +78,12 @@ class Decision:
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Self:
-        """The other way."""
+        """From JSON-friendly values."""
         return cls(**{**header, "reasons": frozenset(map(Reason, header["reasons"]))})
 
 
 def decide(held: Sequence[Held], retention: Retention) -> Decision:
-    """Where the partition begins by its retention; `held` by start offset."""
+    """Where the partition begins by its retention; `held` is sorted by start offset."""
     left = [each for each in held if each.is_ours and each.end_offset >= retention.log_start_offset]
     kept_bytes = sum(each.size_bytes for each in left)
     start, reasons, count = retention.log_start_offset, set(), 0
@@ -125,12 +126,12 @@ def _due(each: Held, retention: Retention, partition_bytes: int) -> Reason | Non
 def is_of_this_history(
     epochs: Sequence[tuple[int, int]], lineage: Sequence[tuple[int, int]], end_offset: int
 ) -> bool:
-    """Whether a range's epochs are those that the leader knows for its offsets, as far as it knows them."""
+    """Whether a range's epochs agree with those that the leader knows for its offsets."""
     return Lineage.of(epochs).divergence(Lineage.of(lineage), end_offset) is None
 
 
 def horizon(log_start_offset: int, files: Iterable[tuple[int, int]], tiered_end: int) -> int:
-    """Below which offset nothing is left but whole files that may go: [first, last] offset of each file."""
+    """The offset below which all files may go; `files` gives the [first, last] offset of each."""
     straddling = [first for first, last in files if first < log_start_offset <= last]
     return min([log_start_offset, tiered_end + 1, *straddling])
 
@@ -145,9 +146,9 @@ class Residue:
 
 
 def residue_to_drop(files: Iterable[Residue], below: int) -> list[str]:
-    """Those that only concern offsets below; the last ones stay, for what they know of epochs and producers.
+    """The files that only concern lower offsets, without the last ones, which know epochs and producers.
 
-    Who rebuilds a replica asks how the partition stood at an offset, which may be the one before the first.
+    Rebuilding a replica asks for the partition's state at an offset, perhaps the one before the first.
     """
     past = [each for each in files if each.end_offset < below]
     last = max((each.end_offset for each in past), default=-1)
@@ -157,14 +158,14 @@ def residue_to_drop(files: Iterable[Residue], below: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a leader remembers of a partition after it looked, so that it looks again only when there is a reason."""
+    """What a leader remembers of a partition after a look, so that it looks again only for a reason."""
 
     decision: Decision
     retention: Retention
     copied_offset: int
 
     def is_due(self, retention: Retention, copied_offset: int) -> bool:
-        """Whether anything may go that did not before."""
+        """Whether something may go that could not go at the last look."""
         before = self.retention
         changed = (retention.retention_ms, retention.retention_bytes) != (
             before.retention_ms,

@@ -1,11 +1,11 @@
-"""Shell: the retention of what is in the lake as the leader runs it: moves the log start, then has rows taken out.
+"""Shell: the leader's side of retention in the lake: it moves the log start, then has rows removed.
 
-Rules of this file: the log start is durable in the table before the log's own moves, so that no leader that comes
-after shows again what one consumer was told is gone; rows go after that. Between any two questions the leadership may
-be lost: what is left is the next leader's, and what the table was told is true whoever leads (the greatest log start
-holds).
-Partitions are looked at every `remote.log.manager.task.interval.ms`, and asked about only where `Outlook` sees a
-reason: a worker that idles is not kept awake.
+Rules of this file: the new log start is durable in the table before the log's own moves, so that no later leader shows
+again what a consumer was told is gone. Rows are removed after that. Between any two requests this broker may lose the
+leadership. The next leader does the rest, and what the table was told holds under any leader (the largest log start
+wins).
+Partitions are looked at every `remote.log.manager.task.interval.ms`; the worker is asked only where `Outlook` sees a
+reason, so that an idle worker is not kept running.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A led partition, and what is remembered of it; of another leadership nothing is."""
+    """A led partition, and what is remembered of it under this leadership."""
 
     led: Led
     backoff: Backoff
@@ -54,7 +54,7 @@ class ExpirationLoop:
         led: Mapping[Key, Led],
         agree: Callable[[Led], None],
     ) -> None:
-        """`led` is looked at and never changed; `agree` moves a log's start to where the lake's is."""
+        """`led` is read and never changed; `agree` moves a log's start to the lake's log start."""
         self._settings = settings
         self._clock = clock
         self._worker = worker
@@ -67,11 +67,11 @@ class ExpirationLoop:
         self._stopped = False
 
     def look_soon(self) -> None:
-        """A log start was moved in the table: what lies below may go."""
+        """A log start was moved in the table: what lies below it may go."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._stopped = True
         self._wake.set()
 
@@ -106,7 +106,7 @@ class ExpirationLoop:
             await self._look_at(due[start : start + QUESTION_PARTITIONS_MAX])
 
     def _forget(self) -> None:
-        """Drop what is remembered of partitions that are led no more, or anew."""
+        """Forget partitions that are no longer led here, or led in a new epoch."""
         for key, watched in list(self._watched.items()):
             if self._led.get(key) is not watched.led:
                 del self._watched[key]
@@ -118,7 +118,7 @@ class ExpirationLoop:
         )
 
     def _reason_to_look(self, watched: _Watched) -> Retention | None:
-        """What is to be kept of it now, if that is worth a question."""
+        """The retention to ask the worker about, if there is a reason to ask."""
         led, now_ms = watched.led, self._clock.monotonic_ms()
         asked = led.lake_log_start is not None and led.state.phase in (Phase.READY, Phase.COPYING)
         if not asked or led.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
@@ -175,7 +175,7 @@ class ExpirationLoop:
     async def _act(
         self, watched: _Watched, retention: Retention, copied_offset: int, survey: Mapping[str, Any]
     ) -> None:
-        """What the survey asks for, step by step."""
+        """Do what the survey found to be due, step by step."""
         decision = Decision.of(survey["decision"])
         led = watched.led
         self._count(led, survey, decision)
@@ -195,7 +195,7 @@ class ExpirationLoop:
         )
 
     async def _move(self, led: Led, decision: Decision) -> bool:
-        """The table's log start, then the log's own; False where this broker does not lead any more."""
+        """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
         question = {"op": "move_log_start", **_place(led), "offset": offset}
@@ -252,7 +252,7 @@ class ExpirationLoop:
 
 
 def _place(led: Led) -> dict[str, Any]:
-    """Which partition, under whose lead."""
+    """The partition and its leader epoch."""
     return {
         "topic": led.log.topic,
         "topic_id": uuid_text(led.log.topic_id),

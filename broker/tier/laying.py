@@ -1,9 +1,9 @@
-"""Shell: the layout of the tables as the leader looks after it: asks for it now and then, and tells what was done.
+"""Shell: the leader's side of the tables' layout: asks for it now and then, and logs what was done.
 
-Rules of this file: nobody waits for a good layout, so one partition is looked at after the other, and only where this
-broker has copied or given up something since, so that a worker that idles is not kept awake. What other engines have
-laid is looked at seldom, while a worker runs anyway. Work for a partition that is led elsewhere by now is given up
-before its commit, which the table would refuse besides: it is fenced by the leader's epoch.
+Rules of this file: nobody waits for a good layout, so partitions are looked at one after the other, and only where this
+broker has copied or removed something since: an idle worker is not kept running. Files of other engines are looked at
+seldom, while a worker runs anyway. Work for a partition that has another leader by now is given up before its commit;
+the table would refuse the commit anyway, since it is fenced by the leader's epoch.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A led partition, and as of what its layout was good; of another leadership nothing is remembered."""
+    """A led partition, and as of when its layout was good, under this leadership."""
 
     led: Led
     backoff: Backoff
@@ -50,7 +50,7 @@ class LayoutLoop:
         metrics: TierMetrics,
         led: Mapping[Key, Led],
     ) -> None:
-        """`led` is looked at and never changed."""
+        """`led` is read and never changed."""
         self._interval_ms = settings.lake_maintenance_interval_ms
         self._clock = clock
         self._worker = worker
@@ -62,11 +62,11 @@ class LayoutLoop:
         self._giving_up: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._stopping.set()
 
     def forget(self, key: Key) -> None:
-        """This partition is not led here any more: what is done to it goes no further."""
+        """This broker no longer leads the partition: work on it stops."""
         led = self._at_work
         if led is not None and led.key == key:
             task = asyncio.get_running_loop().create_task(self._give_up(led))
@@ -112,7 +112,7 @@ class LayoutLoop:
         return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
 
     async def _look_at(self, watched: _Watched) -> bool:
-        """Have done what there is to do; False where there is more of it."""
+        """Have the due work done; False if there is more."""
         led = watched.led
         seen = (led.state.copied_offset, led.lake_log_start)
         self._at_work = led
@@ -158,7 +158,7 @@ class LayoutLoop:
 
 
 def _place(led: Led) -> dict[str, Any]:
-    """Which partition, under whose lead."""
+    """The partition and its leader epoch."""
     return {
         "topic": led.log.topic,
         "topic_id": uuid_text(led.log.topic_id),

@@ -1,7 +1,7 @@
-"""Shell: what is in the lake may leave the local disk, once it has been there for `lake.local.grace.ms`.
+"""Shell: local segments whose records are in the lake may go, `lake.local.grace.ms` after they got there.
 
-Rules of this file: a log's `highest_offset_in_remote_storage` moves here and nowhere else on a leader, after
-COPY_SEGMENT_FINISHED is durable (KIP-405) and the grace time over; its own retention decides what goes then.
+Rules of this file: on a leader, a log's `highest_offset_in_remote_storage` moves here and nowhere else: after
+COPY_SEGMENT_FINISHED is durable (KIP-405) and the grace time is over. The log's own retention then decides what goes.
 One timer serves all partitions.
 """
 
@@ -13,7 +13,7 @@ from broker.tier.partitions import Key, Led
 
 
 class LocalDeletion:
-    """Tells the logs that are led what of them is safe in the lake."""
+    """Tells the led logs which of their records are safe in the lake."""
 
     def __init__(self, clock: Clock, led: Mapping[Key, Led], *, grace_ms: int) -> None:
         self._clock = clock
@@ -28,12 +28,12 @@ class LocalDeletion:
             self._schedule()
 
     def stop(self) -> None:
-        """Tell no more."""
+        """Stop telling logs."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _schedule(self) -> None:
-        """At the first end of a grace time; later ones end later."""
+        """Set the timer to the first end of a grace time."""
         times = [led.state.next_deletable_ms(self._grace_ms) for led in self._led.values()]
         known = [at_ms for at_ms in times if at_ms is not None]
         if known:
@@ -48,7 +48,7 @@ class LocalDeletion:
         self._schedule()
 
     def _tell(self, led: Led) -> None:
-        """Let the log drop what its local retention allows of what was FINISHED long enough ago."""
+        """Let the log delete, by its local retention, what was FINISHED long enough ago."""
         offset = led.state.deletable_offset(self._clock.monotonic_ms(), self._grace_ms)
         if offset > led.log.highest_offset_in_remote_storage:
             led.log.highest_offset_in_remote_storage = offset

@@ -1,8 +1,8 @@
 """Shell: rows of a table and residue as a piece of batches, in the memory from which it is sent.
 
-Rules of this file: rows are encoded into memory that was used before and is in the processor's cache, and copied once,
-to where they stay: the memory that is shared with the broker, or, where there is none or no room in it, one of their
-own. Batches are cut where something comes between. Any thread.
+Rules of this file: rows are encoded into a reused buffer that is in the processor's cache, and copied once to where
+they stay: to the memory that is shared with the broker or, if there is none or no room in it, to a buffer of their own.
+A batch ends where residue comes between the rows. Any thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ IN_VAIN_MAX = 2
 
 
 class PieceMaker:
-    """Makes pieces, and knows where they are put."""
+    """Makes pieces and chooses where they are kept."""
 
     def __init__(self, memory: WorkerMemory | None, make_room: Callable[[], bool]) -> None:
-        """`make_room` lets go something that is in the shared memory; False where there is nothing left."""
+        """`make_room` drops something from the shared memory; False if nothing is left to drop."""
         self._memory = memory
         self._make_room = make_room
         self._idle: list[Scratch] = []
@@ -63,7 +63,7 @@ class PieceMaker:
         return Piece(first_offset, batches, tuple(encoder.next_offsets), shared_at)
 
     def placed(self, piece: Piece) -> Piece:
-        """A piece from elsewhere, where it is sent from."""
+        """A piece from elsewhere, copied to where it is sent from."""
         if self._memory is None:
             return piece
         batches, shared_at = self._place(piece.batches)
@@ -83,7 +83,7 @@ class PieceMaker:
         return tuple(bytes(each) for each in batches), None
 
     def makes_room(self, piece: Piece) -> bool:
-        """Whether room is had when a piece is let go: it lies there, and the broker does not send of it just now."""
+        """Whether dropping the piece makes room: it is in shared memory, and the broker is not sending from it."""
         memory = self._memory
         return (
             memory is not None
@@ -93,7 +93,7 @@ class PieceMaker:
 
 
 class _Encoder:
-    """Rows as batches, cut where something comes between."""
+    """Rows as batches, cut where residue comes between."""
 
     def __init__(self, rows: Rows, first_offset: int, batch_bytes: int, scratch: Scratch) -> None:
         from kafka_ds.lake.records import offsets_of

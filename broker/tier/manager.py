@@ -1,7 +1,7 @@
-"""Shell: the broker's side of the tier — what is copied when, what is read cold, what may be deleted.
+"""Shell: the broker's side of the tier: what is copied when, what is read cold, what may be deleted.
 
-Rules of this file: it decides nothing that `policy` can decide and holds no lake data; everything that
-needs Arrow is asked of the worker process.
+Rules of this file: it leaves every decision that it can to `policy` and holds no lake data; whatever needs Arrow is
+asked of the worker process.
 All methods are called in the event loop; those that are not `async` never wait.
 """
 
@@ -65,7 +65,7 @@ class TierRead:
 
 
 class TierManager:
-    """Runs the tier of one broker: copies, cold reads, local deletion, rows of cluster events."""
+    """Runs one broker's tier: copies, cold reads, local deletion, rows of cluster events."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TierManager:
         clock: Clock,
         in_force: Callable[[str], Any] | None = None,
     ) -> None:
-        """`in_force` tells the value at the moment of a setting that may change while the broker runs."""
+        """`in_force` gives the present value of a setting that may change while the broker runs."""
         self._settings = settings
         self._in_force = in_force or settings.value_of
         self._clock = clock
@@ -120,7 +120,7 @@ class TierManager:
         self._stopped = False
 
     async def start(self) -> None:
-        """Begin to work; the worker process is started only when it is first needed."""
+        """Start; the worker process starts only when it is first needed."""
         self._copying = asyncio.get_running_loop().create_task(
             self._copies.run(), name="tier copies"
         )
@@ -149,14 +149,14 @@ class TierManager:
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:
-        """All that it shows."""
+        """All metrics of the tier."""
         now_ms = self._clock.monotonic_ms()
         yield from tier_samples(self.metrics, self.lags(), now_ms / 1000)
         yield from self._copy_quota.samples(now_ms)
         yield from self._fetch_quota.samples(now_ms)
 
     def lags(self) -> dict[str, tuple[int, int]]:
-        """Bytes and number of the closed segments that are not in the lake yet, by topic; of topics that are copied."""
+        """Bytes and number of closed segments that are not in the lake yet, by tiered topic."""
         lags: dict[str, tuple[int, int]] = {}
         for led in tuple(self._copies.led.values()):
             if not led.log.config.copies_to_lake:
@@ -188,7 +188,7 @@ class TierManager:
             self._copies.look_at(led.key, self._settings.lake_start_delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
-        """This broker leads the partition no more: copies of it are not finished here."""
+        """This broker no longer leads the partition: copies of it are not finished here."""
         self._copies.forget((topic_id, partition))
         self._layout.forget((topic_id, partition))
         # A broker that stops closes thousands of them, mostly of topics that have others left.
@@ -202,9 +202,9 @@ class TierManager:
             self._copies.look_at(key)
 
     def log_start_moved(self, log: Log) -> None:
-        """The log begins later from now on: the lake is told in the background.
+        """The log's start has moved up: the lake is told in the background.
 
-        The log's own directory knows it already; the lake's knowledge is for the loss of that.
+        The log's own directory knows it already; the lake needs it in case that is lost.
         """
         led = self._copies.led.get((log.topic_id, log.partition))
         if led is not None and led.lake_log_start is not None:
@@ -224,20 +224,20 @@ class TierManager:
         self._spawn(self._until_done(request, f"deletion of the rows of {topic}"))
 
     def cluster_events(self, version: int, events: Sequence[Any] = ()) -> None:
-        """`__cluster_metadata` reached `version`: its events become rows within about a second."""
+        """`__cluster_metadata` is at `version`: its events become rows within about a second."""
         self._metadata_version = max(self._metadata_version, version)
         if not self._materialising and not self._stopped:
             self._materialising = True
             self._spawn(self._materialise())
 
     def note_offsets(self, notes: Notes) -> None:
-        """Have `notes` note in the lake, from time to time, where partitions and groups are."""
+        """From time to time, write what `notes` says of partitions' and groups' offsets to the lake."""
         self._spawn(notes(self._worker.ask, self._settings.lake_offsets_interval_ms))
 
     # -- what the broker asks ---------------------------------------------------------------
 
     async def noted_offsets(self) -> list[dict[str, Any]]:
-        """The rows of `__offsets` of all brokers, as far as they hold. Raises KafkaError."""
+        """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
         header, _ = await self._ask({"op": "noted_offsets"})
         rows: list[dict[str, Any]] = header["rows"]
         return rows
@@ -259,7 +259,7 @@ class TierManager:
         """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
         tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
 
-        None where that takes longer than remote.fetch.max.wait.ms: whoever asks again finds it further on its way.
+        None if that takes longer than remote.fetch.max.wait.ms: the work goes on, for the client's next try.
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
         (retriable: store or worker away, queue full).
         """
@@ -291,12 +291,12 @@ class TierManager:
         return read
 
     def list_offsets_timeout_ms(self) -> int:
-        """How long ListOffsets waits for the lake where its client does not say (KIP-1075)."""
+        """How long ListOffsets waits for the lake if its client does not say (KIP-1075)."""
         timeout_ms: int = self._in_force("remote.list.offsets.request.timeout.ms")
         return timeout_ms
 
     def listing_expired(self) -> None:
-        """An offset was not there in time."""
+        """Count a ListOffsets that timed out."""
         self._metrics.listings_expired += 1
 
     async def offset_for_timestamp(
@@ -313,7 +313,7 @@ class TierManager:
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """First tiered record of the greatest timestamp, of those from an offset on, as above."""
+        """First record of the greatest timestamp among those from an offset on, in the same form."""
         question = {"op": "max_timestamp", "start_offset": start_offset}
         return await self._ask_record(topic, topic_id, partition, question)
 
@@ -326,14 +326,14 @@ class TierManager:
         return (found[0], found[1], found[2]) if found else None
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
-        """Last offset that is FINISHED in the lake (-1: nothing yet), or None while not known."""
+        """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
         led = self._copies.led.get((topic_id, partition))
         if led is None or led.state.phase is Phase.UNKNOWN:
             return None
         return led.state.copied_offset
 
     async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
-        """As `tiered_end`, asking the lake when it is not known yet (ListOffsets -5, -6)."""
+        """As `tiered_end`, but asks the lake if it is not known yet (ListOffsets -5, -6)."""
         known = self.tiered_end(topic_id, partition)
         if known is not None:
             return known
@@ -346,7 +346,7 @@ class TierManager:
     async def tiered_ends(
         self, partitions: Sequence[tuple[str, bytes, int]]
     ) -> list[int | KafkaError]:
-        """The last offset of each (topic, topic id, number) as the lake says now, -1 for none; or why it cannot say."""
+        """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
         asked = [[topic, uuid_text(topic_id), index] for topic, topic_id, index in partitions]
         header, _ = await self._ask_to_read({"op": "state", "partitions": asked})
         return [_end_of(state) for state in header["partitions"]]
@@ -356,7 +356,7 @@ class TierManager:
     ) -> list[int | KafkaError]:
         """As `tiered_ends`, after which no leader of an epoch below the fourth value commits anything more.
 
-        For a leader whose log may hold less than what others have copied, or are about to.
+        For a leader whose log may hold less than others have copied or are about to copy.
         """
         asked = [[topic, uuid_text(id_), index, epoch] for topic, id_, index, epoch in partitions]
         # It may wait for a copy: readers do not wait with it.
@@ -370,7 +370,7 @@ class TierManager:
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
     ) -> tuple[int, Ending]:
-        """The first offset behind the range that holds this one, and what the lake keeps besides records up to there.
+        """The first offset after the range that holds this one, and what the lake knows up to there besides records.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
         """
@@ -402,7 +402,7 @@ class TierManager:
         )
 
     async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
-        """A question of a client: bounded in number, and its failure is one that clients retry."""
+        """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""
         try:
             return await self._reads.ask(lambda: self._ask(request))
         except KafkaError:
@@ -425,7 +425,7 @@ class TierManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _until_done(self, request: Header, what: str) -> None:
-        """Ask again until it is done."""
+        """Repeat the request until it succeeds."""
         backoff = self._settings.backoff()
         while True:
             try:
@@ -447,7 +447,7 @@ class TierManager:
         self._materialising = False
 
     def _agree_on_start(self, led: Led) -> None:
-        """The log begins where the later of lake and log does, and the lake hears of it."""
+        """Move the log's start to the larger of lake's and log's, and tell the lake."""
         log_, known = led.log, led.lake_log_start
         if known is None or known == log_.log_start_offset:
             return
@@ -488,7 +488,7 @@ class TierManager:
 
 
 def _end_of(state: Header) -> int | KafkaError:
-    """A partition's last offset, out of what the worker says of it."""
+    """A partition's last offset, from the worker's answer."""
     if "error" in state:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
     end: int = state["tiered_end"]

@@ -1,10 +1,10 @@
 """Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were decided.
 
-Rules of this file: the truth is in the commitInfo of the commits that decided; rows are drawn from it, each event
-exactly once: the commit that adds them moves the number `materialised-to` of the table (a `txn`), and two
-workers cannot both move it from the same place. Rows carry the version and the place in it of the decision, not of
-the commit that brought them. A topic's deletion is carried out before its event becomes a row, so that it
-is never forgotten. A snapshot's pieces are rows of kind "snapshot".
+Rules of this file: the truth is the commitInfo of the commits that decided. Rows are derived from it, each event
+exactly once: the commit that adds them moves the table's number `materialised-to` (a `txn`), and two workers cannot
+both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
+those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, so that it is
+never forgotten. A snapshot's pieces are rows of kind "snapshot".
 """
 
 import io
@@ -112,7 +112,7 @@ class Materialiser:
             self._merging.look()
 
     def was_deleted(self, topic_id: bytes) -> bool:
-        """Whether the rows say that a topic was deleted. Reads them all: for what happens once in a blue moon."""
+        """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
         wanted = uuid_text(topic_id)
         snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
         snapshot.read()
@@ -205,7 +205,7 @@ class Materialiser:
 
 
 def _end_at_others(version: int, actions: Sequence[Action]) -> None:
-    """The events' own commits do not matter; another's move of the number does."""
+    """Commits of events do not conflict; another worker's move of the number does."""
     for action in actions:
         if action.get("txn", {}).get("appId") == APP_ID:
             raise Conflict(f"version {version} made rows of the events", version=version)

@@ -1,8 +1,8 @@
-"""Pure: what the broker asks its worker, and what it is answered, as JSON-friendly values.
+"""Pure: what the broker asks of its worker, and the answers, as JSON-friendly values.
 
-Rules of this file: ids are texts (Kafka's base64), offsets are inclusive at both ends, batches travel as
-the frame's payload with their sizes in the header. Every request may be repeated: a copy of what the table
-already holds is answered with what it holds.
+Rules of this file: ids are texts (Kafka's base64), offsets are inclusive at both ends, and batches travel as the
+frame's payload, with their sizes in the header. Every request may be repeated: a copy of what the table already holds
+is answered with what it holds.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ ZSTD = "zstd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRange:
-    """One range to be copied: where its batches are and what else the lake keeps of it."""
+    """One range to be copied: where its batches are and what else the lake stores of it."""
 
     partition: int
     start_offset: int
@@ -45,7 +45,7 @@ class CopyTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRequest:
-    """One copy: `__remote_log_metadata` is written once for all that start and all that finish."""
+    """One copy: one write of `__remote_log_metadata` when its ranges start, one when they finish."""
 
     topics: list[CopyTopic]
 

@@ -1,6 +1,6 @@
 """Pure: what the tier counts, under Kafka's names where Kafka has one (KIP-405, KIP-963).
 
-Rules of this file: totals only grow; who shows them makes rates of them. What concerns one topic is counted there.
+Rules of this file: totals only grow; monitoring turns them into rates. What concerns one topic is counted there.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ FOREIGN_COMMITS = meter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What the lake holds of one partition, as it was counted last."""
+    """What the lake holds of one partition, at the last count."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -167,7 +167,7 @@ assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is
 
 
 class Turns:
-    """How busy so many turns are: an average of one to two windows."""
+    """How busy a number of turns is: an average over one to two windows."""
 
     __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
 
@@ -192,7 +192,7 @@ class Turns:
         self._busy -= 1
 
     def idle(self, at_s: float) -> float:
-        """The part that was idle, 0 to 1."""
+        """The idle fraction, 0 to 1."""
         self._pass(at_s)
         all_s = self._before[1] + self._at_s - self._began_s
         if all_s <= 0:
@@ -240,7 +240,7 @@ class TierMetrics:
         counters.lake_bytes += lake_bytes
 
     def copy_failed(self, topic: str | None) -> None:
-        """A copy has failed, of this topic or of all that there was to do."""
+        """A copy failed, of this topic or as a whole."""
         self._of(topic).copy_errors += 1
 
     def fetched(self, topic: str, size_bytes: int) -> None:
@@ -250,7 +250,7 @@ class TierMetrics:
         counters.fetch_bytes += size_bytes
 
     def cached(self, counts: Mapping[str, int]) -> None:
-        """What the worker has counted of its cache since its start."""
+        """Take over the worker's counts of its cache since its start."""
         is_new = counts["hits"] + counts["misses"] < sum(self.cache_seen[n] for n in _CACHE_TOTALS)
         for name in _CACHE_TOTALS:
             self.cache[name] += counts[name] - (0 if is_new else self.cache_seen[name])
@@ -258,11 +258,11 @@ class TierMetrics:
         self.cache_seen = dict(counts)
 
     def fetch_failed(self, topic: str | None) -> None:
-        """The lake did not answer a question, which may concern one topic."""
+        """A request to the lake failed, perhaps of one topic."""
         self._of(topic).fetch_errors += 1
 
     def deleted(self, topic: str, segments: int) -> None:
-        """Retention has taken ranges out."""
+        """Retention removed ranges."""
         self.topics.of(topic).delete_requests += segments
 
     def delete_failed(self, topic: str) -> None:
@@ -287,7 +287,7 @@ class TierMetrics:
 def tier_samples(
     metrics: TierMetrics, lags: Mapping[str, tuple[int, int]], now_s: float
 ) -> Iterator[Sample]:
-    """All of it; `lags` are bytes and segments not copied yet, by topic; `now_s` is of the clock of `Turns`."""
+    """All samples; `lags`: bytes and segments not copied yet, by topic; `now_s`: by the clock of `Turns`."""
     yield from metrics.topics.samples()
     for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS)):
         yield metric, (), sum(lag[place] for lag in lags.values())
@@ -310,7 +310,7 @@ def tier_samples(
 
 
 def _holding_samples(holdings: Mapping[tuple[str, int], Holding]) -> Iterator[Sample]:
-    """By topic, and of all of them."""
+    """The samples of each topic, and of all together."""
     topics = sorted({topic for topic, _ in holdings})
     for name, metric in HOLDINGS.items():
         sums = dict.fromkeys(topics, 0)

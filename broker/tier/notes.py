@@ -23,7 +23,7 @@ _OFFSET_COLUMNS = (
 
 
 def rows_of(partitions: Iterable[list[Any]], shards: Iterable[str], now_ms: int) -> Iterable[Row]:
-    """What was noted, as rows of `__offsets` without their broker."""
+    """The notes as rows of `__offsets`, without the broker's column."""
     for each in partitions:
         yield _row("partition", _PARTITION_COLUMNS, each, {"event_time": now_ms})
     for text in shards:

@@ -1,9 +1,9 @@
-"""Shell: what attempts that lost have left in the store: taken out once a day, in a thread that nobody waits for.
+"""Shell: removes what lost attempts left in the store: once a day, in a thread that nobody waits for.
 
-Rules of this file: a table's turn comes with its checkpoint. Which data files are orphans the table's own log says, a
-week of it. Residue files are in no log: of those that begin at one offset (each try of a range begins where the tiered
-end was) the ones go that no finished segment names, and only beside one that a finished segment does name; so what a
-winner wrote that was never said to be FINISHED stays. Nothing goes that is younger than a week.
+Rules of this file: a table is due when it gets a checkpoint. The table's own log, a week of it, says which data files
+are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins at the
+tiered end. Of these the ones go that no finished segment names, and only if a finished segment names another of them;
+so a winner's file that was never recorded as FINISHED stays. Nothing younger than a week goes.
 """
 
 import logging
@@ -23,7 +23,7 @@ ORPHAN_AGE_MS = 7 * DAY_MS
 
 
 class Orphans:
-    """Looks for orphans where it is told to. `are_due_in` by any thread, `take_out` by one."""
+    """Looks for orphans in the tables it is told of. `are_due_in`: any thread; `take_out`: one thread."""
 
     def __init__(self, store: Store, clock: LogClock) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class Orphans:
                 self._due[folder] = None
 
     def take_out(self) -> list[str]:
-        """Take them out wherever that is due; the paths of what went. What fails is tried the next day."""
+        """Remove orphans where that is due; returns the removed paths. A failure is retried the next day."""
         gone: list[str] = []
         while (folder := self._next()) is not None:
             found = self._vacuum(folder)
@@ -79,7 +79,7 @@ class Orphans:
 def lost_residue(
     entries: Collection[Entry], *, older_than_ms: int, named: Callable[[], Collection[str]]
 ) -> set[str]:
-    """The residue files of attempts that lost; `named` (asked only where it matters) by finished segments."""
+    """The residue files of lost attempts; `named` gives those of finished segments, asked only if needed."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")

@@ -53,7 +53,7 @@ class Led:
         return f"{self.log.topic}-{self.log.partition}"
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[PartitionView, list[Range]]:
-        """What may be copied of it now; of many closed segments the first. `now_ms` is of the calendar."""
+        """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
         views = log.closed_segments(start, SEGMENTS_MAX)
@@ -99,7 +99,7 @@ class Led:
         return view, found
 
     def only_local_bytes(self) -> int:
-        """Bytes of the log that are not in the lake; of a segment that is there in part, the rest."""
+        """Bytes of the log that are not in the lake, also of segments that are there in part."""
         log = self.log
         start = max(self.state.copied_offset + 1, log.local_log_start_offset)
         end = log.log_end_offset
@@ -115,7 +115,7 @@ class Led:
         return self._lineage(self.log.log_end_offset)
 
     def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
-        """Where the worker finds the batches of these ranges; those that left the disk end the list."""
+        """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
         views = {
             each.base_offset: each
             for each in self.log.closed_segments(ranges[0].start_offset, len(ranges))
@@ -135,7 +135,7 @@ class Led:
         return self._range(chosen, view, view.path, 0, view.size_bytes)
 
     def _part(self, chosen: Range, view: SegmentView | None) -> CopyRange | None:
-        """A piece of a segment: its index knows where the piece begins."""
+        """A part of a segment; the segment's index finds where it begins."""
         read = self.log.read(
             chosen.start_offset,
             max_bytes=self.log.size_bytes,
@@ -185,7 +185,7 @@ class Led:
 
 
 def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
-    """remote.copy.lag.ms and .bytes: -1 is the local retention, which may be without a limit."""
+    """remote.copy.lag.ms and .bytes; -1 means the local retention, which may be unlimited."""
     limits = []
     for lag, kept in (
         (config.remote_copy_lag_ms, config.effective_local_retention_ms),
@@ -201,7 +201,7 @@ def _bytes_behind(log: Log, offset: int) -> int:
 
 
 def _bytes_beyond(log: Log, view: PartitionView) -> int:
-    """Bytes of the closed segments behind those of the view that may be copied as they may."""
+    """Bytes of further closed segments, beyond those in the view, that may be copied, too."""
     offset, found = view.closed[-1].next_offset, 0
     behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
     for each in log.segments.all[:-1]:
@@ -227,7 +227,7 @@ def _bytes_beyond(log: Log, view: PartitionView) -> int:
 def copy_topics(
     chosen: Sequence[PartitionRanges], led: dict[Key, Led], compression: str
 ) -> tuple[list[CopyTopic], list[Led]]:
-    """What to ask of the worker for chosen ranges, topic by topic, and the partitions in it."""
+    """The worker's request for the chosen ranges, topic by topic, and the partitions in it."""
     topics: dict[bytes, CopyTopic] = {}
     taking_part: list[Led] = []
     for each in chosen:

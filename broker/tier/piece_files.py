@@ -1,9 +1,9 @@
 """Pure: a piece of batches as a file of the cache on disk, and what such a file says of itself.
 
 Rules of this file: `magic | CRC-32C of all that follows | u32 length of the header | header, JSON | batches`. Nothing
-is believed before the checksum is right: a batch's own does not cover its offsets, and a file that a crash has torn
-may be of the right length. What is wrong is a `BadPieceFile`, never anything else. A file's name begins with its first
-offset, as those of Kafka's RemoteIndexCache do, and says what has to be known of it at a start.
+is used before the checksum was verified: a batch's own checksum does not cover its offsets, and a file torn by a crash
+may have the right length. Whatever is wrong raises `BadPieceFile` and nothing else. A file's name begins with its first
+offset, like those of Kafka's RemoteIndexCache, and says all that must be known at a start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BadPieceFile(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceKey:
-    """Of what a piece is made: the same key, the same batches."""
+    """What a piece is made of: the same key means the same batches."""
 
     topic_id: bytes
     partition: int
@@ -42,11 +42,11 @@ class PieceKey:
 
     @property
     def place(self) -> tuple[bytes, int, bool]:
-        """Whose offsets."""
+        """The partition whose offsets these are."""
         return self.topic_id, self.partition, self.committed_only
 
     def name(self, first_offset: int) -> str:
-        """What a piece is called that begins there."""
+        """The name of the piece that begins there."""
         kind = "committed" if self.committed_only else "all"
         return f"{first_offset:020d}_{self.topic_id.hex()}-{self.partition}-{kind}_{self.layout}"
 
@@ -57,7 +57,7 @@ def file_name(key: PieceKey, first_offset: int, next_offset: int) -> str:
 
 
 def parse_file_name(name: str) -> tuple[PieceKey, int, int] | None:
-    """Key, first and following offset of a piece, out of its file's name; None for a file that is none."""
+    """Key, first and following offset of a piece, from its file's name; None for any other file."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -87,7 +87,7 @@ def encode_piece(key: PieceKey, piece: Piece) -> list[bytes]:
 
 
 def decode_piece(name: str, data: bytes) -> Piece:
-    """What the file of the piece of that name holds. Raises BadPieceFile."""
+    """The piece in the file of that name. Raises BadPieceFile."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or data[: len(_MAGIC)] != _MAGIC:
         raise BadPieceFile("it does not begin as one")

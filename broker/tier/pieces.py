@@ -1,8 +1,8 @@
-"""Pure: batches made ready for consumers that read on, kept up to a bound.
+"""Pure: batches prepared for consumers that read on, kept up to a bound.
 
-Rules of this file: a piece is a run of batches that follow each other; it is found by the very offset at which
-a consumer goes on, which is where the batch before ended: no search, and a consumer that jumps starts a
-piece of its own. What was used least recently goes first. One thread at a time.
+Rules of this file: a piece is a run of consecutive batches. It is found by the exact offset at which a consumer
+continues, which is where the batch before ended: there is no search, and a consumer that jumps starts a piece of its
+own. The least recently used piece goes first. One thread at a time.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from kafka_ds.wire.crc import Buffer
 
 
 class Run(NamedTuple):
-    """Batches that follow each other, also where they lie."""
+    """Consecutive batches, and where they lie."""
 
     batches: tuple[Buffer, ...]
     shared_at: int | None
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Batches that span [first, following) together, with the offset that each of them reaches."""
+    """Batches that together cover [first, following), with the offset that each of them reaches."""
 
     first_offset: int
     batches: tuple[Buffer, ...]
@@ -47,7 +47,7 @@ class Piece:
         return sum(map(len, self.batches))
 
     def end_of(self, start: int, max_bytes: int) -> int:
-        """After which batch `max_bytes` are reached, from the one of that index on: it may be none."""
+        """The index after the last batch that fits `max_bytes`, from the given index on; perhaps none fits."""
         end, size = start, 0
         while end < len(self.batches) and size + len(self.batches[end]) <= max_bytes:
             size += len(self.batches[end])
@@ -83,7 +83,7 @@ class PieceCache:
             self.drop_oldest()
 
     def drop_oldest(self, may_go: Callable[[Piece], bool] = lambda _: True) -> bool:
-        """Let go what was used least recently of what may go; False where nothing is left of it."""
+        """Drop the least recently used piece that may go; False if there is none."""
         key = next((key for key, piece in self._pieces.items() if may_go(piece)), None)
         if key is None:
             return False
@@ -100,7 +100,7 @@ class PieceCache:
         return self._pieces[key], index
 
     def owners(self) -> set[Hashable]:
-        """Whose pieces there are."""
+        """The owners of the pieces."""
         return {key[0] for key in self._pieces}
 
     def forget(self, owner: Hashable) -> None:

@@ -1,10 +1,10 @@
 """Pure: which ranges of which partitions are copied next, and which local segments may go.
 
-Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins
-after what is FINISHED, ends at the end of a closed segment, or with `lake.max.lag.ms` at the last stable
-offset, and never holds an offset at or above it (a row in the lake is committed for good). Oldest first;
-consecutive segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is
-still a segment. What failed waits, each time twice as long.
+Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins after what is
+FINISHED and ends at the end of a closed segment or, with `lake.max.lag.ms`, at the last stable offset. It never holds
+an offset at or above that: a row in the lake is committed for good. The oldest ranges come first. Consecutive
+segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is still one segment. After a
+failure a partition waits, each time twice as long.
 """
 
 from collections import deque
@@ -31,9 +31,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """How long closed segments are held back from the lake (KIP-1241): until they are old, or enough comes after them.
+    """How long closed segments are not copied (KIP-1241): until they are old, or enough bytes follow.
 
-    0: not at all, whatever the other says. None: that alone never lets one go.
+    0: not held back at all, whatever the other limit says. None: this limit alone never releases one.
     """
 
     now_ms: int = 0
@@ -100,7 +100,7 @@ class PartitionRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one copy may take: it bounds what a crash repeats, and how long others wait."""
+    """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
 
     bytes_max: int = 64 * 1024 * 1024
     ranges_max: int = 64
@@ -173,10 +173,10 @@ def choose(
 
 
 class Pace:
-    """Whether copies keep up with what is closed meanwhile.
+    """Whether copies keep up with the segments that are closed meanwhile.
 
-    They do not once one leaves more behind than the first that left anything; until one leaves nothing. Of a burst,
-    and of what lay there before, copies leave less by and by, also while a few segments are closed.
+    They fall behind once a copy leaves more uncopied than the first one that left anything, until one leaves nothing.
+    After a burst, or with a backlog from before, each copy leaves less than the last, even while segments are closed.
     """
 
     __slots__ = ("_first_bytes", "_is_behind")
@@ -187,11 +187,11 @@ class Pace:
         self._is_behind = False
 
     def is_behind_with(self, left_bytes: int) -> bool:
-        """Whether copies do not keep up if the next one leaves so many of the bytes that may be copied."""
+        """Whether copies fall behind if the next one leaves that many bytes uncopied."""
         return left_bytes > 0 and (self._is_behind or left_bytes > self._first_bytes > 0)
 
     def copied(self, left_bytes: int) -> None:
-        """A copy is done that left so many."""
+        """A copy is done that left that many bytes."""
         self._is_behind = self.is_behind_with(left_bytes)
         self._first_bytes = (self._first_bytes or left_bytes) if left_bytes else 0
 
@@ -225,7 +225,7 @@ class CopyState:
         self._deletable_offset = NOTHING_COPIED
 
     def learnt(self, tiered_end: int, now_ms: int) -> None:
-        """The lake says what it holds; it never holds less than before (the lake only grows)."""
+        """The lake's answer to what it holds; never less than before (the lake's end only grows)."""
         if self.phase is Phase.UNKNOWN:
             self.phase = Phase.READY
         self._advance(tiered_end, now_ms)
@@ -242,12 +242,12 @@ class CopyState:
         self.backoff.succeeded()
 
     def failed(self, now_ms: int) -> int:
-        """Nothing is known to have changed; returns how long to wait before the next try."""
+        """A copy failed, and the lake is taken as unchanged; returns how long to wait before the next try."""
         self._settled()
         return self.backoff.failed(now_ms)
 
     def interrupted(self) -> None:
-        """The copy ended for no fault of this partition's: nothing is held against it."""
+        """The copy ended for a reason outside this partition: no back-off."""
         self._settled()
 
     def pause(self, reason: str) -> None:
@@ -266,7 +266,7 @@ class CopyState:
         return self._aging[0][1] + grace_ms if self._aging else None
 
     def may_copy(self, now_ms: int) -> bool:
-        """Is it this partition's turn to be looked at?"""
+        """Whether this partition may be looked at now."""
         return self.phase is Phase.READY and self.backoff.ready(now_ms)
 
     def _settled(self) -> None:

@@ -32,7 +32,7 @@ BRIEF_OPERATIONS = frozenset(
 def new_worker(
     arguments: Sequence[str], clock: Clock, *, idle_ms: int, shared_bytes: int = 0
 ) -> Worker:
-    """`arguments` are `TierSettings.worker_arguments`; the rest is told where `Worker` is made."""
+    """`arguments` are `TierSettings.worker_arguments`; for the others see `Worker`."""
     return Worker(
         arguments,
         clock,

@@ -1,11 +1,11 @@
-"""Pure: a broker's byte rates of copying and of cold reads, all partitions together (KIP-956).
+"""Pure: a broker's byte rates of copies and of cold reads, over all partitions (KIP-956).
 
 Rules of this file:
 - The rate is Kafka's: `remote.log.manager.{copy,fetch}.max.bytes.per.second` over `….quota.window.num` samples of
   `….quota.window.size.seconds` each.
-- Copies wait until they may (back-pressure: what is not copied stays on local disk). Reads are shed: what they ask for
-  is not given now, and the consumer asks again; a read that waited would keep a slot from others.
-- How long it throttles is told as Kafka's sensors tell it: average and greatest of the last minute.
+- Copies wait until the rate allows them (back-pressure: records stay on the local disk). Reads are shed instead: they
+  get nothing now, and the consumer asks again. A read that waited would keep a slot from others.
+- The throttle time is shown like Kafka's sensors: average and maximum of the last minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FETCH_TIMES = _declare("fetch", "How long cold reads are held back by their quot
 
 
 class _RecentTimes:
-    """Average and greatest of one to two windows, of which the older is dropped when the newer is full."""
+    """Average and maximum over one to two windows; the older one is dropped when the newer one is full."""
 
     __slots__ = ("_before", "_began_ms", "_now")
 
@@ -61,7 +61,7 @@ class _RecentTimes:
 
 
 class RemoteQuota:
-    """One of the two rates, and how long it held back."""
+    """One of the two rates, and how long it throttled."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RemoteQuota:
         windows: int,
         window_seconds: int,
     ) -> None:
-        """`rate` tells the bytes a second that are allowed at the moment."""
+        """`rate` gives the bytes per second that are allowed at present."""
         self._rate = rate
         self._throttle = ByteRate(rate, samples_max=windows, sample_ms=window_seconds * 1000)
         self._metrics = times
@@ -79,16 +79,16 @@ class RemoteQuota:
 
     @property
     def bytes_per_second(self) -> int:
-        """What is allowed at the moment."""
+        """The bytes per second that are allowed at present."""
         return self._rate()
 
     def record(self, size_bytes: int, now_ms: int) -> None:
-        """These bytes pass."""
+        """Count bytes that were copied or read."""
         if self._rate() < UNBOUNDED:
             self._throttle.record(size_bytes, now_ms)
 
     def throttle_time_ms(self, now_ms: int) -> int:
-        """How long nothing may pass, 0 as a rule; whoever asks is held back by it."""
+        """How long nothing may pass, usually 0; the caller waits or sheds accordingly, which is counted."""
         if self._rate() >= UNBOUNDED:
             return 0
         time_ms = self._throttle.throttle_time_ms(now_ms)
@@ -97,6 +97,6 @@ class RemoteQuota:
         return time_ms
 
     def samples(self, now_ms: int) -> Iterator[Sample]:
-        """The times that it held back."""
+        """The throttle times."""
         for metric, value in zip(self._metrics, self._times.read(now_ms), strict=True):
             yield metric, (), value

@@ -1,8 +1,8 @@
-"""Pure: who reads on cold just now, and how much of what is kept may be prepared ahead for each.
+"""Pure: who reads the lake in sequence just now, and how much may be prepared ahead for each reader.
 
-Rules of this file: a reader is where it reads on; two who are at the same place read the same pieces, and are one. Who
-asked for nothing for a while reads no more. What is prepared ahead for all of them is half of what is kept at most: the
-other half are the pieces that they are at. One thread at a time.
+Rules of this file: a reader is the offset at which it continues. Two consumers at the same offset read the same pieces
+and are one reader. A reader that asked for nothing for a while is forgotten. What is prepared ahead for all readers is
+at most half of the cache: the other half holds the pieces that they are reading. One thread at a time.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ SHARES_MIN = 2
 
 
 class Readers:
-    """Those who read on."""
+    """The sequential readers."""
 
     def __init__(self, kept_bytes: int) -> None:
         self._kept_bytes = kept_bytes
@@ -24,7 +24,7 @@ class Readers:
         self._asked_s: OrderedDict[tuple[Hashable, int], float] = OrderedDict()
 
     def read(self, place: Hashable, offset: int, next_offset: int, now_s: float) -> None:
-        """Somebody was given what is from one offset to before another, and goes on there."""
+        """A reader got the batches from one offset up to another, and continues there."""
         self._asked_s.pop((place, offset), None)
         self._asked_s.pop((place, next_offset), None)
         self._asked_s[place, next_offset] = now_s
@@ -32,7 +32,7 @@ class Readers:
             self._asked_s.popitem(last=False)
 
     def share_bytes(self, now_s: float) -> int:
-        """What may be prepared ahead for each of them; 1 at least."""
+        """Bytes that may be prepared ahead for each reader; 1 at least."""
         while self._asked_s:
             first = next(iter(self._asked_s))
             if self._asked_s[first] >= now_s - READING_SECONDS:

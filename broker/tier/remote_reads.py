@@ -1,10 +1,10 @@
-"""Shell: questions of clients on their way to the worker: so many at once, so many that wait, none for ever.
+"""Shell: clients' requests on their way to the worker: bounded both in progress and waiting, and none waits for ever.
 
 Rules of this file (KIP-405, Kafka's RemoteStorageThreadPool):
-- `remote.log.reader.threads` questions are asked at once and `remote.log.reader.max.pending.tasks` wait for their turn;
-  one more is refused, which its client takes for a reason to ask again.
-- Whoever asked may give up. A question that waits for its turn is dropped then; one that was asked keeps its turn until
-  it is answered, as the worker is at work on it (and keeps what it finds for who asks again).
+- `remote.log.reader.threads` requests are in progress at once, and `remote.log.reader.max.pending.tasks` wait for their
+  turn. One more is refused with an error that makes its client ask again.
+- A caller may give up. A request that still waits for its turn is dropped then. One in progress keeps its turn until it
+  is answered, because the worker is busy with it (and keeps the result for the next try).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RemoteReads:
-    """The questions of one broker."""
+    """The requests of one broker."""
 
     def __init__(self, threads: int, pending_max: int, clock: Clock, metrics: TierMetrics) -> None:
         self._clock = clock
@@ -32,9 +32,9 @@ class RemoteReads:
         self._asked: set[asyncio.Task[object]] = set()
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer, when it is its turn.
+        """Wait for a turn, ask, and return the answer.
 
-        Raises KafkaError(KAFKA_STORAGE_ERROR) where too many wait already, and what the question raises.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) if too many wait already, and what the request raises.
         """
         metrics = self._metrics
         if self._turns.locked() and metrics.reads_waiting >= self._pending_max:

@@ -118,7 +118,7 @@ class Service:
         }
 
     def maintaining(self) -> dict[str, Operation]:
-        """Operations on the tables that may take their time: nobody waits for them."""
+        """Slow operations on the tables, for which nobody waits."""
         return {"lay_out": self._lay_out}
 
     def _lay_out(self, request: Header) -> Answer:
@@ -146,12 +146,12 @@ class Service:
         return {}, ()
 
     def _fresh_complaints(self) -> int:
-        """Of others' commits that put rows in, those that the broker was not told of."""
+        """Other writers' commits with rows, those that the broker was not told of yet."""
         before, self._complaints_told = self._complaints_told, self._storage.complaints()
         return self._complaints_told - before
 
     def afterwards(self) -> None:
-        """What keeps the tables fast, after something was written; by the thread that maintains: nobody waits."""
+        """Upkeep of the tables after a write, in the maintenance thread: nobody waits for it."""
         while self._touched:
             topic, _ = self._touched.popitem()
             try:
@@ -172,7 +172,7 @@ class Service:
             log.warning("orphans are left for a day: %s", error)
 
     def _check_store(self) -> None:
-        """Refuse a store that lets two writers win, before it is first written to."""
+        """Refuse a store on which two writers can both win a commit, before the first write to it."""
         if not self._checked:
             probe(self._store)
             self._checked = True
@@ -199,7 +199,7 @@ class Service:
         return self._states([place], {})[0], ()
 
     def _survey(self, request: Header) -> Answer:
-        """Where each partition is to begin, or why that is not known."""
+        """Where each partition is to begin, or why that is unknown."""
         return {"partitions": [self._survey_of(each) for each in request["partitions"]]}, ()
 
     def _survey_of(self, question: Header) -> Header:
@@ -220,7 +220,7 @@ class Service:
         return asdict(self._sweeper.sweep(Place.of(request))), ()
 
     def _fence(self, request: Header) -> Answer:
-        """Fence partitions, each with the leader epoch beside it; their states after that, or why not."""
+        """Fence each partition at its given leader epoch; returns their states after that, or errors."""
         self._check_store()
         wanted: dict[tuple[str, str], dict[int, int]] = {}
         for topic, topic_id, partition, leader_epoch in request["partitions"]:
@@ -236,7 +236,7 @@ class Service:
         return {"partitions": self._states(asked, failed)}, ()
 
     def _note_offsets(self, request: Header) -> Answer:
-        """Replace what this broker has noted of its partitions and groups."""
+        """Replace this broker's notes of its partitions and groups."""
         self._check_store()
         rows = list(rows_of(request["partitions"], request["shards"], self._clock.wall_ms()))
         try:
@@ -247,7 +247,7 @@ class Service:
         return {"version": version}, ()
 
     def _noted_offsets(self, request: Header) -> Answer:
-        """What all brokers have noted, as far as it holds."""
+        """The valid notes of all brokers."""
         try:
             # Not the writer's own: another thread may be at it.
             rows = OffsetsTable(self._store).read()
@@ -316,7 +316,7 @@ class Service:
     def _states(
         self, asked: Sequence[Sequence[Any]], failed: Mapping[tuple[str, str], str]
     ) -> list[Header]:
-        """The state of each (topic, topic id, partition), or why its table, asked once, does not say."""
+        """The state of each (topic, topic id, partition), or its error; each table is asked once."""
         by_topic: dict[tuple[str, str], list[int]] = {}
         for topic, topic_id, partition in asked:
             by_topic.setdefault((topic, topic_id), []).append(partition)

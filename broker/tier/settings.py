@@ -1,7 +1,7 @@
-"""Pure: what the tier needs to know of the configuration, as one value.
+"""Pure: the settings that the tier needs, as one value.
 
-Rules of this file: a field is the setting of that name with its dots replaced; defaults are the
-broker's; nothing here reads a file or an environment variable.
+Rules of this file: a field is named after its setting, with the dots replaced. Defaults are the broker's. Nothing here
+reads a file or an environment variable.
 """
 
 import json
@@ -76,7 +76,7 @@ class TierSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Take each field from the setting of the same name; a setting not there keeps its default."""
+        """Take each field from the setting of the same name; a missing setting has its default."""
         names = {field: field.replace("_", ".") for field in cls.__dataclass_fields__}
         return cls(**{field: values[name] for field, name in names.items() if name in values})
 
@@ -85,18 +85,18 @@ class TierSettings:
         return getattr(self, name.replace(".", "_"))
 
     def backoff(self) -> Backoff:
-        """How long to wait after failures in a row of one thing."""
+        """The back-off after consecutive failures of one thing."""
         return Backoff(
             self.remote_log_manager_task_retry_backoff_ms,
             self.remote_log_manager_task_retry_backoff_max_ms,
         )
 
     def worker_arguments(self) -> list[str]:
-        """What the worker process is told of them."""
+        """The settings as the worker process's arguments."""
         return [json.dumps(asdict(self))]
 
     @classmethod
     def from_worker_argument(cls, text: str) -> Self:
-        """The other way."""
+        """The settings from the worker's argument."""
         values = json.loads(text)
         return cls(**{**values, "log_dirs": tuple(values["log_dirs"])})

@@ -1,9 +1,9 @@
-"""Shell: what is copied, cut into shares that are turned into files side by side.
+"""Shell: cuts what is copied into shares that are turned into files in parallel.
 
-Rules of this file: a share is about as many bytes as each other one, and a file or more of its own: so a copy of one
-partition, also of one large segment, is the work of several cores. Cuts lie between batches whose headers follow one
-another without a gap; where there is none (bytes that are no batches, an old format) it is not cut. Headers alone are
-looked at: whether a batch is sound is found out where it is decoded, and is the same in either share.
+Rules of this file: all shares have about the same number of bytes, and each becomes one file or more: so the copy of
+one partition, even of one large segment, uses several cores. Cuts lie between batches whose headers follow one another
+without a gap; where there is none (bytes that are no batches, an old format) nothing is cut. Only headers are read:
+whether a batch is sound is found out when it is decoded, with the same result in either share.
 """
 
 import os
@@ -25,7 +25,7 @@ WINDOW_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range, or what of it lies in one share."""
+    """A range, or the part of it in one share."""
 
     index: int
     """Which of the ranges it is of."""
@@ -33,7 +33,7 @@ class Part:
 
 
 def cut(sources: Sequence[CopyRange], count: int) -> list[list[Part]]:
-    """At most so many shares of ranges that follow one another, in their order, none of them empty."""
+    """Cut consecutive ranges into at most that many shares, in order, none of them empty."""
     total = sum(each.size_bytes for each in sources)
     count = max(1, min(count, total // SHARE_BYTES_MIN))
     shares: list[list[Part]] = [[]]
@@ -58,7 +58,7 @@ def cut(sources: Sequence[CopyRange], count: int) -> list[list[Part]]:
 
 
 def _split(source: CopyRange, size_bytes: int) -> tuple[CopyRange, CopyRange] | None:
-    """The range in two, the first of that size or somewhat larger; None where it cannot be cut."""
+    """The range in two, the first of that size or slightly larger; None if it cannot be cut."""
     try:
         descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Shell: the batches of a range out of a local segment, as rows and residue, a few MiB at a time.
+"""Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
 
-Rules of this file: all bytes from `position` on, `size_bytes` of them, are the range. They are read once, front to
-back, in pieces cut between batches, so that memory is bounded by a piece and not by a segment. A
-segment that is not there, is shorter, or ends soundly before the range does, is `SourceGone`: nothing of
-such a range is committed. Bytes that are no batch of this range do not stop it: they become residue.
+Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
+that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
+shorter, or ends cleanly before the range does raises `SourceGone`: nothing of such a range is committed. Bytes that are
+no batch of this range do not stop it: they become residue.
 """
 
 import os

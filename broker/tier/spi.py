@@ -1,10 +1,9 @@
-"""Pure: what the tier asks of remote storage and of remote log metadata (KIP-405), as protocols.
+"""Pure: what the tier requires of remote storage and of remote log metadata (KIP-405), as protocols.
 
-Rules of this file: Kafka's two plug-ins in the shape that our commit protocol needs. Many ranges are
-started, committed and finished together, since one log on an object store takes few commits a second;
-and data become visible by a commit that is apart from writing them. The Delta tables are the built-in
-implementation; nothing above this file knows of Delta. Methods block; each object is used by one thread at a
-time unless it says otherwise.
+Rules of this file: Kafka's two plug-ins, in the shape that our commit protocol needs. Many ranges are started,
+committed and finished together, since one log on an object store takes few commits per second. Data are written first
+and become visible by a separate commit. The Delta tables are the built-in implementation; nothing above this file
+knows of Delta. Methods block. Each object is used by one thread at a time unless it says otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from kafka_ds.wire.crc import Buffer
 
 
 class StorageError(Exception):
-    """The store failed, and nothing of what was asked is visible: ask again."""
+    """The store failed, and nothing of the request is visible: ask again."""
 
 
 class FateUnknownError(Exception):
@@ -25,12 +24,12 @@ class FateUnknownError(Exception):
 
 
 class SourceGone(Exception):
-    """A local segment to be copied is not there (any more), or not what it was said to be."""
+    """A local segment to be copied is missing, or not what the request says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """One range whose files are durable, and in no commit yet."""
+    """One range whose files are durable but not committed yet."""
 
     segment: RemoteLogSegment
     """With the files, residue, rows and bytes filled in; still COPY_SEGMENT_STARTED."""
@@ -65,7 +64,7 @@ class ColdRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfRange:
-    """What is known of a partition where one of its ranges ends, besides its records."""
+    """What is known of a partition at the end of one of its ranges, besides records."""
 
     end_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
@@ -98,45 +97,45 @@ class RemoteStorageManager(Protocol):
     """Keeps the records of tiered ranges."""
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
-        """How far a partition is tiered: the truth that everything else is derived from."""
+        """How far a partition is tiered: the truth from which everything else follows."""
 
     def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
-        """The same of several partitions of a topic, as of one moment: the storage is asked once for all."""
+        """The same for several partitions of a topic, at one moment: the storage is asked once for all."""
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
     ) -> list[Written]:
-        """Make the files of ranges of one partition, that follow each other, durable and not visible.
+        """Make the files of consecutive ranges of one partition durable, but not visible.
 
         They may share files: they are committed together. Raises SourceGone, StorageError.
         """
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
-        """Make ranges visible in one step, whole partitions dropping out where others were first.
+        """Make ranges visible in one step; a partition drops out as a whole if another writer was first.
 
         Raises StorageError (nothing is visible), FateUnknownError.
         """
 
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
-        """Whether an attempt found unfinished became visible: completed as committed, or None.
+        """Whether an unfinished attempt became visible: the attempt completed as committed, or None.
 
         Completed without a file where the storage forgot: this attempt or another at its range became visible.
         Raises FateUnknownError while a commit of it is open, StorageError.
         """
 
     def verify(self, segment: RemoteLogSegment) -> None:
-        """See each file of a committed range once more; StorageError names one that is missing.
+        """Check that each file of a committed range is there; StorageError names a missing one.
 
-        A file that others have replaced since by a commit of theirs is not missed.
+        A file that another writer has replaced since by a commit is not missing.
         """
 
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
         """Whether this incarnation of the topic is known to be over: nothing of it is committed any more."""
 
     def discard(self, segment: RemoteLogSegment) -> bool:
-        """Remove what an attempt left that never became visible and never will.
+        """Remove what is left of an attempt that never became visible and never will.
 
-        False: that it never will is not certain yet, and everything is left. Raises StorageError, OSError.
+        False: it is not certain yet that it never will, and nothing is removed. Raises StorageError, OSError.
         """
 
     def read(
@@ -152,13 +151,13 @@ class RemoteStorageManager(Protocol):
         """Batches from `offset` on, one at least. Any thread. Raises OffsetOutOfRange, StorageError."""
 
     def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
-        """How the partition stood at the end of the range that holds `offset`. Any thread.
+        """The partition's state at the end of the range that holds `offset`. Any thread.
 
         Raises OffsetOutOfRange, StorageError.
         """
 
     def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
-        """Let nobody of an earlier leader epoch commit to these partitions (number → epoch) any more.
+        """From now on refuse commits of earlier leader epochs to these partitions (number → epoch).
 
         Raises StorageError, also where a later epoch is there; FateUnknownError.
         """
@@ -166,7 +165,7 @@ class RemoteStorageManager(Protocol):
     def move_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> None:
-        """Remember durably that a partition begins there; never backwards, and not for an earlier epoch.
+        """Record durably that a partition begins there; never backwards, and not for an earlier epoch.
 
         Raises StorageError, FateUnknownError.
         """
@@ -177,10 +176,10 @@ class RemoteStorageManager(Protocol):
     def remove_below(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> int:
-        """Take out all files that hold nothing at or above an offset, in one step; how many there were.
+        """Remove all files that hold nothing at or above an offset, in one step; returns how many.
 
-        `offset` is not above `Front.horizon`: the log start was moved before. What is taken out may lie there for a
-        while yet, for readers of older versions. Raises StorageError, also for an earlier leader epoch than
+        `offset` is at most `Front.horizon`: the log start was moved before. Removed files may stay in the store for a
+        while, for readers of older versions. Raises StorageError, also for an earlier leader epoch than
         one that wrote; FateUnknownError.
         """
 
@@ -189,54 +188,54 @@ class RemoteStorageManager(Protocol):
     ) -> tuple[int, int, int] | None:
         """The first record at or after a time: (timestamp_ms, offset, leader_epoch). Any thread.
 
-        None below `start_offset` is looked at: the leader's log start, of which the lake may hear later.
+        Records below `start_offset` do not count: it is the leader's log start, which the lake may learn later.
         """
 
     def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> tuple[int, int, int] | None:
-        """The first record of the greatest timestamp, in the same form and of the same ones. Any thread."""
+        """The first record of the greatest timestamp, in the same form, of the same records. Any thread."""
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
-        """Remove every record of a topic that is still called so; nothing happens to another's."""
+        """Remove every record of this incarnation of a topic; a new topic of that name is left alone."""
 
     def maintain(self, topic: str) -> None:
         """Checkpoints, clean-up: what keeps the next commit as fast as the first."""
 
 
 class RemoteLogMetadataManager(Protocol):
-    """Keeps the states of tiered ranges; what it returned from is durable and read by `list_segments`."""
+    """Keeps the states of tiered ranges; what a call wrote is durable and visible to `list_segments`."""
 
     def add(self, segments: Sequence[RemoteLogSegment]) -> None:
         """Events of fresh attempts, all COPY_SEGMENT_STARTED. Raises StorageError, FateUnknownError."""
 
     def update(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Later events of known attempts, of whichever broker where they say that it is deleted.
+        """Later events of known attempts; a deletion's may concern an attempt of any broker.
 
         An event that is there already is not written twice.
         """
 
     def unfinished(self) -> list[RemoteLogSegment]:
-        """Attempts of this broker that are STARTED and not known to have come to an end."""
+        """Attempts of this broker that are STARTED and not known to have ended."""
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """These attempts never became visible and never will: they are deleted. The files of our own are gone.
+        """Mark attempts as deleted that never became visible and never will. Our own ones' files are gone.
 
-        Durably DELETE_SEGMENT_STARTED and FINISHED, in this order, so that no attempt stays STARTED for ever. Raises
+        Writes DELETE_SEGMENT_STARTED and FINISHED durably, in this order: no attempt stays STARTED for ever. Raises
         StorageError, FateUnknownError.
         """
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
-        """Whether this broker has begun a deletion there that may not have come to its end."""
+        """Whether this broker has begun a deletion there that may be unfinished."""
 
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
-        """All segments of a partition but the deleted, by start offset."""
+        """All segments of a partition except deleted ones, by start offset."""
 
     def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
-        """All segments of all partitions of a topic but the deleted."""
+        """All segments of all partitions of a topic except deleted ones."""
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is gone, and each of its segments is deleted: keep nothing of it in memory."""
+        """The topic is gone, and each of its segments is deleted: forget them."""
 
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int

@@ -1,10 +1,10 @@
-"""Shell: the retention of what is in the lake, as the worker does it: looks at ranges, takes out what lies below.
+"""Shell: the worker's side of retention in the lake: examines ranges, removes what lies below the log start.
 
-Rules of this file: the order is the protocol. The log start is durable in the table before anything else (KIP-405:
-others must see it even where this leader fails next), DELETE_SEGMENT_STARTED before the commit that takes files out,
-that before residue files go, and DELETE_SEGMENT_FINISHED last. The table's log start counts, whoever moved it: so a
-leader that was deposed meanwhile takes out nothing that was not given up already, and its commit is fenced besides.
-Between any two steps the process may die: whoever comes next finds the ranges in their last state and goes on.
+Rules of this file: the order is the protocol. First the log start becomes durable in the table (KIP-405: others must
+see it even if this leader fails next). DELETE_SEGMENT_STARTED comes before the commit that removes files, that commit
+before residue files go, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a
+leader that was deposed meanwhile removes only what was given up already, and its commit is fenced besides. The process
+may die between any two steps: the next one finds the ranges in their last state and continues.
 """
 
 import time
@@ -27,7 +27,7 @@ DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A partition, and the leader epoch for which is asked."""
+    """A partition, and the leader epoch of the request."""
 
     topic: str
     topic_id: bytes
@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was found of one partition."""
+    """What was found out about one partition."""
 
     decision: Decision
     is_counted: bool = True
@@ -66,7 +66,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What went."""
+    """What was removed."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -74,7 +74,7 @@ class Swept:
 
 
 class Sweeper:
-    """Answers where partitions begin, and takes out what lies below. One thread."""
+    """Says where partitions begin, and removes what lies below. One thread."""
 
     def __init__(
         self,
@@ -128,9 +128,9 @@ class Sweeper:
         )
 
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
-        """Take out all that there is of a deleted topic; every segment of it is said to be deleted in the end.
+        """Remove everything of a deleted topic; in the end every segment of it is marked deleted.
 
-        Also attempts that never won. Raises StorageError, FateUnknownError; then it is to be asked again.
+        Also attempts that never won. Raises StorageError, FateUnknownError; then call it again.
         """
         going = self._metadata.list_topic(topic_id)
         self._begin_deletion([each for each in going if each.state is FINISHED])
@@ -149,7 +149,7 @@ class Sweeper:
             self._metadata.update([replace(each, state=DELETING) for each in segments])
 
     def sweep(self, place: Place) -> Swept:
-        """Take out what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
+        """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
         # An attempt of ours whose end is not known yet may be among what goes.
         key = (place.topic_id, place.partition)
         failed = self._copier.recover()
@@ -176,10 +176,10 @@ class Sweeper:
         )
 
     def _give_up_lost(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Say of other brokers' attempts that they are deleted where another one has an offset of theirs.
+        """Mark other brokers' attempts as deleted if another attempt holds one of their offsets.
 
-        Each offset is in the table once, so they have not won and never will; their broker may not come back to say
-        so. It says so again if it does. Before winners are deleted, with which it could not be told any more.
+        Each offset is in the table once, so they have not won and never will. Their broker may never come back to
+        mark them; if it does, it marks them again. Done before winners are deleted: without them it is unprovable.
         """
         own = {each.segment_id for each in self._metadata.unfinished()}
         winners = [each for each in segments if each.state in (FINISHED, DELETING)]
@@ -197,8 +197,8 @@ def held(
 ) -> list[Held]:
     """The ranges up to an offset, by start offset.
 
-    One that is in the table and was never said to be FINISHED, by a broker that died and is not back yet, is known by
-    its attempts: where nothing else holds its offsets it stands for itself.
+    A range in the table that was never marked FINISHED, because its broker died and is not back yet, is known by
+    its attempts: an attempt counts if nothing else holds its offsets.
     """
     found = [each for each in segments if each.state is FINISHED and each.end_offset <= reach]
     covered = sorted(found, key=lambda each: each.start_offset)
@@ -228,13 +228,13 @@ def _meets(segment: RemoteLogSegment, others: Sequence[RemoteLogSegment]) -> boo
 def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
     """Whether a range lies wholly below, and is not gone yet.
 
-    Attempts that are STARTED are `Copier.recover`'s, those of others that have lost `_give_up_lost`'s.
+    STARTED attempts are left to `Copier.recover`, other brokers' lost ones to `_give_up_lost`.
     """
     return segment.state in (FINISHED, DELETING) and segment.end_offset < horizon
 
 
 def _nothing_can_be_due(front: Front, retention: Retention) -> bool:
-    """Whether the table alone shows it: then the events, which are many, need not be read for it."""
+    """Whether the table alone shows that nothing is due: then the many events need not be read."""
     if front.has_files_below or retention.retention_bytes >= 0:
         return False
     if retention.retention_ms < 0:

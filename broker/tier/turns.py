@@ -1,13 +1,13 @@
-"""Shell: how many threads of the worker may turn a copy's bytes into files at a time.
+"""Shell: limits how many threads of the worker convert a copy's bytes into files at a time.
 
-Rules of this file: whoever copies asks for a turn, of whichever partition; what it is good for is not known here.
+Rules of this file: every copying thread takes a turn, for any partition; what a turn is used for is not known here.
 """
 
 import threading
 
 
 class Turns:
-    """How many shares may be converted at a time, of all partitions together."""
+    """The shares that may be converted at a time, over all partitions."""
 
     def __init__(self, count: int) -> None:
         assert count >= 1, "nobody's turn would come"

@@ -1,10 +1,10 @@
 """Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
 
-Rules of this file: it is called after each write, so nothing is asked of the store until an interval's commits have
-come since the last checkpoint that is known of; all else is `kafka_ds.lake.maintenance`, whose library
-is loaded only then (16 MiB). A log object of its own is used, since others follow the table meanwhile. Whoever looks
-for orphans is told of each checkpoint, and does it elsewhere. A crash may have torn the newest checkpoint, with which
-other engines cannot open the table: it is looked at once in a worker's life.
+Rules of this file: it is called after each write, so it asks nothing of the store until an interval's commits have come
+since the last known checkpoint. Everything else is `kafka_ds.lake.maintenance`, whose library is loaded only then
+(16 MiB). It uses a log object of its own, since others follow the table meanwhile. It tells the clean-up of orphans of
+each checkpoint; that runs elsewhere. A crash may have torn the newest checkpoint, with which other engines cannot open
+the table: so it is checked once in a worker's life.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Looks after tables, each in its turn. One thread."""
+    """Looks after tables, one at a time. One thread."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Upkeep:
         interval: int,
         checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
-        """`checkpointed` is told the folder of each table that got a checkpoint."""
+        """`checkpointed` is called with the folder of each table that got a checkpoint."""
         self._store = store
         self._crash_points = crash_points
         self._clock = clock
@@ -42,7 +42,7 @@ class Upkeep:
     def look_after(self, folder: str, version: int, *, keep_from: int | None = None) -> None:
         """Do what is due for the table in that folder, which has reached `version`.
 
-        `keep_from`: later versions are needed.
+        `keep_from`: versions from there on are needed.
         """
         known = self._checkpoints.get(folder)
         if known is not None and version - known < self._interval:

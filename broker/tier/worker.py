@@ -1,7 +1,7 @@
-"""Shell: the child process that does the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
+"""Shell: the worker process, for the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
 process never loads.
 
-Rules of this file: it begins, and hands what is asked to `broker.tier.service`.
+Rules of this file: it starts the process and passes requests to `broker.tier.service`.
 """
 
 from __future__ import annotations
