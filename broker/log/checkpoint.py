@@ -1,8 +1,8 @@
 """Pure: Kafka's small text files: offset and epoch checkpoints, partition.metadata, meta.properties.
 
-Rules of this file: what is written is byte for byte what Kafka writes; what is read may be empty
-(Kafka creates these files before it fills them) but is otherwise complete, or it is corrupt: a
-file cut short must never be taken for a shorter list.
+Rules of this file: files are written byte for byte as Kafka writes them. A file that is read may be empty (Kafka
+creates these files before it fills them); otherwise it is complete or corrupt: a truncated file must never be taken
+for a shorter list.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch, or -1: the file's being there is what counts (older ones are empty)."""
+    """The broker epoch, or -1: older files are empty, and it is enough that the file exists."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
@@ -79,7 +79,7 @@ def decode_clean_shutdown(data: bytes) -> int:
 def encode_meta_properties(
     *, node_id: int, cluster_id: str, directory_id: bytes, date: str
 ) -> bytes:
-    """`date` as Java writes it in the comment on top of a properties file."""
+    """`date` is in the form that Java writes into the comment at the top of a properties file."""
     lines = (
         "#",
         f"#{date}",

@@ -1,7 +1,8 @@
-"""Pure: what a log knows of its own compaction: up to where it is clean, and whether it is being cleaned now.
+"""Pure: a log's compaction state: up to where it is clean, and whether it is being cleaned now.
 
-Rules of this file: a log that is cut or given up while it is cleaned says so at once: what was read from it must not be
-put in the place of something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or shortened.
+Rules of this file: a log that is truncated or given up while it is cleaned reports that at once, because what was read
+from it must not replace something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or
+shortened.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Callable
 
 
 class Compaction:
-    """One log's."""
+    """One log's compaction state."""
 
     __slots__ = ("cleaned_offset", "fail", "is_paused", "stop")
 
     def __init__(self, fail: Callable[[OSError], None]) -> None:
-        """`fail` takes the log out of order: its files may not be what memory says."""
+        """`fail` takes the log out of service: its files may not match what is in memory."""
         self.fail = fail
         self.cleaned_offset: int | None = None
         """The first offset that no cleaning has seen; None if there was none yet."""
@@ -29,12 +30,12 @@ class Compaction:
         return self.stop is not None
 
     def pause(self) -> None:
-        """Clean no more, until `is_paused` is taken back."""
+        """Stop cleaning until `is_paused` is reset."""
         self.cut()
         self.is_paused = True
 
     def cut(self, end_offset: int | None = None) -> None:
-        """The log loses what is at or above an offset, or (None) nothing is to be done for it any more."""
+        """The log loses what is at or above an offset; None: nothing, only a cleaning in progress ends."""
         stop, self.stop = self.stop, None
         if stop is not None:
             stop()

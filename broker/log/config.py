@@ -1,7 +1,7 @@
 """Pure: the settings of one log, as values, with Kafka's defaults.
 
-Rules of this file: names are Kafka's topic-level names with the dots turned into underscores;
-what text a user may write for them is checked where it is read (`broker.config.settings`), not here.
+Rules of this file: names are Kafka's topic-level names with dots turned into underscores. The text that a user may
+write for them is checked where it is read (`broker.config.settings`), not here.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class LogConfig:
 
     @property
     def copies_to_lake(self) -> bool:
-        """Whether what is written goes to the lake; where not, retention is that of a log without one (KIP-950)."""
+        """Whether records are copied to the lake; if not, retention is that of an untiered log (KIP-950)."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def lake_settings(self) -> tuple[bool, bool, bool]:
-        """What changes how the lake is dealt with."""
+        """The settings that concern the lake."""
         return (
             self.remote_storage_enable,
             self.remote_log_copy_disable,
@@ -93,18 +93,18 @@ class LogConfig:
 
     @property
     def has_table(self) -> bool:
-        """Whether the lake may hold rows of it: also when it is no table any more, until the last of them is gone."""
+        """Whether the lake may hold rows of it: also when its copies have ended, until the last row is gone."""
         is_leaving = self.remote_log_delete_on_disable and not self.is_compacted
         return self.remote_storage_enable or is_leaving
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """The local time limit: the log's own where nothing is copied (KIP-405, KIP-950)."""
+        """The local time limit; the log's own if nothing is copied (KIP-405, KIP-950)."""
         own = self.local_retention_ms if self.copies_to_lake else -2
         return self.retention_ms if own == -2 else own
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """The local size limit: the log's own where nothing is copied (KIP-405, KIP-950)."""
+        """The local size limit; the log's own if nothing is copied (KIP-405, KIP-950)."""
         own = self.local_retention_bytes if self.copies_to_lake else -2
         return self.retention_bytes if own == -2 else own

@@ -1,10 +1,10 @@
-"""Shell: what a log knew of its producers before the batches that are cut off, where memory has it.
+"""Shell: after a truncation: what the log knew of its producers before the removed batches, if memory still has it.
 
-Rules of this file: a log that is cut read the headers behind its last producer snapshot again, up to a segment's, while
-everybody else waited. Mostly a follower cuts the last few batches of its leader's, and of most producers the last five
-are remembered: what is left of these after the cut is what was known before it. A retry finds what it needs, as the
-batches that are on their way are five at most, those that were cut among them. What memory does not have (a
-transaction, a producer of which nothing is left) is read, as Kafka reads it always.
+Rules of this file: otherwise a truncated log must read the headers after its last producer snapshot again, up to a
+segment's, while everybody else waits. Usually a follower cuts only the last few of its leader's batches, and the last
+five batches of most producers are remembered: those of them that are left after the cut are what was known before. A
+retry finds what it needs, because at most five batches are in flight, the removed ones included. What memory does not
+have (a transaction, a producer without a batch left) is read from the log, as Kafka always does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CUT_BYTES_MAX = 4 << 20
 
 
 def known_before(producers: Producers, active: Segment, offset: int) -> Before | None:
-    """What `Producers.take_back` wants once all from `offset` on is gone; None where the log has to be read."""
+    """What `Producers.take_back` needs once all from `offset` on is gone; None if the log must be read."""
     if offset <= active.base_offset:
         return None
     position = active.position_of(offset)
@@ -42,7 +42,7 @@ def producers_at(
     producers: Producers,
     before: Before | None,
 ) -> Producers:
-    """The producers at the new end of a log that was cut."""
+    """The producers at the new end of a truncated log."""
     if before is not None:
         producers.take_back(before)
         return producers

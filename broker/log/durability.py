@@ -1,8 +1,8 @@
-"""Shell: how far a log is durable, and whether its disk still does what it is told.
+"""Shell: how far a log is durable, and whether its disk still works.
 
-Rules of this file: the recovery point moves when a sync has returned, never when one is asked for.
-After a sync that failed nothing is certain any more (the kernel may have dropped the pages and
-forgotten that it did), so the log takes no further appends until it has been opened again.
+Rules of this file: the recovery point moves when a sync has returned, never when it is requested. After a failed sync
+nothing is certain any more (the kernel may have dropped the pages and forgotten the error), so the log refuses appends
+until it has been opened again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Outcome = Callable[[BaseException | None], None]
 
 
 class NotWritten(OSError):
-    """What was still in memory could not be written before the sync: a full disk. Nothing is lost, nothing durable."""
+    """Unwritten data could not be written before the sync: the disk is full. Nothing is lost, nothing durable."""
 
 
 class Durability:
@@ -91,23 +91,23 @@ class Durability:
             self._background.submit(work, done)
 
     def lower_to(self, end_offset: int) -> None:
-        """The log has been cut: what is to come has not been synced."""
+        """The log was truncated: new batches there are not synced yet."""
         self._cuts += 1
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def fail(self, error: OSError) -> None:
-        """The files may not be what memory says."""
+        """Note an error: the files may not match what is in memory."""
         if self.storage_error is None:
             self.storage_error = error
         self.report(error)
 
     def check(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR once something has failed."""
+        """Raise KAFKA_STORAGE_ERROR if something has failed."""
         if self.storage_error is not None:
             raise self._refusal(self.storage_error) from self.storage_error
 
     def unavailable(self, error: OSError) -> KafkaError:
-        """What callers are told of an error that has just happened."""
+        """The error that callers get for an error that has just happened."""
         self.report(error)
         return self._refusal(error)
 
@@ -115,7 +115,7 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
-        """What comes back from Background later concerns nobody."""
+        """Ignore whatever Background returns later."""
         self._is_closed = True
 
 

@@ -1,8 +1,8 @@
-"""Shell: how the lake's part of a log ended, for a log that goes on behind it without its own files.
+"""Shell: the end of the lake's part of a log, for a log that continues above it without its own files.
 
 Rules of this file: every transaction below the lake's end was decided before it went there, but its marker may lie
-beyond. Where that is lost none is open in what is taken over; a follower gets it from its leader, and needs to know
-then which records it ends. A snapshot that is damaged is none.
+above. If those markers are lost, no transaction is open in what is taken over. A follower gets the markers from its
+leader, and must then know which records they end. A damaged snapshot counts as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.seams import Disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What a leader knows besides records: its producers at the end, and who led before."""
+    """What a leader knows besides records: its producers at the end, and the earlier leader epochs."""
 
     producer_snapshot: bytes = b""
     leader_epochs: tuple[tuple[int, int], ...] = ()
@@ -29,7 +29,7 @@ UNKNOWN = Ending()
 
 
 def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending, now_ms: int) -> None:
-    """Let the log find the producers of that offset when it loads them: they are heard of now."""
+    """Write the producers at that offset for the log to load; they count as active now."""
     if not ended.producer_snapshot:
         return
     try:

@@ -1,8 +1,7 @@
 """Pure: which leader epoch wrote which offsets of a log (KIP-101, KIP-320).
 
-Rules of this file: entries ascend in epoch and in start offset, both strictly; an epoch owns the
-offsets from its start to the next entry's. A new entry that contradicts older ones wins: they
-were written by leaders whose tail has been replaced.
+Rules of this file: entries ascend strictly in epoch and in start offset; an epoch owns the offsets from its start to
+the next entry's. A new entry that contradicts older ones wins: they were written by leaders whose tail was replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class LeaderEpochs:
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Say that `epoch` writes from `start_offset` on; whether that was news."""
+        """Record that `epoch` writes from `start_offset` on; returns whether that is new."""
         assert epoch >= 0
         assert start_offset >= 0
         if self._epochs and epoch <= self._epochs[-1] and start_offset >= self._starts[-1]:
@@ -43,7 +42,7 @@ class LeaderEpochs:
         return True
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that owns an offset, -1 where none is known."""
+        """The epoch that owns an offset, -1 if unknown."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else -1
 

@@ -1,13 +1,14 @@
 """Shell: the leader epochs of a log as its file leader-epoch-checkpoint holds them.
 
 Rules of this file:
-- The file is written with what makes the log durable (a flush, its end), by the thread that waits for the disk, and not
-  when an epoch begins: behind the recovery point recovery takes the epochs from the batches, whatever the file says. So
-  an election of hundreds of partitions, which gives each a new epoch on each replica, touches no file. Kafka writes it
-  at once, of which the truncations became too dear as well (KAFKA-15046) and are left to a thread (KAFKA-16541).
-- What no batch tells, as the log begins anew behind what is in the lake or is a copy of another, is written at once.
-- Of two writings the one that was asked for later stays. A log that is deleted writes nothing more: the folder of its
-  name may be another's by then.
+- The file is written with whatever makes the log durable (a flush, closing), by the thread that waits for the disk, and
+  not when an epoch begins: above the recovery point recovery takes the epochs from the batches, whatever the file says.
+  So an election of hundreds of partitions, which gives each replica a new epoch, touches no file. Kafka writes the
+  file at once; that became too slow for truncations (KAFKA-15046), which now leave it to a thread (KAFKA-16541).
+- Epochs that no batch tells, because the log begins above what is in the lake or is a copy of another log, are written
+  at once.
+- Of two writes the later request wins. A deleted log writes nothing more: the folder of its name may belong to another
+  log by then.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class EpochsFile:
         self._turn = Lock()
 
     def renamed(self, directory: str) -> None:
-        """It lies in this folder."""
+        """The file is in this folder now."""
         self._path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
 
     def changed(self) -> None:
-        """The epochs are not those of the file any more."""
+        """The epochs in memory differ from the file."""
         self._changes += 1
 
     def writing(self) -> Callable[[], None]:
-        """What brings the file up to what is in memory now; for any thread. That raises NotWritten."""
+        """A function that writes the present epochs, for any thread; it raises NotWritten."""
         changes = self._changes
         if changes == self._written:
             return _nothing
@@ -65,15 +66,15 @@ class EpochsFile:
         return work
 
     def write_now(self) -> None:
-        """Bring the file up to what is in memory; what a full disk refuses is written with the next flush."""
+        """Write the present epochs; if the disk is full they are written with the next flush."""
         with suppress(NotWritten):
             self.writing()()
 
     def close(self) -> None:
-        """Write nothing more; one that is under way is waited for."""
+        """Write nothing more, after waiting for a write in progress."""
         with self._turn:
             self._is_closed = True
 
 
 def _nothing() -> None:
-    """The file is what it should be."""
+    """Do nothing: the file is up to date."""

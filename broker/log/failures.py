@@ -1,10 +1,10 @@
-"""Pure: what is wrong with a log directory, or a log in it, and which errors of a system call say so.
+"""Pure: errors of log directories and logs, and which errors of a system call mean that a directory failed.
 
 Rules of this file:
-- As in Kafka one error is enough (KIP-112): what a disk that lies will do next is anybody's guess.
-- Unlike in Kafka a full disk is none: what is refused leaves no trace, and room may be made while the broker runs.
-  Neither is what the process itself has run out of, nor a file that was closed under a reader.
-- A file that is not there is one only where its folder is gone as well: a reader may come too late for a segment.
+- As in Kafka one error is enough (KIP-112): nobody knows what a disk that returns errors does next.
+- Unlike in Kafka a full disk is no failure: a refused write leaves no trace, and space may be freed while the broker
+  runs. Neither is a shortage of the process itself, nor a file that was closed under a reader.
+- A missing file is a failure only if its folder is missing as well: a reader may come too late for a segment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_NO_DISK = frozenset(
 
 
 def is_failure(error: OSError, *, folder_is_there: bool) -> bool:
-    """Whether the directory in whose folder this has happened is not to be trusted any more."""
+    """Whether the directory of this folder can no longer be trusted after this error."""
     if error.errno == errno.ENOENT and folder_is_there:
         return False
     return error.errno not in _OF_NO_DISK

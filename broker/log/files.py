@@ -1,7 +1,7 @@
 """Shell: whole small files, written so that a crash leaves the old one or the new one.
 
-Rules of this file: a replacement goes to a temporary file that is renamed; what has to survive
-the loss of power is synced before the rename, and the folder after it.
+Rules of this file: a replacement is written to a temporary file that is renamed. If it must survive a power failure, it
+is synced before the rename, and the folder after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from broker.seams import Disk
 
 
 def write_whole(disk: Disk, path: str, data: bytes) -> None:
-    """Write a file from its beginning; one that checks itself may be torn by a crash."""
+    """Overwrite a file; a crash may tear it, so only for files with a checksum."""
     file = disk.open(path, create=True)
     try:
         file.truncate(0)
@@ -23,7 +23,7 @@ def write_whole(disk: Disk, path: str, data: bytes) -> None:
 
 
 def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
-    """Put a file in the place of another in one step."""
+    """Replace a file in one step."""
     temporary = path + TEMPORARY
     write_whole(disk, temporary, data)
     if durable:
@@ -34,7 +34,7 @@ def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
 
 
 def extend(disk: Disk, path: str, data: bytes | bytearray, known_bytes: int) -> None:
-    """Bring a file that only ever grows up to `data`, of which it is known to hold the beginning.
+    """Extend a file that only ever grows to `data`, whose beginning it should hold.
 
     One that holds something else is replaced in one durable step: what it held may be all that
     is left of it after a crash, and has to be good for what was promised to be durable.

@@ -1,13 +1,13 @@
-"""Shell: what a follower does to its log: append what its leader wrote, cut off what its leader never had.
+"""Shell: what a follower does to its log: append what its leader wrote, truncate what its leader never had.
 
 Rules of this file:
-- A leader's batches are taken as they are: offsets, epochs, compression. Headers and checksums are looked at, records
-  never are.
-- A batch of a later epoch than the one under which it was asked for is not appended, nor anything behind it: between
-  question and answer the log may have been cut for another leader (KAFKA-18723).
-- A part of a batch at the end of an answer is dropped: whole batches alone enter a log. So no segment gets more than
+- A leader's batches are taken as they are: offsets, epochs, compression. Headers and checksums are checked, records
+  never.
+- A batch of a later epoch than that of the fetch is not appended, nor anything after it: between request and answer the
+  log may have been truncated for another leader (KAFKA-18723).
+- A partial batch at the end of an answer is dropped: only whole batches enter a log. So no segment gets larger than
   segment.bytes, as on the leader.
-- A log that is cut below its first segment begins anew there: nothing of it is left.
+- A log that is truncated below its first segment begins anew there: nothing of it is left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 
 def append_as_follower(log: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:
-    """Append the leader's batches, none of a later epoch than `leader_epoch`; how many bytes that were.
+    """Append the leader's batches, none of a later epoch than `leader_epoch`; returns their bytes.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for the disk's
@@ -37,7 +37,7 @@ def append_as_follower(log: Log, records: memoryview, *, leader_epoch: int, now_
 
 
 def runs(records: memoryview, leader_epoch: int, run_bytes_max: int) -> Iterator[memoryview]:
-    """Whole batches, as many together as `run_bytes_max` takes (one at least), up to the first that is too new."""
+    """Runs of whole batches up to `run_bytes_max` each (at least one batch), before the first that is too new."""
     begin = position = 0
     while len(records) - position >= HEADER_BYTES:
         header = BatchHeader._make(HEADER.unpack_from(records, position))
@@ -55,7 +55,7 @@ def runs(records: memoryview, leader_epoch: int, run_bytes_max: int) -> Iterator
 
 
 def _make_room_below(log: Log, run: memoryview) -> None:
-    """Let an empty log begin with the batch in the middle of which it was to begin.
+    """Move an empty log's beginning down to the first offset of the batch that holds it.
 
     DeleteRecords may leave a leader's log start within a batch, and batches come whole.
     """
@@ -67,7 +67,7 @@ def _make_room_below(log: Log, run: memoryview) -> None:
 
 
 def truncate(log: Log, offset: int) -> bool:
-    """Cut off the batches that hold `offset` or a later one; whether the recovery point was above.
+    """Truncate the batches that hold `offset` or a later one; returns whether the recovery point was above.
 
     If it was, it has to be written down before anything is appended: what is to come is not durable, and what a
     recovery point covers is believed.
@@ -81,7 +81,7 @@ def truncate(log: Log, offset: int) -> bool:
 
 
 def restart(log: Log, offset: int, ended: Ending = UNKNOWN) -> bool:
-    """Drop all that is local and go on at `offset`, knowing this alone of what was before; as `truncate`."""
+    """Drop all that is local and continue at `offset`, with `ended` as all that is known before; see `truncate`."""
     recovery_point = log.recovery_point
     # Cut first: what is forgotten of the epochs then is on disk, too.
     log.truncate_to(log.first_base_offset)

@@ -1,7 +1,7 @@
-"""Shell: the checkpoints of the log directories: recovery points, log starts, high watermarks, what is clean.
+"""Shell: the checkpoints of the log directories: recovery points, log starts, high watermarks, clean offsets.
 
-Rules of this file: each directory's files name what lies in it, the copies of logs on the move included, so that a copy
-that takes its log's place is as well known as the log was; and logs that are damaged, as they were known before.
+Rules of this file: each directory's files name the logs in it, including future logs (copies on the move), so that a
+copy that takes its log's place is as well known as the log was. Damaged logs keep the entries that they had before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kept = Callable[[LogDirectory, str], Offsets]
 
 
 class Checkpoints:
-    """What is written down of all logs."""
+    """The checkpoints of all logs."""
 
     def __init__(self, directories: LogDirectories, placed: Placed, kept: Kept) -> None:
         self._directories = directories
@@ -46,7 +46,7 @@ class Checkpoints:
             self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
 
     async def recovery_points(self) -> None:
-        """Write up to where logs are durable; raises OSError."""
+        """Write recovery-point-offset-checkpoint; raises OSError."""
         await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points)
 
     def write_recovery_points(self) -> None:
@@ -56,11 +56,11 @@ class Checkpoints:
             self._write(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
 
     async def log_starts(self) -> None:
-        """Write where logs begin; raises OSError."""
+        """Write log-start-offset-checkpoint; raises OSError."""
         await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts)
 
     async def _write_now(self, name: str, offsets: Callable[[LogDirectory], Offsets]) -> None:
-        """Write in Background, also what another write may have under way."""
+        """Write in Background, even if another write of the same may be in progress."""
         loop = asyncio.get_running_loop()
         waiting = []
         for directory in self._directories.online:

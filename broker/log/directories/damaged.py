@@ -1,12 +1,12 @@
-"""Shell: logs that are damaged where nothing may be cut off: nobody serves them, and they stay as they lie.
+"""Shell: logs that are damaged where nothing may be truncated: they are not served, and stay on disk as they are.
 
 Rules of this file:
-- One such log is no failure of its directory: the others in it are served. Its partition is offline until the log is
-  mended, or given up, and the broker started anew; other replicas that are in sync lead (`broker.cluster.directories`).
-- What the checkpoints say of it stays in them: without its recovery point the next start would cut it off there.
-- What no start has recovered no stop calls clean: a whole log that is put in its place is recovered then.
-- A log of another topic, or of a new one, does not wait for it: then it is set aside (`…-stray`), as it is when its
-  topic is deleted, or its partition leaves this broker.
+- Such a log is no failure of its directory: the other logs there are served. Its partition is offline until the log is
+  mended or given up and the broker is restarted; other replicas that are in sync lead (`broker.cluster.directories`).
+- Its checkpoint entries stay: without its recovery point the next start would truncate it at the damage.
+- Its directory is not marked as cleanly shut down: so an undamaged log that is put in its place is recovered.
+- The log of another topic, or of a new one, need not wait: then the damaged log is set aside (`…-stray`). This also
+  happens when its topic is deleted, or its partition leaves this broker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class _Damaged:
 
 
 class DamagedLogs:
-    """Those that a start has found."""
+    """The damaged logs that a start has found."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._found: dict[Key, _Damaged] = {}
 
     def found(self, directory: LogDirectory, damaged: dict[Key, OSError]) -> None:
-        """A directory has these; to be told before its checkpoints are written again."""
+        """Note a directory's damaged logs; must be called before its checkpoints are written again."""
         known = {name: directory.read_checkpoint(name) for name in CHECKPOINTS if damaged}
         for key, why in damaged.items():
             offsets = {name: each[key] for name, each in known.items() if key in each}
@@ -70,12 +70,12 @@ class DamagedLogs:
         return iter(self._found)
 
     def home_of(self, key: Key) -> LogDirectory | None:
-        """The directory in which such a log lies."""
+        """The directory of such a log."""
         found = self._found.get(key)
         return None if found is None else found.home
 
     def has(self, key: Key, topic_id: bytes) -> bool:
-        """Whether there is one of this topic's partition; one that does not say whose it is, is."""
+        """Whether there is one of this topic's partition; one without a topic id counts as such."""
         found = self._found.get(key)
         return found is not None and found.topic_id in (topic_id, NO_UUID)
 
@@ -84,7 +84,7 @@ class DamagedLogs:
         return [key[1] for key in self._found if key[0] == topic and self.has(key, topic_id)]
 
     def why_not(self, key: Key, topic_id: bytes, *, is_new: bool) -> str | None:
-        """Why the log of this topic's partition cannot be made; what lies there is set aside where it is not its own.
+        """Why this partition's log cannot be created; a damaged log of another topic is set aside.
 
         Raises OSError.
         """
@@ -97,7 +97,7 @@ class DamagedLogs:
         return None
 
     def set_aside(self, key: Key) -> None:
-        """It is of no replica here: out of the way, and of sight. Nothing deletes its folder. Raises OSError."""
+        """Set it aside: it belongs to no replica here. Nothing deletes its folder. Raises OSError."""
         home = self._found[key].home
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
         self._disk.rename(home.file(names.folder_name(*key)), home.file(aside))
@@ -105,11 +105,11 @@ class DamagedLogs:
         del self._found[key]
 
     def unrecovered(self) -> Iterator[LogDirectory]:
-        """Directories with such logs that were not left cleanly: a clean stop would vouch for what nobody has read."""
+        """Directories with such logs after an unclean stop: a clean marker would vouch for data never checked."""
         return (each.home for each in self._found.values() if not each.home.was_clean)
 
     def offsets(self, directory: LogDirectory, checkpoint: str) -> Offsets:
-        """What a checkpoint of a directory has to go on saying."""
+        """The entries that a checkpoint of a directory must keep."""
         return {
             key: each.offsets[checkpoint]
             for key, each in self._found.items()

@@ -1,10 +1,10 @@
-"""Shell: logs that were deleted: out of the way at once, gone from their disks a little later.
+"""Shell: deleted logs: renamed at once, removed from their disks a little later.
 
 Rules of this file:
-- The folder of a deleted log gets another name, so that the topic may be created again; its files go when their last
-  readers must be gone.
-- A folder that its disk does not rename is in the way: the renaming is tried again until it has worked or the directory
-  has failed, and no log is made there meanwhile. A topic that is made anew must never have the old one's records.
+- The folder of a deleted log gets another name, so that the topic may be created again. Its files go after
+  file.delete.delay.ms, when their last readers must be done.
+- If a disk does not rename a folder, the folder is in the way: renaming is retried until it works or the directory has
+  failed, and no log is created there meanwhile. A new topic of that name must never get the old one's records.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class DeletedLogs:
         self._doomed: list[tuple[int, LogDirectory, str, Log | None]] = []
 
     def found(self, directory: LogDirectory, folders: Iterable[str]) -> None:
-        """Folders of deleted logs were there at the start."""
+        """Note folders of deleted logs that were there at the start."""
         now_ms = self._clock.now_ms()
         self._doomed += [(now_ms, directory, name, None) for name in folders]
 
     def discard(self, home: LogDirectory, log: Log) -> None:
-        """Take a log out of the way, and its files from disk after file.delete.delay.ms."""
+        """Rename a log's folder, and remove its files after file.delete.delay.ms."""
         log.abandon()
         try:
             self._rename(home, log)
@@ -58,7 +58,7 @@ class DeletedLogs:
     def clear_way(
         self, directory: LogDirectory, name: str, topic_id: bytes, *, is_new: bool
     ) -> None:
-        """Let a log be made in a folder: what is there of another topic, or of none, is set aside. Raises OSError."""
+        """Prepare a folder for a new log: what another topic, or none, left there is set aside. Raises OSError."""
         folder = directory.file(name)
         if folder in self._in_the_way:
             self._rename(*self._in_the_way[folder])
@@ -80,7 +80,7 @@ class DeletedLogs:
         return any(self._disk.size(f"{folder}/{name}") for name in logs)
 
     def tick(self, now_ms: int) -> None:
-        """Take from disk what is due, and out of the way what could not be renamed."""
+        """Remove files that are due, and retry renames that failed."""
         for folder, (home, log) in tuple(self._in_the_way.items()):
             try:
                 self._rename(home, log)
@@ -97,7 +97,7 @@ class DeletedLogs:
             self._directories.submit(directory, directory.file(name), work)
 
     def directory_failed(self, directory: LogDirectory) -> list[Log]:
-        """Forget what is in it; the logs that are still to be closed."""
+        """Forget what is in it; returns the logs that are still to be closed."""
         gone = [log for _, home, _, log in self._doomed if home is directory and log is not None]
         gone += [log for home, log in self._in_the_way.values() if home is directory]
         self._doomed = [entry for entry in self._doomed if entry[1] is not directory]
@@ -107,7 +107,7 @@ class DeletedLogs:
         return gone
 
     def close(self) -> None:
-        """Leave them as they are; the next start goes on."""
+        """Leave them as they are; the next start continues."""
         for _, _, _, log in self._doomed:
             if log is not None:
                 log.close()

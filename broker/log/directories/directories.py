@@ -1,9 +1,9 @@
-"""Shell: the log directories of one broker together: claimed at the start, and given up one by one as they fail.
+"""Shell: the log directories of one broker: claimed at the start, and given up one by one as they fail.
 
 Rules of this file:
-- A directory that fails goes offline alone (KIP-112), for good until the next start. At a start any error of a disk is
-  one; later `broker.log.failures` tells. A mistake in `log.dirs` is everybody's error.
-- An error may be found out in the midst of anything, so it takes effect a little later (`soon`).
+- A directory that fails goes offline alone (KIP-112), until the next start. During a start any disk error is such a
+  failure; later `broker.log.failures` decides. A mistake in `log.dirs` ends the start.
+- An error may be noticed in the middle of any work, so it takes effect a little later (`soon`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogDirectories:
-    """The folders of log.dirs, in their order."""
+    """The folders of log.dirs, in order."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LogDirectories:
         soon: Soon,
         failed: Callable[[LogDirectory, OSError], None],
     ) -> None:
-        """`failed` is told of each directory that goes offline after the start, once."""
+        """`failed` is called once for each directory that goes offline after the start."""
         self.all = tuple(LogDirectory(disk, path) for path in paths)
         self._disk = disk
         self._background = background
@@ -57,7 +57,7 @@ class LogDirectories:
         return any(directory.failure is not None for directory in self.all)
 
     def at(self, path: str) -> LogDirectory | None:
-        """The one at an absolute path."""
+        """The directory at an absolute path."""
         return next((each for each in self.all if os.path.abspath(each.path) == path), None)
 
     @property
@@ -67,11 +67,11 @@ class LogDirectories:
 
     @property
     def were_clean(self) -> bool:
-        """Whether all were left cleanly, and can be read."""
+        """Whether all were shut down cleanly, and can be read."""
         return all(each.was_clean and each.failure is None for each in self.all)
 
     def claim(self, *, node_id: int, cluster_id: str | None, now_ms: int) -> str:
-        """Lock them and see whose they are; the id of the cluster, a new one where nobody knows any."""
+        """Lock them and check their owner; returns the cluster's id, a new one if none is known."""
         for directory in self.all:
             with _failing_alone(directory):
                 directory.acquire()
@@ -84,14 +84,14 @@ class LogDirectories:
         return cluster_id
 
     def check(self) -> None:
-        """Raises what is wrong with one of them if none is left."""
+        """If no directory is left, raise the error of one of them."""
         if not self.online:
             raise next(error for error in self.failures.values() if error is not None)
 
     # -- failures -------------------------------------------------------------------------------
 
     def note(self, directory: LogDirectory, folder: str, error: OSError) -> None:
-        """Something in this folder of a directory has not gone well."""
+        """Note an error in this folder of a directory."""
         if is_failure(error, folder_is_there=self._disk.exists(folder)):
             self._soon(partial(self._fail, directory, error))
 
@@ -118,7 +118,7 @@ class LogDirectories:
     def checkpoint(
         self, directory: LogDirectory, name: str, offsets: Offsets, *, wait: bool
     ) -> None:
-        """Write a checkpoint of a directory if it has changed, or in any case if waiting; raises OSError then."""
+        """Write a directory's checkpoint if it changed; if waiting, in any case, and OSError is raised."""
         if not wait and self._checkpointed.get((directory.path, name)) == offsets:
             return
         work = directory.checkpoint(name, offsets)
@@ -132,7 +132,7 @@ class LogDirectories:
     def checkpoint_and_tell(
         self, directory: LogDirectory, name: str, offsets: Offsets, tell: Done
     ) -> None:
-        """Write a checkpoint of a directory in Background, whatever was written before, and tell."""
+        """Write a directory's checkpoint in Background, changed or not, and report the outcome."""
         self._checkpointed.pop((directory.path, name), None)
         work = directory.checkpoint(name, offsets)
         self.submit_and_tell(directory, directory.file(name), work, tell)
@@ -140,7 +140,7 @@ class LogDirectories:
     def submit_and_tell(
         self, directory: LogDirectory, what: str, work: Callable[[], object], tell: Done
     ) -> None:
-        """Work on a directory in Background, and tell what came of it."""
+        """Work on a directory in Background, and report the outcome."""
         watch = self._watch(directory, what)
 
         def done(error: BaseException | None) -> None:
@@ -150,13 +150,13 @@ class LogDirectories:
         self._background.submit(work, done)
 
     def release(self) -> None:
-        """Let others have them."""
+        """Release the locks."""
         for directory in self.all:
             directory.release()
 
 
 def are_empty(disk: Disk, paths: Sequence[str]) -> bool:
-    """Whether nothing lies in any of these folders, as far as they can be read."""
+    """Whether all of these folders are empty, as far as they can be read."""
     try:
         return not any(disk.exists(path) and disk.list_names(path) for path in paths)
     except OSError:
@@ -174,7 +174,7 @@ def _failing_alone(directory: LogDirectory) -> Iterator[None]:
 
 
 def give_up(directory: LogDirectory, error: OSError, partitions: int = 0) -> None:
-    """Take a directory offline, and say so."""
+    """Take a directory offline, and log that."""
     directory.fail(error)
     what = f", with {partitions} partitions" if partitions else ""
     _LOGGER.error("log directory %s has failed and is offline%s: %s", directory, what, error)

@@ -1,11 +1,11 @@
-"""Shell: one log directory of a broker: whose it is, whether it was left cleanly, its checkpoints.
+"""Shell: one log directory of a broker: its owner, whether it was shut down cleanly, its checkpoints.
 
 Rules of this file:
-- A directory belongs to one broker of one cluster (meta.properties) and to one process (.lock); a
-  mistake in `log.dirs` must never mix two brokers' logs.
-- The clean-shutdown marker is taken away before anything is opened: a crash while opening is a
-  crash. It is written last, when all that it promises is durable (KAFKA-10471).
-- A checkpoint that cannot be read is as good as none: recovery then looks at more than it has to.
+- A directory belongs to one broker of one cluster (meta.properties) and to one process (.lock): a mistake in `log.dirs`
+  must never mix two brokers' logs.
+- The clean-shutdown marker is removed before anything is opened: a crash while opening is a crash. It is written last,
+  when all that it promises is durable (KAFKA-10471).
+- An unreadable checkpoint counts as missing: recovery then reads more than necessary.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def topic_id_of(self, folder: str) -> bytes:
-        """Whose log lies in a folder, as far as it says."""
+        """The topic id of the log in a folder, if its files say so."""
         path = self.file(f"{folder}/{names.PARTITION_METADATA}")
         data = read_or_none(self._disk, path)
         try:
@@ -77,7 +77,7 @@ class LogDirectory:
     # -- beginning ------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Create it, lock it and read whose it is."""
+        """Create it, lock it and read its owner."""
         self._disk.make_directory(self.path)
         try:
             self._release = self._disk.lock(self.file(names.LOCK))
@@ -97,7 +97,7 @@ class LogDirectory:
             raise LogDirectoryError(f"{self.file(names.META_PROPERTIES)}: {error}") from error
 
     def claim(self, *, node_id: int, cluster_id: str, now_ms: int) -> None:
-        """Say whose it is, unless it says otherwise."""
+        """Write its owner; raises if it has another one."""
         path = self.file(names.META_PROPERTIES)
         if self.node_id not in (None, node_id):
             raise LogDirectoryError(f"{path} belongs to node.id={self.node_id}, not {node_id}")
@@ -116,7 +116,7 @@ class LogDirectory:
             self.node_id, self.cluster_id = node_id, cluster_id
 
     def take_clean_marker(self) -> None:
-        """See whether the last broker stopped cleanly, and forget it."""
+        """Whether the last broker stopped cleanly; removes the marker."""
         path = self.file(names.CLEAN_SHUTDOWN)
         data = read_or_none(self._disk, path)
         if data is not None:
@@ -144,7 +144,7 @@ class LogDirectory:
             return {}
 
     def checkpoint(self, name: str, offsets: Offsets) -> Callable[[], None]:
-        """What writes a checkpoint durably; for a thread. The one that was asked for last wins."""
+        """A function that writes a checkpoint durably, for a thread. The last one requested wins."""
         data = encode_offsets(offsets)
         self._asked += 1
         turn = self._asked
@@ -160,7 +160,7 @@ class LogDirectory:
     # -- ending ---------------------------------------------------------------------------------
 
     def mark_clean(self, broker_epoch: int) -> None:
-        """Promise that nothing here needs a recovery."""
+        """Write the marker: nothing here needs a recovery."""
         data = encode_clean_shutdown(broker_epoch)
         replace(self._disk, self.file(names.CLEAN_SHUTDOWN), data, durable=True)
 

@@ -1,10 +1,10 @@
-"""Shell: two logs that hold the same change places: a log goes on in the files of its copy.
+"""Shell: two logs with the same records swap their files: a log continues in the files of its copy.
 
 Rules of this file:
-- Whoever holds the log (its partition, the tier, coordinators) goes on holding it: what it is made of changes, not it.
-  So nobody has to be told, and offsets, producers and high watermark stay what they are.
-- A sync that is under way is of the old files: it says nothing of what is durable now, and moves nothing.
-- Both must hold the same offsets and epochs when they change places, as the copy takes the log's epochs with it.
+- Whoever holds the log object (its partition, the tier, coordinators) keeps it: its files change, the object does not.
+  So nobody must be told, and offsets, producers and high watermark stay the same.
+- A sync in progress concerns the old files: it says nothing of what is durable now, and moves no recovery point.
+- Both must have the same offsets and epochs when they swap, as the copy takes over the log's epochs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.log.log import Log
 
 
 def take_epochs(copy: Log, log: Log) -> None:
-    """Let a copy know what its log knows of leader epochs, also of those that wrote nothing, or only what is gone."""
+    """Give a copy all leader epochs of its log, also those without a record, or without one left."""
     if copy.leader_epochs.entries == log.leader_epochs.entries:
         return
     copy.leader_epochs.clear()
@@ -24,7 +24,7 @@ def take_epochs(copy: Log, log: Log) -> None:
 
 
 def exchange_files(log: Log, copy: Log) -> None:
-    """Let a log go on in its copy's files, and the copy stand for the log's."""
+    """Swap files: the log continues in its copy's files, and the copy has the log's."""
     assert copy.log_end_offset == log.log_end_offset
     assert copy.leader_epochs.entries == log.leader_epochs.entries
     log.compaction.cut()
@@ -40,14 +40,14 @@ def exchange_files(log: Log, copy: Log) -> None:
 
 
 def renamed(log: Log, directory: str) -> None:
-    """The folder of a log has got another name."""
+    """The folder of a log was renamed."""
     log.directory = directory
     log.segments.renamed(directory)
     log.epochs_file.renamed(directory)
 
 
 def skip_to(copy: Log, offset: int, now_ms: int) -> None:
-    """Let a copy end where its log does, which has nothing more in between: compaction took it."""
+    """Move a copy's end to its log's end, if compaction removed everything in between."""
     copy.active = copy.segments.begin(offset, copy.config, now_ms)
     copy.log_end_offset = offset
     copy.files_changed()

@@ -1,10 +1,10 @@
-"""Shell: what a start has found in all directories, put together: one log a partition, and its copy if it moves.
+"""Shell: what a start found in all directories, combined: one log per partition, and its copy if it is moving.
 
 Rules of this file:
-- Of two logs of a name that are of two topics, the one of the topic that there is stays: the other one's directory was
-  away when the topic was deleted. The other is set aside. Where nobody knows, the start ends.
-- Of two of one topic, one had just taken the other's place (`broker.log.directories.futures`): the newer one stays. The
-  other goes if all that is in it is in the newer one, else it is set aside.
+- Of two logs of the same name but of different topics, the existing topic's stays: the other one's directory was
+  offline when its topic was deleted. The other is set aside. If it is not known which topic exists, the start ends.
+- Of two logs of the same topic, one had just taken the other's place (`broker.log.directories.futures`): the newer one
+  stays. The other is deleted if all that is in it is in the newer one, else it is set aside.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Found:
             self._futures.found(copy, directory)
 
     def _is_second(self, key: Key, log: Log, directory: LogDirectory) -> bool:
-        """Settle which of two logs of a name stays; whether it is this one."""
+        """Settle which of two logs of a name stays; returns whether this one does."""
         first, home = self._logs[key], self._homes[key]
         topic_id = self._topic_id_for(log.topic)
         if first.topic_id == log.topic_id != NO_UUID:
@@ -90,7 +90,7 @@ class Found:
         return is_second
 
     def take_futures(self, *, some_failed: bool) -> None:
-        """Let copies go on, or take the places of logs that are not there any more."""
+        """Let copies continue, or take the places of logs that are gone."""
         for log in tuple(self._logs.values()):
             self._futures.resume(log)
         for key, future in self._futures.abandoned():
@@ -99,7 +99,7 @@ class Found:
                 self._keeper.adopt(key, self._futures.take_place(*key), future.home)
 
     def watermarks(self, found: Iterable[Contents]) -> dict[Key, int]:
-        """Of each log what its directory says; of one that is nowhere the most that any does."""
+        """Each log's high watermark in its directory's checkpoint; of a missing log the largest of any directory."""
         offsets: dict[Key, int] = {}
         for contents in found:
             for key, offset in contents.high_watermarks.items():
@@ -112,7 +112,7 @@ class Found:
 
 
 def set_aside(disk: Disk, log: Log, directory: LogDirectory) -> str:
-    """Close a log and give its folder a stray one's name; that."""
+    """Close a log and rename its folder as stray; returns the new name."""
     log.close()
     name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.STRAY_FOLDER)
     disk.rename(log.directory, directory.file(name))

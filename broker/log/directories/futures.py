@@ -1,18 +1,18 @@
-"""Shell: copies of logs on their way to other directories (KIP-113), as they lie on the disks.
+"""Shell: future logs: copies of logs on their way to other directories (KIP-113), as they are on disk.
 
 Rules of this file:
 - A copy is a log in a folder `<topic>-<partition>.<id>-future`. It begins where its log's oldest segment does, with the
-  producers that are known there, so that what it knows at any offset is what its log knew.
+  producers that are known there, so that at any offset it knows what its log knew.
 - It takes its log's place in steps, and a crash between any two of them loses nothing:
   1. its folder gets the name of the log, durably. Both are whole, and the log is the newer one, or they are the same;
-  2. in memory log and copy change places (`exchange`): appends go to the new folder, which now is the newer one;
-  3. the log's old folder becomes `-delete` when all that was in it is durable in the new one.
-  A start that finds both takes the newer one (`moving.is_newer`); one that finds a `-future` folder beside its log goes
-  on copying.
-- A copy whose log is not there takes its place at a start where all directories can be read, or where the cluster has
-  been told that the replica is there already (KIP-858). Else it waits for the directory of its log.
-- A copy is not cleaned, retained nor flushed by time; its log is not cleaned meanwhile, as in Kafka.
-- A directory that fails takes its copies with it: these moves have ended. Of a log that fails the copy stays on disk.
+  2. in memory log and copy swap files (`exchange`): appends go to the new folder, which is the newer one from now on;
+  3. the log's old folder becomes `-delete` when everything in it is durable in the new one.
+  A start that finds both takes the newer one (`moving.is_newer`); if it finds a `-future` folder beside the log,
+  copying continues.
+- A copy without its log takes the log's place at a start if all directories can be read, or if the cluster knows that
+  the replica is already there (KIP-858). Otherwise it waits for the directory of its log.
+- A copy has no cleaning, retention or flush by time; its log is not cleaned meanwhile, as in Kafka.
+- If a directory fails, the moves of the copies in it end. If a log fails, its copy stays on disk.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Keeper(Protocol):
-    """Whoever has the logs."""
+    """The owner of the logs."""
 
     def adopt(self, key: Key, log: Log, directory: LogDirectory, /) -> None:
-        """This is the partition's log, and there it is."""
+        """Take this as the partition's log, in that directory."""
 
     def discard(self, home: LogDirectory, log: Log, /) -> None:
-        """Take a log's folder out of sight, and its files from disk in time."""
+        """Rename a log's folder as deleted, and remove its files later."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FutureLog:
-    """The copy of one log, where it is, and how far it is on its way to be the log."""
+    """The copy of one log, its directory, and how far it has come in taking the log's place."""
 
     log: Log
     home: LogDirectory
@@ -78,7 +78,7 @@ class FutureLogs:
         homes: dict[Key, LogDirectory],
         keeper: Keeper,
     ) -> None:
-        """`logs` and `homes` are those of the keeper."""
+        """`logs` and `homes` are the keeper's."""
         self._disk = disk
         self._clock = clock
         self._background = background
@@ -103,7 +103,7 @@ class FutureLogs:
     # -- at a start -----------------------------------------------------------------------------
 
     def found(self, log: Log, home: LogDirectory) -> None:
-        """A start has found this copy. Of two of a partition, moved elsewhere before it was done, the longer stays."""
+        """A start found this copy. Of two (a move that was redirected before it was done) the longer stays."""
         key = log.topic, log.partition
         other = self._futures.get(key)
         if other is not None:
@@ -114,11 +114,11 @@ class FutureLogs:
         self._futures[key] = self._watched(FutureLog(log=log, home=home, of=None))
 
     def abandoned(self) -> list[tuple[Key, FutureLog]]:
-        """The copies of which no log was found."""
+        """The copies whose log was not found."""
         return [(key, each) for key, each in self._futures.items() if each.of is None]
 
     def resume(self, log: Log) -> None:
-        """Go on with the copy of a log that was found, if there is one."""
+        """Continue the copy of a log that was found, if there is one."""
         key = log.topic, log.partition
         future = self._futures.get(key)
         if future is None:
@@ -136,7 +136,7 @@ class FutureLogs:
             future.log.truncate_to(end_offset)
 
     def take_place(self, topic: str, partition: int) -> Log:
-        """Let a copy that was left alone be the log; the caller adopts it."""
+        """Make a copy without a log the log; the caller adopts it."""
         future = self._futures.pop((topic, partition))
         _LOGGER.warning(
             "%s: its log is not there, the copy in %s takes its place", future.log.name, future.home
@@ -149,7 +149,7 @@ class FutureLogs:
     # -- copying --------------------------------------------------------------------------------
 
     def begin(self, log: Log, home: LogDirectory) -> FutureLog:
-        """An empty copy of a log in another directory; raises KAFKA_STORAGE_ERROR where that cannot be."""
+        """Create an empty copy of a log in another directory; raises KAFKA_STORAGE_ERROR if that fails."""
         key = log.topic, log.partition
         assert key not in self._futures
         try:
@@ -164,7 +164,7 @@ class FutureLogs:
         return future
 
     def _watched(self, future: FutureLog) -> FutureLog:
-        """Its disk's errors are its directory's, and it is flushed by whoever copies."""
+        """Errors of its disk are its directory's, and the copying task flushes it."""
         note, home, log = self._directories.note, future.home, future.log
         log.flushes_in_append = False
         log.report_errors_to(lambda error: note(home, log.directory, error))
@@ -202,12 +202,12 @@ class FutureLogs:
         )
 
     def follow_start(self, log: Log, future: FutureLog) -> None:
-        """Let a copy begin where its log does, and know the same epochs; both ends are the same."""
+        """Give a copy its log's start and epochs; both have the same end."""
         future.log.log_start_offset = log.log_start_offset
         take_epochs(future.log, log)
 
     def drop(self, topic: str, partition: int) -> None:
-        """Give a copy up: the move does not take place."""
+        """Give up a copy: the move is cancelled."""
         future = self._futures.pop((topic, partition), None)
         if future is not None:
             _let_be(future)
@@ -235,7 +235,7 @@ class FutureLogs:
         renamed(future.log, path)
 
     def exchange(self, topic: str, partition: int) -> None:
-        """Step 2: the log goes on in the copy's folder, which holds all of it."""
+        """Step 2: the log continues in the copy's folder, which holds all of it."""
         key = topic, partition
         future, log = self._futures[key], self._logs[key]
         assert future.is_named
@@ -257,7 +257,7 @@ class FutureLogs:
     # -- ending ---------------------------------------------------------------------------------
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """Nothing in this directory is read or written any more."""
+        """Stop reading and writing in this directory."""
         for key, future in tuple(self._futures.items()):
             if future.home is directory:
                 _LOGGER.error("%s does not move: %s has failed", future.log.name, directory)
@@ -270,7 +270,7 @@ class FutureLogs:
                 _give_up(log)
 
     def log_failed(self, topic: str, partition: int) -> None:
-        """A log is not to be read any more: what is copied of it stays on disk."""
+        """A log must no longer be read: what was copied of it stays on disk."""
         future = self._futures.pop((topic, partition), None)
         if future is not None:
             self._close(future)
@@ -279,7 +279,7 @@ class FutureLogs:
             _give_up(left[1])
 
     def _close(self, future: FutureLog) -> bool:
-        """Close a copy, to go on at the next start; whether that went well."""
+        """Close a copy, to continue at the next start; returns whether that succeeded."""
         try:
             if future.is_named:
                 future.is_named = False
@@ -295,7 +295,7 @@ class FutureLogs:
         return future.log.close()
 
     def close(self, closed: Container[Key]) -> list[str]:
-        """Close the copies, and let go what has moved, of the logs that were closed well; directories of failures."""
+        """Close the copies, and finish moves of logs that closed well; returns directories that failed."""
         for key in tuple(self._leaving):
             if key in closed:
                 self.leave(*key)
@@ -305,7 +305,7 @@ class FutureLogs:
 
 
 def _let_be(future: FutureLog) -> None:
-    """Nothing keeps a log as it is any more."""
+    """Let the log be cleaned again: its move is over."""
     if future.of is not None:
         future.of.compaction.is_paused = False
 

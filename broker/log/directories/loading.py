@@ -1,12 +1,12 @@
 """Shell: opening all logs of the log directories at a start, several at a time.
 
 Rules of this file:
-- num.recovery.threads.per.data.dir threads work on each directory, all directories at once: what takes long after a
-  crash is reading, and checksums, which leave the interpreter to others.
+- num.recovery.threads.per.data.dir threads work on each directory, on all directories at once: most of the time after a
+  crash goes into reading and checksums, which release the interpreter's lock.
 - A log that cannot be read fails its directory, not the start; a mistake in `log.dirs` ends the start.
-- One that can be read and is damaged where nothing may be cut off fails alone. The copy of a log on the move that is
-  fails its directory: it may be all that there is.
-- Who waits is told how far it is, in the log and by `remaining`.
+- A log that can be read, but is damaged where nothing may be truncated, fails alone. If it is a future log, its
+  directory fails: the copy may be all that there is.
+- Progress is logged, and shown by `remaining`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """What lies in a directory. `failure` is set where not all of it could be read; then the rest is not to be used."""
+    """What is in a directory. If `failure` is set, not all of it could be read, and the rest must not be used."""
 
     directory: LogDirectory
     logs: dict[Key, Log] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Loader:
 
 
 class _Inline(Executor):
-    """One thread is enough of them where there is nobody to take turns with."""
+    """Runs in the calling thread, if one thread is enough."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -1,13 +1,13 @@
 """Shell: all logs of a broker: its log directories, their checkpoints, retention and deletion.
 
 Rules of this file:
-- Only the event loop's thread calls it; what waits for a disk goes to Background.
-- A deleted partition is out of sight at once (its folder gets another name), so that the topic may
-  be created again; its files go when their last readers must be gone.
-- One log that fails is logged and does not keep the others from their upkeep.
-- One log that is damaged where nothing may be cut off is not served (`broker.log.directories.damaged`).
-- One directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is started
-  anew, and are made nowhere else meanwhile. The broker ends when none is left.
+- Only the event loop's thread calls it; waiting for a disk goes to Background.
+- A deleted partition's folder is renamed at once, so that the topic may be created again; its files go when their last
+  readers must be done.
+- A log that fails is logged and does not keep the others from their upkeep.
+- A log that is damaged where nothing may be truncated is not served (`broker.log.directories.damaged`).
+- A directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is restarted, and
+  are not created elsewhere meanwhile. The broker stops when no directory is left.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class LogManager:
         recovery_threads: int = 1,
         soon: Soon = _at_once,
     ) -> None:
-        """`config_for(topic)` wins over `config`; no `cluster_id`: the disks' own, or a new one.
+        """`config_for(topic)` wins over `config`; without `cluster_id` it is that of the disks, or a new one.
 
         `topic_id_for(topic)` tells which of two logs of a name is the topic's, `home_for(topic, partition)` in which
-        directory the cluster takes a log to be. `soon` lets a failure take effect: it
-        may be found out in the midst of anything.
+        directory the cluster believes a log to be. `soon` lets a failure take effect later, as it may be noticed in
+        the middle of any work.
         """
         self._disk = disk
         self._clock = clock
@@ -145,18 +145,18 @@ class LogManager:
 
     @property
     def failures(self) -> Mapping[str, OSError | None]:
-        """What is wrong with each directory, by path."""
+        """The error of each failed directory, by path."""
         return self._directories.failures
 
     @property
     def remaining_to_load(self) -> Mapping[str, int]:
-        """How many logs of each directory are still to be opened."""
+        """The number of logs of each directory that are still to be opened."""
         return dict(self._loader.remaining)
 
     def directory_id_of(self, topic: str, partition: int) -> bytes | None:
         """The id of the directory that holds a partition's log, is about to, or would if it were made now.
 
-        None where one has failed that may hold it.
+        None if a failed directory may hold it.
         """
         key = topic, partition
         home = self._homes.get(key) or self.damaged.home_of(key)
@@ -170,13 +170,13 @@ class LogManager:
         return home.directory_id
 
     def _in_turn(self, key: Key) -> list[LogDirectory]:
-        """Where a log would be made: where it is wanted, else where there are fewest."""
+        """Where a log would be created: in the wanted directory, else in the one with the fewest logs."""
         counts, wanted = Counter(self._homes.values()), self.preferred.get(key)
         online = self._directories.online
         return sorted(online, key=lambda each: (each.path != wanted, counts[each]))
 
     def load(self) -> None:
-        """Lock the directories and open every log in them, recovering where needed; may take long."""
+        """Lock the directories, open every log in them and recover where needed; may take long."""
         directories = self._directories
         try:
             self._cluster_id = directories.claim(
@@ -207,7 +207,7 @@ class LogManager:
         self._found.take(contents)
 
     def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
-        """This is the partition's log from now on."""
+        """Take this as the partition's log from now on."""
         self._logs[key] = log
         self._homes[key] = directory
         self._upkeep.add(key, log)
@@ -225,7 +225,7 @@ class LogManager:
         return self._logs.values()
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether the partition's log is in a directory that has failed, as far as that can be known."""
+        """Whether the partition's log is in a failed directory, as far as that can be known."""
         return (topic, partition) in self._offline
 
     def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
@@ -242,10 +242,10 @@ class LogManager:
         *,
         is_new: bool = False,
     ) -> Log:
-        """The log of a partition, made if it is not there; another topic id's leftover goes.
+        """The log of a partition, created if missing; what another topic id left there goes.
 
-        One that is not known to be new is not made while a directory is offline, where it may well be: that is
-        KAFKA_STORAGE_ERROR, as it is if no directory takes it, or it is there and damaged.
+        Raises KAFKA_STORAGE_ERROR if no directory takes it, if it is there and damaged, or if it may be in a
+        directory that is offline: then only a log that is known to be new is created.
         """
         key = topic, partition
         known = self._logs.get(key)
@@ -318,7 +318,7 @@ class LogManager:
         self._directories.submit(home, log.directory, work)
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take the log out of sight at once, and its files from disk after file.delete.delay.ms."""
+        """Rename the log's folder at once, and remove its files after file.delete.delay.ms."""
         self.preferred.pop((topic, partition), None)
         self.futures.drop(topic, partition)
         self.futures.leave(topic, partition)
@@ -330,11 +330,11 @@ class LogManager:
             self.set_damaged_aside(topic, partition)
 
     def discard(self, home: LogDirectory, log: Log) -> None:
-        """Take a log's folder out of sight, and its files from disk in time."""
+        """Rename a log's folder as deleted, and remove its files later."""
         self._deleted.discard(home, log)
 
     def set_aside(self, topic: str, partition: int) -> str:
-        """Close a log that is nobody's and rename its folder to `…-stray`; the new name.
+        """Close a log without an owner and rename its folder to `…-stray`; returns the new name.
 
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
@@ -344,7 +344,7 @@ class LogManager:
         return set_aside(self._disk, log, self._homes.pop((topic, partition)))
 
     def set_damaged_aside(self, topic: str, partition: int) -> None:
-        """The same for a log that is damaged, if there is one; if its disk does not let it, the next start tries."""
+        """The same for a damaged log, if there is one; if its disk refuses, the next start tries again."""
         key = topic, partition
         home = self.damaged.home_of(key)
         if home is None:
@@ -359,13 +359,13 @@ class LogManager:
     # -- directories that fail ------------------------------------------------------------------
 
     def _log_failed(self, log: Log, error: OSError) -> None:
-        """A write, sync or read of a log has failed, or a log could not be written for want of room."""
+        """A write, sync or read of a log failed, or its disk was full."""
         key = log.topic, log.partition
         if self._logs.get(key) is log and not self._is_closing:
             self._directories.note(self._homes[key], log.directory, error)
 
     def _fail(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a directory offline, with all that is in it."""
+        """Take a directory offline, with everything in it."""
         keys = [key for key, home in self._homes.items() if home is directory]
         give_up(directory, error, len(keys))
         gone = [self._logs.pop(key) for key in keys]
@@ -391,7 +391,7 @@ class LogManager:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def high_watermark_checkpoints(self) -> dict[Key, int]:
-        """What the last replication-offset-checkpoint said, at load."""
+        """The entries of the last replication-offset-checkpoint, as loaded."""
         return dict(self._high_watermarks)
 
     def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
@@ -416,7 +416,7 @@ class LogManager:
         self.checkpoints.cleaned()
 
     def _placed(self, directory: LogDirectory) -> Iterator[tuple[Key, Log]]:
-        """What lies in a directory, copies on their way included."""
+        """The logs in a directory, copies in progress included."""
         for key, log in self._logs.items():
             if self._homes[key] is directory:
                 yield key, log

@@ -1,13 +1,13 @@
-"""Pure: moving a log to another directory (KIP-113): what comes next, and which of two logs of a name is the newer.
+"""Pure: moving a log to another directory (KIP-113): the next step, and which of two logs of a name is the newer.
 
 Rules of this file:
-- A copy holds what its log holds as far as both know the same leader epochs: an offset of one epoch is one record. What
-  differs from the log was cut off there meanwhile, and is cut off here.
-  What lies below the log's start is not looked at: nobody reads it.
-- A copy whose next batch is not in its log any more, as retention was faster, begins anew.
-- Of two logs of a name and topic id, both whole, the one whose last epoch is later, then the longer one, is the newer.
-  A crash leaves two between the moment in which the copy gets the log's name and the one in which the log loses it;
-  whatever was promised to be durable in the older one is in the newer one. Kafka does not start with both.
+- A copy holds what its log holds as far as both know the same leader epochs: an offset of one epoch is one record.
+  Where they differ the log was truncated meanwhile, and the copy is truncated, too. What lies below the log's start is
+  not compared: nobody reads it.
+- If the copy's next batch is no longer in its log, because retention was faster, the copy begins anew.
+- Of two whole logs of a name and topic id, the newer is the one whose last epoch is later, or else the longer one. A
+  crash leaves two if it comes after the copy got the log's name and before the log lost it. Whatever was promised to be
+  durable in the older one is in the newer one. Kafka does not start with both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.log.epochs import LeaderEpochs
 
 
 class Extent(Protocol):
-    """What is to be known of a log."""
+    """What must be known of a log."""
 
     leader_epochs: LeaderEpochs
     log_start_offset: int
@@ -27,7 +27,7 @@ class Extent(Protocol):
 
     @property
     def first_base_offset(self) -> int:
-        """Where its oldest segment begins."""
+        """The base offset of its oldest segment."""
 
 
 class Step(Enum):
@@ -40,7 +40,7 @@ class Step(Enum):
 
 
 def agreed_end(log: Extent, copy: Extent) -> int:
-    """Where the first offset of the copy is that may not be the log's, or the end of the shorter one."""
+    """The first offset at which copy and log may differ, or the end of the shorter one."""
     end = min(log.log_end_offset, copy.log_end_offset)
     begin = max(log.first_base_offset, copy.first_base_offset, log.log_start_offset)
     starts = {start for each in (log, copy) for _, start in each.leader_epochs.entries}
@@ -55,7 +55,7 @@ def agreed_end(log: Extent, copy: Extent) -> int:
 
 
 def next_step(log: Extent, copy: Extent) -> Step:
-    """What brings a copy nearer to its log."""
+    """The next step towards a complete copy."""
     agreed = agreed_end(log, copy)
     if agreed < max(log.first_base_offset, copy.first_base_offset):
         return Step.BEGIN_ANEW
@@ -65,6 +65,6 @@ def next_step(log: Extent, copy: Extent) -> Step:
 
 
 def is_newer(one: Extent, other: Extent) -> bool:
-    """Whether one log replaced the other."""
+    """Whether the first log replaced the second."""
     ours, theirs = one.leader_epochs.latest_epoch, other.leader_epochs.latest_epoch
     return (ours, one.log_end_offset) > (theirs, other.log_end_offset)

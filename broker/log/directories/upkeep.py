@@ -1,11 +1,11 @@
-"""Shell: what the logs of a broker have to do by time: roll, flush, unlink, retain, forget producers.
+"""Shell: what the logs of a broker must do by time: roll, flush, unlink, retain, forget producers.
 
 Rules of this file:
-- A broker has thousands of logs, of which nearly all have nothing to do for hours. Each is asked once when that will
-  be (`_next_ms`), and not again before then, unless it has changed: another end, other segments or other settings.
-  That is seen by looking, so that nothing that changes a log has to think of it.
-- With each run of retention all are asked anew.
-- One log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
+- A broker has thousands of logs, and nearly all of them have nothing to do for hours. Each is asked once when it will
+  have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
+  other settings. Changes are found by looking, so that code that changes a log need not report it.
+- Each run of retention asks all logs again.
+- A log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Quiet(NamedTuple):
-    """As long as a log is this, it has nothing to do until then."""
+    """While a log is in this state it has nothing to do until that time."""
 
     key: Key
     log: Log
@@ -37,27 +37,27 @@ class _Quiet(NamedTuple):
 
 
 class Upkeep:
-    """Of all logs of one broker."""
+    """The upkeep of all logs of one broker."""
 
     def __init__(self, failed: Callable[[Log, OSError], None]) -> None:
-        """`failed` is told of each error of a disk."""
+        """`failed` is called with each disk error."""
         self._failed = failed
         self._quiet: dict[Key, _Quiet] = {}
         # Those of which it is not known that they have nothing to do.
         self._asked: dict[Key, Log] = {}
 
     def add(self, key: Key, log: Log) -> None:
-        """This is the partition's log from now on."""
+        """Take this as the partition's log from now on."""
         self._quiet.pop(key, None)
         self._asked[key] = log
 
     def forget(self, key: Key) -> None:
-        """This partition has no log here any more: nothing is to hold what it had in memory."""
+        """Forget the partition's log, so that nothing keeps its memory."""
         self._quiet.pop(key, None)
         self._asked.pop(key, None)
 
     def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
-        """Do what is due for these; `retain`: local retention as well, `expire`: forget silent producers."""
+        """Do what is due for these logs; `retain`: also local retention, `expire`: forget silent producers."""
         if retain or expire:
             self._quiet.clear()
             self._asked = dict(logs)
@@ -99,7 +99,7 @@ class Upkeep:
 
 
 def _next_ms(log: Log) -> int:
-    """When a log has something to do if nothing happens to it: a little too early, perhaps, and never too late."""
+    """When an unchanged log has something to do: perhaps a little too early, never too late."""
     due_ms = log.segments.trash.due_ms
     if log.unflushed_count and log.storage_error is None:
         due_ms = min(due_ms, log.durability.last_sync_ms + log.config.flush_ms)
