@@ -309,26 +309,30 @@ def _read_file(
     if not groups.numbers:
         return
     spared = {"timestamp_ms"} if groups.dated else set()
-    if groups.whole and "offset" not in wanted:
-        spared.add("offset")
-    there = [
-        n for n in file.schema_arrow.names if (n in wanted or n == "offset") and n not in spared
-    ]
-    touched.read(file.metadata, groups.numbers, there)
-    if not there:
-        # Nothing but columns that are the same in every row: the footer knows how many rows there are.
-        yield _bare(sum(file.metadata.row_group(n).num_rows for n in groups.numbers))
-        return
+    columns = {n for n in file.schema_arrow.names if n in wanted and n not in spared}
+    numbers = groups.numbers
+    if not columns:
+        # Nothing but columns that are the same in every row: where every row is wanted the footer has their number.
+        yield _bare(
+            sum(file.metadata.row_group(n).num_rows for n in numbers if n not in groups.cut)
+        )
+        numbers = [n for n in numbers if n in groups.cut]
+        if not numbers:
+            return
+    if groups.cut:
+        columns.add("offset")
+    there = [n for n in file.schema_arrow.names if n in columns]
+    touched.read(file.metadata, numbers, there)
     types = _types_of_others(file.schema_arrow, there)
     for batch in file.iter_batches(
         batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
-        row_groups=groups.numbers,
+        row_groups=numbers,
         columns=there,
         use_threads=False,
     ):
         if types is not None:
             batch = batch.cast(types)
-        if not groups.whole:
+        if groups.cut:
             batch = _kept(batch, batch.column("offset"), file_slice.offsets)
         yield batch
 
@@ -383,10 +387,10 @@ def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """The row groups to read: whether no other offsets are in them, and whether every row has a date."""
+    """The row groups to read, those of them that may hold other offsets, and whether every row has a date."""
 
     numbers: list[int]
-    whole: bool
+    cut: frozenset[int]
     dated: bool
     row_bytes: int
 
@@ -395,7 +399,8 @@ def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals |
     """The row groups that may hold a row at one of these offsets and times."""
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     numbers: list[int] = []
-    whole = dated = True
+    cut: set[int] = set()
+    dated = True
     size_bytes = rows = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -406,12 +411,13 @@ def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals |
         if times is not None and span is not None and not times.overlaps(*span):
             continue
         numbers.append(number)
-        whole = whole and bounds is not None and offsets.covers(*bounds)
+        if bounds is None or not offsets.covers(*bounds):
+            cut.add(number)
         dated = dated and span is not None
         size_bytes += group.total_byte_size
         rows += group.num_rows
     row_bytes = max(1, size_bytes // max(1, rows))
-    return RowGroups(numbers=numbers, whole=whole, dated=dated, row_bytes=row_bytes)
+    return RowGroups(numbers=numbers, cut=frozenset(cut), dated=dated, row_bytes=row_bytes)
 
 
 def _bounds(statistics: Any) -> tuple[int, int] | None:

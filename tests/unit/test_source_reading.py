@@ -162,7 +162,7 @@ def test_only_the_row_groups_in_question_are_read(
 
 
 def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns that are the same in every row need no column of a file, as long as every row is wanted."""
+    """Columns that are the same in every row need no column of a row group all of whose rows are wanted."""
     filled(lake)
     one_by_one = [{"partition": p} for p in (0, 1) for _ in range(2000)]
     bounded = rows(lake, "offset BETWEEN 3 AND 700", ["partition", "topic"])
@@ -176,6 +176,18 @@ def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(rows(lake, "partition = 1", ["topic"])) == 2000
     with pytest.raises(AssertionError, match="a column is read"):
         rows(lake, "timestamp >= '1970-01-01T00:00:00Z'", ["partition"])
+    # Of row groups that are wanted in part the offsets are read, and of those alone.
+    monkeypatch.undo()
+    read: list[tuple[list[int], list[str]]] = []
+    original = pq.ParquetFile.iter_batches
+
+    def counting(self: pq.ParquetFile, **given: Any) -> Any:
+        read.append((given["row_groups"], given["columns"]))
+        return original(self, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
+    assert len(rows(lake, "offset BETWEEN 3 AND 700", ["partition"])) == 2 * 698
+    assert read == [([0], ["offset"]), ([5], ["offset"])] * 2
 
 
 def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
