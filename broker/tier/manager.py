@@ -146,6 +146,7 @@ class TierManager:
     def metrics(self) -> TierMetrics:
         """What was counted so far."""
         self._metrics.worker_starts = self._worker.starts
+        self._metrics.worker_deaths = self._worker.deaths
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:

@@ -145,6 +145,11 @@ _CACHE_TOTALS = ("hits", "misses")
 WORKER_STARTS = meter(
     "kafka.server:type=TierWorker,name=StartsPerSec", "Starts of the worker process.", ours=True
 )
+WORKER_DEATHS = meter(
+    "kafka.server:type=TierWorker,name=DeathsPerSec",
+    "Ends of the worker process that the broker did not ask for.",
+    ours=True,
+)
 FOREIGN_COMMITS = meter(
     f"{_TOPICS}RemoteForeignCommitsPerSec",
     "Commits of other engines that put rows into topics' tables.",
@@ -225,6 +230,7 @@ class TierMetrics:
     fetches_expired: int = 0
     listings_expired: int = 0
     worker_starts: int = 0
+    worker_deaths: int = 0
     foreign_commits: int = 0
     cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
@@ -306,6 +312,7 @@ def tier_samples(
     for name, metric in CACHE.items():
         yield metric, (), int(metrics.cache[name])
     yield WORKER_STARTS, (), metrics.worker_starts
+    yield WORKER_DEATHS, (), metrics.worker_deaths
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 
 

@@ -104,6 +104,8 @@ class Worker:
         self._idling: asyncio.Task[None] | None = None
         self._ending = False
         self.starts = 0
+        self.deaths = 0
+        """Ends that we did not ask for."""
 
     @property
     def pid(self) -> int | None:
@@ -230,6 +232,7 @@ class Worker:
                 future.set_exception(WorkerDied("the worker died", wait_ms))
         if self._ending:
             return
+        self.deaths += 1
         log.warning(
             "%s %d died; next start in %d ms at the earliest", self._name, process.pid, wait_ms
         )
