@@ -1,12 +1,12 @@
 """Shell: one partition's log: append, read, roll, flush, retain.
 
 Rules of this file:
-- Only the event loop's thread changes a log. The list of segments is replaced, never changed, and
-  files stay open for file.delete.delay.ms, so that a read may be finished in any thread.
-- Order of an append: check, stamp, write, and only then let anything in memory know. What fails
-  has changed nothing. If even cutting off a failed write fails, the log takes no more appends.
+- Only the event loop's thread changes a log. The list of segments is replaced, never changed, and files stay open for
+  file.delete.delay.ms, so that a read may finish in any thread.
+- An append checks, stamps and writes, and only then changes anything in memory. What fails has
+  changed nothing. If even the removal of a failed write fails, the log refuses appends.
 - Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
-  Except for flush.messages, where an append itself waits (see `flushes_in_append`).
+  The exception is flush.messages, where the append itself waits (see `flushes_in_append`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kafka_ds.wire.types import NO_UUID
 
 
 class Log:
-    """One partition's log. Offsets ascend without gaps but those of compaction."""
+    """One partition's log. Offsets ascend, with no gaps except those of compaction."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Log:
 
     @property
     def first_base_offset(self) -> int:
-        """Where the oldest local segment begins."""
+        """The base offset of the oldest local segment."""
         return self.segments.all[0].base_offset
 
     @property
@@ -236,7 +236,7 @@ class Log:
         self.log_end_offset = last_offset + 1
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Say that a leader's epoch begins there; a new leader does so before it appends."""
+        """Record that a leader's epoch begins there; a new leader does so before it appends."""
         if self.leader_epochs.assign(epoch, start_offset):
             self._epochs_changed()
 
@@ -289,7 +289,7 @@ class Log:
         return part.file.read(part.size_bytes, part.position)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction is decided, and its marker below the high watermark."""
+        """Every transaction below it is decided, with its marker below the high watermark."""
         return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -308,7 +308,7 @@ class Log:
     # -- rolling --------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Close the active segment and begin one at the log's end; an empty one stays."""
+        """Close the active segment and begin one at the log's end; an empty segment stays."""
         if self.active.size_bytes:
             try:
                 self._roll(self.log_end_offset)
@@ -316,7 +316,7 @@ class Log:
                 raise self.durability.unavailable(error) from error
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Roll if segment.ms has passed since the active segment was begun."""
+        """Roll if the active segment is older than segment.ms."""
         due = not self._is_closed and is_due(self.active, self.config, self.name, now_ms)
         if due:
             self.roll()
@@ -342,20 +342,20 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """Below it everything is durable."""
+        """Everything below it is durable."""
         return self.durability.recovery_point
 
     @property
     def storage_error(self) -> OSError | None:
-        """What has put this log out of order, if anything did."""
+        """The error that put this log out of service, if any."""
         return self.durability.storage_error
 
     def report_errors_to(self, report: Callable[[OSError], None]) -> None:
-        """Tell of each error of the disk, besides what its cause is told."""
+        """Call `report` with each disk error, besides the caller's own error."""
         self.durability.report = report
 
     def failed_to_read(self, error: OSError) -> None:
-        """A reader has come upon an error of the disk."""
+        """A reader met a disk error."""
         self.durability.report(error)
 
     def flush(
@@ -373,7 +373,7 @@ class Log:
     # -- what may go ----------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> None:
-        """Tell what is committed; nothing above is deleted. Until told, all is taken for it."""
+        """Set the committed end; nothing above is deleted. Until set, everything counts as committed."""
         self._high_watermark = high_watermark
 
     @property
@@ -381,7 +381,7 @@ class Log:
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
-        """Delete what retention allows; returns the base offsets that went."""
+        """Delete what retention allows; returns the base offsets of the deleted segments."""
         tiered = self.highest_offset_in_remote_storage
         limits = Limits(self.log_start_offset, self.committed_offset, tiered)
         count = self.segments.count_deletable(self.config, limits, now_ms)
@@ -412,7 +412,7 @@ class Log:
             self._epochs_changed()
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off what diverges from the leader's log (then: manager.checkpoint_recovery_points)."""
+        """Truncate what differs from the leader's log (then: manager.checkpoint_recovery_points)."""
         if offset < self.log_end_offset:
             before = known_before(self.producers, self.active, offset)
             self.segments.truncate_to(offset, self.config, self._clock.now_ms())
@@ -421,7 +421,7 @@ class Log:
             self._epochs_changed()  # One that led and wrote nothing.
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
-        """Drop all that is local and go on at an offset: where the lake ends beyond this log."""
+        """Drop all that is local and continue at an offset: where the lake ends, above this log."""
         self.segments.discard_all(offset, self.config, self._clock.now_ms())
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
         ending.write_snapshot(self._disk, self.directory, offset, ended, self._clock.now_ms())
@@ -449,7 +449,7 @@ class Log:
         )
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
-        """The local segments that take no more appends and end above an offset, oldest first."""
+        """The closed local segments that end above an offset, oldest first."""
         return self.segments.views(self.leader_epochs, from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
@@ -458,7 +458,7 @@ class Log:
             segment.index_interval_bytes = config.index_interval_bytes
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due by time, but for retention: flush, unlink."""
+        """Do what is due by time, except retention: flush, unlink."""
         if self.segments.trash.is_waiting:
             self.segments.trash.purge(now_ms)
         durability = self.durability
@@ -468,7 +468,7 @@ class Log:
             self.flush()
 
     def files_changed(self) -> None:
-        """The files may lack what is in memory."""
+        """Note that files may lack what is in memory."""
         self._is_changed = True
 
     def abandon(self) -> None:
@@ -479,7 +479,7 @@ class Log:
         self.epochs_file.close()
 
     def close(self) -> bool:
-        """Make everything durable and close the files; whether that went well."""
+        """Make everything durable and close the files; returns whether that succeeded."""
         if self._is_closed:
             return self.storage_error is None
         self.compaction.cut()

@@ -1,8 +1,8 @@
 """Pure: how Kafka names the files and folders of a log.
 
-Rules of this file: a segment's files share its base offset in 20 digits; a suffix after the kind
-says that the file is on its way in (`.cleaned`, `.swap`) or out (`.deleted`); a folder on its way
-out is renamed to `<topic>-<partition>.<32 hex digits>-delete`, so that its name is free at once.
+Rules of this file: a segment's files share its base offset in 20 digits. A further suffix says that the file is coming
+(`.cleaned`, `.swap`) or going (`.deleted`). The folder of a deleted log is renamed to
+`<topic>-<partition>.<32 hex digits>-delete`, so that its name is free at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def file_name(offset: int, kind: str) -> str:
 # Thousands of partitions have files of the same names.
 @lru_cache(maxsize=4_096)
 def parse_file_name(name: str) -> SegmentFile | None:
-    """None for what is no file of a segment."""
+    """The parts of a segment file's name; None for any other file."""
     digits, dot, rest = name.partition(".")
     if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -81,13 +81,13 @@ def folder_name(topic: str, partition: int) -> str:
 
 
 def renamed_folder_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
-    """The name under which a partition that is deleted or stray waits; a long topic name is cut, as Kafka does."""
+    """The folder name of a deleted or stray partition; a long topic name is cut, as in Kafka."""
     ending = f".{unique.hex()}{suffix}"
     return folder_name(topic, partition)[: FOLDER_NAME_MAX - len(ending)] + ending
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
-    """None for what is no folder of a partition. Of a cut name the partition is -1."""
+    """The parts of a partition folder's name; None for any other. With a cut topic name the partition is -1."""
     suffix = ""
     for ending in (DELETE_FOLDER, FUTURE_FOLDER, STRAY_FOLDER):
         if name.endswith(ending) and "." in name:

@@ -1,8 +1,8 @@
-"""Pure: batches that no producer sent: a leader's, or this broker's own.
+"""Pure: batches that no producer sent: those from a leader, and this broker's own.
 
-Rules of this file: a follower takes what its leader wrote, offsets and epochs included, and only
-refuses damage and offsets that go back; what this broker writes (markers, group and transaction
-records) gets its place here, and is held to the rules of epochs like a producer's.
+Rules of this file: a follower takes what its leader wrote, offsets and epochs included, and only refuses damage and
+offsets that go back. What this broker writes itself (markers, group and transaction records) gets its offsets here,
+and must follow the rules of epochs like a producer's batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What a control batch says of its producer's transaction."""
+    """What a control batch says about its producer's transaction."""
 
     aborted: bool
     coordinator_epoch: int
@@ -51,7 +51,7 @@ class OwnBatch(NamedTuple):
 
 
 def read_marker(batch: bytes | memoryview, header: BatchHeader) -> Marker:
-    """The marker in a control batch; raises CorruptRecord where there is none."""
+    """The marker in a control batch; raises CorruptRecord if there is none."""
     records = read_records(batch, 0, header)
     if not records:
         raise CorruptRecord("a control batch without a record")
@@ -120,7 +120,7 @@ def _accept_own(
 
 
 def record_own(batch: OwnBatch, producers: Producers) -> AbortedTransaction | None:
-    """Tell the producers of a batch that is in the log; an aborted transaction is to be indexed."""
+    """Tell the producers of a batch in the log; returns an aborted transaction, which must be indexed."""
     header, marker = batch
     if header.producer_id < 0:
         return None

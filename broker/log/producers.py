@@ -1,21 +1,22 @@
-"""Pure: what a log knows of its producers: idempotence and transactions (KIP-98, KIP-360).
+"""Pure: a log's producer state: idempotence and transactions (KIP-98, KIP-360).
 
 Rules of this file:
-- `check` decides and changes nothing; `update` records what has been written and refuses nothing.
-  So a write that fails in between leaves the state as the log is.
-- The last five batches of a producer's epoch are remembered: a batch that equals one of them is a
-  duplicate, whose first answer is given again. Sequences go on with 0 after 2^31 - 1.
-- A producer that the log has never seen (or forgot: expired, or its records deleted) may begin
-  with any sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
-- Silence is measured by the broker's clock, from the last batch on. Kafka measures from the records' timestamps on:
-  whoever writes records of the past is forgotten at the next start, and the batch that it sends again then is in the
-  log twice.
-- A restart does not begin the silence anew, or a broker that restarts each day would forget nobody. A snapshot's
-  `timestamp` (Kafka's is the last record's) is since when the producer is silent, or, where it was heard of since
-  somebody looked, the later of the record's and of now. Silence goes on from there, at the latest from when the
-  snapshot's file was written; and from when a segment's file was written for a batch behind the snapshot.
-  What comes from the lake is heard of when it comes: it is of another's clock.
-- A snapshot is Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
+- `check` decides and changes nothing; `update` records what was written and refuses nothing. So a write that fails in
+  between leaves the state equal to the log.
+- The last five batches of a producer's epoch are remembered. A batch that equals one of them is a duplicate and gets
+  the first one's answer again. After sequence 2^31 - 1 comes 0.
+- A producer that the log has never seen (or has forgotten: expired, or its records deleted) may begin with any
+  sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
+- Silence is measured by the broker's clock, from the last batch on. Kafka measures it from the records' timestamps: it
+  forgets a producer of old timestamps at the next start, and a batch that this producer then sends again is in the log
+  twice.
+- A restart does not restart the silence, or a broker that restarts each day would forget nobody. A snapshot's
+  `timestamp` (in Kafka the last record's) is the time since which the producer is silent. For a producer that was
+  active since the last check it is the later of the record's timestamp and now. After a restart silence continues from
+  there, or from when the snapshot's file was written if that is earlier; for a batch above the snapshot, from when
+  its segment's file was written. Producers from the lake count as active when they arrive: their times are those of
+  another clock.
+- A snapshot has the format of Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class CorruptSnapshot(Exception):
 
 
 class ProducerBatch(NamedTuple):
-    """A batch as it is remembered: enough to know it again, and to repeat its answer."""
+    """A remembered batch: enough to recognise it, and to repeat its answer."""
 
     last_sequence: int
     last_offset: int
@@ -93,7 +94,7 @@ class Producer:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def enter_epoch(self, epoch: int) -> None:
-        """A new epoch begins with nothing to compare with."""
+        """Begin a new epoch: earlier batches are forgotten."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
@@ -108,7 +109,7 @@ class Producer:
         return None
 
     def fingerprint(self) -> tuple[object, ...]:
-        """All of it as one value, for comparing states."""
+        """The whole state as one value, for comparisons."""
         return (
             self.epoch,
             tuple(self.batches),
@@ -147,7 +148,7 @@ class Producers:
     # -- idempotence ----------------------------------------------------------------------------
 
     def check(self, header: BatchHeader, origin: AppendOrigin) -> ProducerBatch | None:
-        """The earlier batch that this one repeats, or None; raises where it may not be written."""
+        """The earlier batch that this one repeats, or None; raises if it must not be written."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
@@ -214,7 +215,7 @@ class Producers:
     # -- transactions ---------------------------------------------------------------------------
 
     def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Raises where a fenced coordinator or producer epoch would end a transaction."""
+        """Raise if a fenced coordinator or producer epoch would end a transaction."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return
@@ -232,7 +233,7 @@ class Producers:
     def end_transaction(
         self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
     ) -> AbortedTransaction | None:
-        """Record a marker that is in the log; what the aborted index has to know, if anything."""
+        """Record a marker that is in the log; returns the entry for the transaction index, if any."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = Producer()
@@ -253,7 +254,7 @@ class Producers:
         return AbortedTransaction(header.producer_id, first_offset, marker_offset, stable_offset)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """Where the first transaction begins that is open, or whose end is not committed."""
+        """The start of the first transaction that is open, or whose marker is not committed."""
         if not self._ongoing and not self._settling:
             return high_watermark
         for first, last in list(self._settling.items()):
@@ -267,9 +268,9 @@ class Producers:
     # -- taking back ----------------------------------------------------------------------------
 
     def before(self, offset: int, gone: Iterable[BatchHeader]) -> Before | None:
-        """What is left of those who wrote the last batches of the log, if these, from `offset` on, are cut off.
+        """The remaining batches of the producers whose batches from `offset` on are truncated.
 
-        None where that is not remembered: a transaction began or ended there, or nothing is left of a producer.
+        None if that is not remembered: a transaction began or ended there, or a producer has no batch left.
         """
         left: dict[int, list[ProducerBatch]] = {}
         for header in gone:
@@ -288,7 +289,7 @@ class Producers:
         return left
 
     def take_back(self, before: Before) -> None:
-        """The batches behind these are not in the log any more."""
+        """Go back to these batches: later ones were truncated."""
         for producer_id, batches in before.items():
             producer = self._producers[producer_id]
             producer.batches.clear()
@@ -298,9 +299,9 @@ class Producers:
     # -- forgetting -----------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget who has been silent for long and has no transaction open; returns how many.
+        """Forget producers that were silent for long and have no transaction open; returns how many.
 
-        Whoever was heard of since the last call is silent from this one on: no batch on its way reads a clock.
+        A producer that was active since the last call counts as silent from now on: so appends need no clock.
         """
         self.begin_silence(now_ms)
         silent = [
@@ -314,26 +315,26 @@ class Producers:
         return len(silent)
 
     def begin_silence(self, now_ms: int) -> None:
-        """Whoever was heard of since the last call is silent from `now_ms` on."""
+        """Producers that were active since the last call count as silent from `now_ms` on."""
         for producer in self._producers.values():
             if producer.silent_since_ms == HEARD_OF:
                 producer.silent_since_ms = now_ms
 
     def go_on_with_silence_of(self, others: Producers) -> None:
-        """Whose last batch is the same in `others`, of the same log before it was read again, is as silent as there."""
+        """Take over silence from `others` (the log's state before it was read again) where last batches agree."""
         for producer_id, producer in self._producers.items():
             known = others.get(producer_id)
             if known is not None and known.last_offset == producer.last_offset:
                 producer.silent_since_ms = known.silent_since_ms
 
     def forget_transactions_below(self, log_start_offset: int) -> None:
-        """Transactions that ended below the log's start hold nothing back any more."""
+        """Forget transactions that ended below the log's start: they hold back nothing."""
         self._settling = {
             first: last for first, last in self._settling.items() if last >= log_start_offset
         }
 
     def forget_open_transactions(self) -> None:
-        """All that were open are known to be decided, elsewhere."""
+        """Forget all open transactions: they are known to be decided, elsewhere."""
         self._ongoing.clear()
         for producer in self._producers.values():
             producer.transaction_start = NO_OFFSET
@@ -344,7 +345,7 @@ class Producers:
         return {key: producer.fingerprint() for key, producer in self._producers.items()}
 
     def encode_snapshot(self, now_ms: int | None = None) -> bytes:
-        """All producers in Kafka's format. `now_ms`: when those were heard of who are not silent, if that is known."""
+        """All producers in Kafka's format. `now_ms`: the time for producers that are not silent, if known."""
         heard_ms = NO_TIMESTAMP if now_ms is None else now_ms
         body = bytearray(_SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(self._producers)))
         for producer_id, producer in self._producers.items():
@@ -369,7 +370,7 @@ class Producers:
     def decode_snapshot(cls, data: bytes, written_ms: int | None = None) -> Producers:
         """The producers of a snapshot; raises CorruptSnapshot for anything else.
 
-        `written_ms`: when it was written. None takes all of them for heard of.
+        `written_ms`: when it was written. None: all producers count as active.
         """
         if len(data) < _SNAPSHOT_HEAD.size:
             raise CorruptSnapshot("cut short")

@@ -1,12 +1,12 @@
-"""Pure: looking into a batch's records, where a topic's settings depend on more than its header.
+"""Pure: looking into a batch's records, if a topic's settings depend on more than its header.
 
 Rules of this file:
-- Who asks: compression.type (what is packed anew must be whole), compacted topics (each record has a key) and
-  message.timestamp.before.max.ms. All other batches are taken by their headers, and never come here.
-- It is the one place of the broker that walks records, so it builds none: a record costs a microsecond. Large batches
-  are looked into in a thread (`broker.replica.preparing`).
-- Packing anew changes the codec and nothing else: offsets, times, sequences and the records' bytes stay. The greatest
-  timestamp is taken from the records, as Kafka does when it writes a batch again.
+- It is used for compression.type (what is recompressed must be sound), for compacted topics (each record has a key)
+  and for message.timestamp.before.max.ms. For all other batches the header is enough, and they never come here.
+- It is the one place of the broker that walks records, so it builds no objects: a record costs a microsecond. Large
+  batches are walked in a thread (`broker.replica.preparing`).
+- Recompression changes the codec and nothing else: offsets, times, sequences and the records' bytes stay. The maximum
+  timestamp is taken from the records, as Kafka does when it rewrites a batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONG_BYTES_MAX, _INT_BYTES_MAX = 10, 5
 
 
 class Inspection(NamedTuple):
-    """What the records of a batch say; times are -1 where no record has one."""
+    """What the records of a batch say; times are -1 if no record has one."""
 
     oldest_ms: int
     newest_ms: int
@@ -46,7 +46,7 @@ class Inspection(NamedTuple):
 
 
 def wanted_codec(config: LogConfig, header: BatchHeader) -> Codec | None:
-    """The codec that a batch has to be packed with anew; None where it may stay as it is."""
+    """The codec with which a batch must be recompressed; None if it may stay as it is."""
     codec = CODECS.get(config.compression_type)  # `producer` is none.
     return None if codec is None or codec == header.codec else codec
 
@@ -59,7 +59,7 @@ def unpack(records: memoryview, header: BatchHeader, *, limit_bytes: int | None 
 def pack(
     payload: bytes, header: BatchHeader, codec: Codec, config: LogConfig, newest_ms: int
 ) -> memoryview:
-    """The batch of these records in another codec."""
+    """The batch of these records, compressed with another codec."""
     attributes = header.attributes & ~CODEC_MASK | codec
     packed = compress(codec, payload, _level(codec, config))
     changed = header._replace(attributes=attributes, max_timestamp=newest_ms)

@@ -1,10 +1,10 @@
-"""Shell: a whole log read again, batch by batch: how coordinators learn what they know.
+"""Shell: reading a whole log again, batch by batch: how coordinators load their state.
 
 Rules of this file:
-- The log is read to its end, not to the high watermark: what this leader holds will be committed, and answers wait for
+- The log is read to its end, not to the high watermark: what this leader has will be committed, and answers wait for
   that anyway.
-- The event loop goes on meanwhile: reading waits in a thread, and others get their turn every few records.
-- A batch that is damaged, or that its reader cannot understand, ends the reading: half of a state is none.
+- The event loop is not blocked: reading waits in a thread, and others get their turn every few records.
+- A batch that is damaged, or that the reader cannot understand, ends the reading with an error: half a state is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ReplayBatch: TypeAlias = Callable[["bytes | bytearray", int, BatchHeader], int]
 
 
 class LoadFailed(Exception):
-    """The log holds something that must not be passed over."""
+    """The log holds something that must not be skipped."""
 
 
 async def replay_log(
@@ -38,7 +38,7 @@ async def replay_log(
 ) -> None:
     """Give each batch to `replay`; raises LoadFailed, KafkaError or OSError.
 
-    `load_bytes` are read at once (a batch that is larger is read whole); `on_progress` hears how far it has come.
+    `load_bytes` are read at once (a larger batch is read whole); `on_progress` is called with the progress.
     """
     offset = log.local_log_start_offset
     while offset < log.log_end_offset:
@@ -58,7 +58,7 @@ async def replay_log(
 
 
 async def _replay_slice(log: Log, replay: ReplayBatch, data: bytes | bytearray, offset: int) -> int:
-    """Replay the batches of a slice from this offset on; returns where they end."""
+    """Replay the batches of a slice from this offset on; returns the offset after them."""
     replayed = 0
     for position, header in iterate_headers(data):
         if header.last_offset < offset:

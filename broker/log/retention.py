@@ -1,11 +1,11 @@
 """Pure: which of a log's oldest segments may go.
 
 Rules of this file:
-- Segments go from the oldest on, and the first that must stay keeps all behind it.
-- Nothing goes that is not committed, and on a tiered topic nothing that is not in the lake, unless
-  the log's beginning has been moved past it (KIP-405), or nothing is copied any more (KIP-950).
-- A segment goes for one of three reasons: it ends below the log's start; the log without it is
-  still as large as its limit; its newest record is older than its limit.
+- Segments go from the oldest on, and the first that must stay keeps all after it.
+- Uncommitted records never go. On a tiered topic only what is in the lake goes, unless the log start was moved above it
+  (KIP-405) or nothing is copied any more (KIP-950).
+- A segment goes for one of three reasons: it ends below the log start; the log without it is still as large as its
+  limit; its newest record is older than its limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.log.config import LogConfig
 
 
 class Candidate(NamedTuple):
-    """A segment, oldest first; `newest_ms` may have to be looked up, so it is asked for."""
+    """A segment, oldest first; `newest_ms` is a function, as it may have to be looked up."""
 
     next_offset: int
     size_bytes: int
@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far a log may be deleted now."""
+    """How much of a log may be deleted now."""
 
     log_start_offset: int
     high_watermark: int
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
 def count_deletable(
     segments: Sequence[Candidate], config: LogConfig, limits: Limits, now_ms: int
 ) -> int:
-    """How many of the oldest segments retention takes, the active one (the last) included."""
+    """How many of the oldest segments go, the active one (the last) included."""
     kept_bytes = sum(segment.size_bytes for segment in segments)
     count = 0
     for segment in segments:

@@ -1,8 +1,8 @@
 """Pure: when a log begins a new segment.
 
-Rules of this file: by size, by the time between a segment's first record and the one to come, by
-full indexes, and where an offset is too far from the base to be stored relative to it. Time is the
-records' own where they have one, as in Kafka: old data that is replayed rolls as it did at first.
+Rules of this file: a log rolls by size, by the time between a segment's first record and the next one, by full indexes,
+and if an offset is too far from the base to be stored relative to it. Time is the records' own if they have one, as in
+Kafka: old data that is replayed rolls as it did the first time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.log.config import LogConfig
 
 
 class RollingSegment(Protocol):
-    """What has to be known of the active segment."""
+    """What must be known of the active segment."""
 
     @property
     def base_offset(self) -> int: ...
@@ -36,7 +36,7 @@ def must_roll(
     last_offset: int,
     now_ms: int,
 ) -> bool:
-    """Whether a batch of that size, time and last offset belongs into a new segment."""
+    """Whether a batch of that size, time and last offset needs a new segment."""
     if segment.is_full(last_offset, config.segment_index_bytes):
         return True
     if not segment.size_bytes:
@@ -60,7 +60,7 @@ def is_due(segment: RollingSegment, config: LogConfig, name: str, now_ms: int) -
 
 
 def roll_after_ms(segment: RollingSegment, config: LogConfig, name: str) -> int:
-    """segment.ms less a jitter that differs from log to log and is the same at each question."""
+    """segment.ms minus a jitter that differs between logs and is constant for each."""
     roll_ms = config.segment_ms
     if config.is_compacted:
         # Only closed segments are compacted, so none may stay open for longer (KIP-354).

@@ -1,8 +1,8 @@
 """Shell: the segments of a log, oldest first.
 
-Rules of this file: `all` is replaced and never changed, so that whoever took it reads on
-undisturbed; the files of what is no longer in it stay open for file.delete.delay.ms. The last
-segment is the active one: appends go there, and there is always one.
+Rules of this file: `all` is replaced and never changed, so that a reader may continue with the list it took. Files of
+segments that are no longer in it stay open for file.delete.delay.ms. The last segment is the active one, which gets the
+appends; there is always one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Segments:
         return sum(segment.size_bytes for segment in self.all)
 
     def renamed(self, directory: str) -> None:
-        """Their folder has got another name; what is open stays open."""
+        """Their folder was renamed; open files stay open."""
         self._directory = directory
         for segment in self.all:
             segment.moved(directory)
@@ -78,19 +78,19 @@ class Segments:
             self._loaded.pop(0).drop_indexes()
 
     def count_deletable(self, config: LogConfig, limits: Limits, now_ms: int) -> int:
-        """How many of the oldest segments retention takes."""
+        """How many of the oldest segments retention removes."""
         candidates = [
             Candidate(s.next_offset, s.size_bytes, partial(self._newest_ms, s)) for s in self.all
         ]
         return count_deletable(candidates, config, limits, now_ms)
 
     def _newest_ms(self, segment: Segment) -> int:
-        """The time of the newest record; where records have none, when they were written."""
+        """The time of the newest record; without timestamps, when the records were written."""
         timestamp_ms = segment.largest_timestamp()
         return timestamp_ms if timestamp_ms >= 0 else self._disk.modified_ms(segment.path)
 
     def discard_oldest(self, count: int, due_ms: int) -> list[int]:
-        """Take the oldest segments away; returns their base offsets."""
+        """Remove the oldest segments; returns their base offsets."""
         gone, self.all = self.all[:count], self.all[count:]
         assert self.all
         self._loaded = [segment for segment in self._loaded if segment not in gone]
@@ -98,9 +98,9 @@ class Segments:
         return [segment.base_offset for segment in gone]
 
     def replace(self, old: Sequence[Segment], size_bytes: int, now_ms: int, due_ms: int) -> None:
-        """Put the durable segment that lies under the names `.cleaned` in the place of closed ones.
+        """Replace closed segments by the durable one that has `.cleaned` names.
 
-        Its batches are theirs, less what compaction took. At each step a crash leaves either what was or what will be
+        Its batches are theirs without what compaction removed. At each step a crash leaves either the old or the new
         (`leftovers.finish_leftovers`): the `.log` comes last on its way to `.swap`, and first from there.
         """
         first, last = old[0], old[-1]
@@ -175,7 +175,7 @@ class Segments:
     def syncing(
         self, from_offset: int, to_offset: int, write_first: Callable[[], None]
     ) -> Callable[[], None]:
-        """What makes [from, to) durable with all that belongs to it; for a thread, which begins with `write_first`."""
+        """A function that makes [from, to) durable with its indexes; for a thread, which first calls `write_first`."""
         segments = [
             s for s in self.all if s.next_offset > from_offset and s.base_offset < to_offset
         ]

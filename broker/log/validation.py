@@ -1,13 +1,13 @@
-"""Pure: what a producer's bytes must be before they may enter a log.
+"""Pure: what a producer's bytes must satisfy before they may enter a log.
 
 Rules of this file:
-- One batch of magic 2, exactly (Produce 3 and later); the header and the checksum are looked at,
-  the records are not: what consumers would have to decode, the broker need not.
-- Headers are claims. Where a false claim would harm the log itself it is checked by the payload's
-  size: each record takes 7 bytes at least, so a count cannot burn offsets by the billion.
-- Time bounds are checked on the header's base and max timestamp. These bound all records from
-  above, so `message.timestamp.after.max.ms` is decided by them. From below they do not.
-- Records are looked into only where a topic's settings ask more than a header tells (`LogConfig.believes_headers`).
+- Exactly one batch of magic 2 (Produce 3 and later). The header and the checksum are checked, the records are not: the
+  broker need not decode what consumers decode.
+- A header is only a claim. If a false claim would harm the log itself, it is checked against the payload's size: each
+  record takes at least 7 bytes, so a false count cannot burn offsets by the billion.
+- Time bounds are checked on the header's base and max timestamp. These bound all records from above, so they decide
+  `message.timestamp.after.max.ms`. From below they do not.
+- Records are read only if a topic's settings need more than the header says (`LogConfig.believes_headers`).
 - Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
@@ -65,9 +65,9 @@ def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> B
 
 
 def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
-    """A producer's batch as its topic's settings want it: looked into, in the codec of compression.type.
+    """A producer's batch as its topic's settings demand: records checked, in the codec of compression.type.
 
-    Raises KafkaError. What comes back is to be checked like any other, as packing may have made it larger.
+    Raises KafkaError. The result must be checked like any batch, as recompression may have made it larger.
     """
     header = check_client_batch(records, config, now_ms)
     try:

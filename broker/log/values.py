@@ -1,7 +1,7 @@
-"""Pure: what the log takes and gives.
+"""Pure: the log's arguments and results.
 
-Rules of this file: values only. Those made once an append or a fetch are NamedTuples, as a frozen
-dataclass costs three times as much to build and these are on the hot path.
+Rules of this file: values only. Those made once per append or fetch are NamedTuples: a frozen dataclass takes three
+times as long to build, and these are on the hot path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class AppendOrigin(IntEnum):
-    """Who appends, which decides what is checked and who assigns the offsets."""
+    """Who appends; this decides what is checked and who assigns the offsets."""
 
     REPLICATION = 0
     """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
@@ -30,7 +30,7 @@ class SliceSource(Protocol):
 
 
 class AppendInfo(NamedTuple):
-    """What became of an append; of a duplicate, what became of the first one."""
+    """The result of an append; for a duplicate, that of the first one."""
 
     first_offset: int
     last_offset: int
@@ -51,7 +51,7 @@ class FileSlice(NamedTuple):
 
 
 class LogRead(NamedTuple):
-    """Where the batches of a read are. No slice: nothing below the bound (or within max_bytes)."""
+    """Where the batches of a read are. No slice: there is nothing below the bound (or within max_bytes)."""
 
     slices: tuple[FileSlice, ...]
     size_bytes: int

@@ -1,1 +1,1 @@
-"""Shell: what a start makes of a folder: what a crash left is ended, old formats are converted, the rest is checked."""
+"""Shell: opening a log's folder: interrupted work is finished, old formats are converted, the rest is checked."""

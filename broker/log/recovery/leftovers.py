@@ -18,7 +18,7 @@ Listing = Mapping[str, names.SegmentFile | None]
 
 
 def finish_leftovers(disk: Disk, directory: str) -> Listing:
-    """End what was under way: deletions are completed, swaps too, all else is undone. What is there then.
+    """Complete interrupted deletions and swaps, undo everything else; returns the files left.
 
     A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the
     segments whose offsets it covers; a `.cleaned` one may be anything and goes. Of a segment the
@@ -44,7 +44,7 @@ def finish_leftovers(disk: Disk, directory: str) -> Listing:
 
 
 def _undo(disk: Disk, directory: str, files: Listing) -> None:
-    """Take away what was on its way out, and what was not ready to come in."""
+    """Remove files that were going, and files that were not ready."""
     cleaned = [f.offset for f in files.values() if f and f.suffix == names.CLEANED]
     for name, file in files.items():
         if file and file.suffix == names.SWAP and cleaned and file.offset >= min(cleaned):
@@ -56,7 +56,7 @@ def _undo(disk: Disk, directory: str, files: Listing) -> None:
 
 
 def _swaps(disk: Disk, directory: str, files: Listing) -> list[int]:
-    """Where segments are ready to come in."""
+    """The base offsets of segments that are ready to be swapped in."""
     return sorted(
         f.offset
         for name, f in files.items()
@@ -67,7 +67,7 @@ def _swaps(disk: Disk, directory: str, files: Listing) -> list[int]:
 
 
 def _is_anything_left(files: Listing) -> bool:
-    """Whether something was under way: after a clean stop, and mostly after others, nothing was."""
+    """Whether something was interrupted: never after a clean stop, and seldom after others."""
     logs = offsets_in(files, names.LOG)
     return any(
         name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
@@ -96,21 +96,21 @@ def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def list_files(disk: Disk, directory: str) -> Listing:
-    """What is in a folder now."""
+    """The files in a folder now."""
     return {name: names.parse_file_name(name) for name in disk.list_names(directory)}
 
 
 def offsets_in(files: Listing, kind: str) -> set[int]:
-    """The offsets of the files of a kind, those left out that are on their way in or out."""
+    """The offsets of the files of a kind, without files that are coming or going."""
     return {file.offset for file in files.values() if file and file[1:] == (kind, "")}
 
 
 def offsets_of(disk: Disk, directory: str, kind: str) -> set[int]:
-    """The same of a folder as it is now."""
+    """The same for a folder as it is now."""
     return offsets_in(list_files(disk, directory), kind)
 
 
 def unlink_segment(disk: Disk, directory: str, base_offset: int) -> None:
-    """Take the files of a segment from the disk, but for a snapshot, which may be somebody else's, too."""
+    """Unlink a segment's files, except the producer snapshot, which another segment may need."""
     for kind in names.SEGMENT_KINDS:
         unlink_if_there(disk, f"{directory}/{names.file_name(base_offset, kind)}")

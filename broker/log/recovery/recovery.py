@@ -1,14 +1,14 @@
-"""Shell: from the files of a folder to a log that may be appended to.
+"""Shell: from the files of a folder to a log that can be appended to.
 
 Rules of this file:
-- After a clean stop nothing is scanned but the few batches behind the last index entry. After any
-  other stop every segment that reaches past the recovery point is read and its checksums verified;
-  what is below the recovery point was synced and is believed.
-- The log ends at the first thing that is wrong: a torn or foreign batch, offsets that do not
-  ascend, a segment that does not continue the one before. Everything behind it goes.
-- Indexes, epochs and producers are made anew from the batches wherever they are missing, cannot be
-  right, or belong to a part that was scanned. They are derived; the batches are the truth.
-- Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all begins anew.
+- After a clean stop nothing is scanned except the few batches after the last index entry. After any other stop every
+  segment that reaches above the recovery point is read and its checksums are verified; what is below the recovery point
+  was synced and is believed.
+- The log ends at the first error: a torn or foreign batch, offsets that do not ascend, a segment that does not continue
+  the one before. Everything after it goes.
+- Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
+  that was scanned. They are derived; the batches are the truth.
+- Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _OldSegments(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What was found. `recovery_point` is what was durable before, and still is there."""
+    """What was found. `recovery_point`: up to where the log was durable before and still exists."""
 
     segments: list[Segment]
     producers: Producers
@@ -78,7 +78,7 @@ def load(
     recovery_point: int,
     log_start_offset: int,
 ) -> LoadedLog:
-    """Open the folder of a log, creating what is not there."""
+    """Open the folder of a log, creating what is missing."""
     try:
         files = finish_leftovers(disk, directory)
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def load(
 def _convert_old(
     disk: Disk, directory: str, old: Sequence[int], vouched_to: int
 ) -> list[Converted]:
-    """Convert segments, oldest first; the log ends with the first that is not whole."""
+    """Convert segments, oldest first; the log ends with the first one that is not whole."""
     bases = sorted(offsets_of(disk, directory, names.LOG))
     done: list[Converted] = []
     for base_offset in old:
@@ -220,7 +220,7 @@ def new_segment(
 
 
 def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
-    """Take segments from the disk at once, with the snapshots at their beginnings."""
+    """Unlink segments at once, with the producer snapshots at their base offsets."""
     for segment in segments:
         segment.close()
         unlink_segment(disk, segment.directory, segment.base_offset)
@@ -253,7 +253,7 @@ def _open_segments(
 
 
 def _first_damaged(disk: Disk, segments: Sequence[Segment], *, look_at_end: bool) -> Segment | None:
-    """The first segment that needs to be scanned whatever was promised."""
+    """The first segment that must be scanned even below the recovery point."""
     for segment in segments:
         if not segment.aborted.has_whole_entries():
             return segment
@@ -267,7 +267,7 @@ def _recover(
     config: LogConfig,
     recovery_point: int,
 ) -> int | None:
-    """Scan what reaches past the recovery point; returns where that began."""
+    """Scan what reaches above the recovery point; returns where the scan began."""
     first = next(
         (i for i, s in enumerate(segments[:-1]) if s.next_offset > recovery_point),
         len(segments) - 1,
@@ -294,7 +294,7 @@ def _recover(
 
 
 def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
-    """Cut a segment at its first bad batch and rebuild its indexes; whether nothing was cut."""
+    """Truncate a segment at its first bad batch and rebuild its indexes; returns whether it was whole."""
     size = segment.file.size()
     segment.reset()
     segment.aborted.begin_anew()
@@ -319,7 +319,7 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
 
 
 def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, bool]:
-    """The epochs of the checkpoint, and whether there was a good one."""
+    """The epochs of the checkpoint, and whether it was a good one."""
     data = read_or_none(disk, f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}")
     try:
         if data:
@@ -411,7 +411,7 @@ def _replay_marker(
 
 
 def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:
-    """Remove the snapshots of offsets that the log never had, or has cut off, or needs no more."""
+    """Remove snapshots at offsets that the log never had, has truncated, or no longer needs."""
     snapshots = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
     _unlink_snapshots(disk, directory, filter(is_stray, snapshots))
 

@@ -1,16 +1,16 @@
-"""Shell: segments with messages of format 0 or 1 are written again as record batches, once, when their log is opened.
+"""Shell: segments with messages of format 0 or 1 are rewritten as record batches, once, when their log is opened.
 
 Rules of this file:
-- Only here is anything but magic 2 read: fetches, the tier, compaction and followers never meet it.
-- Where formats changed they went up: the oldest segments are looked at, and no more from the first on that begins with
-  a batch. What a recovery meets behind batches is converted, too (message.format.version had been lowered).
-- What is written lies beside the segment under names of its own and is durable before it takes the segment's place, as
-  after compaction (`broker.log.recovery`): a crash leaves either what was or what will be. Indexes are made anew.
-- Offsets, timestamps, keys and values stay, and so does the time of the file's last change, by which retention judges
-  records without timestamps. Messages of these formats have no leader epoch; one from before all others is theirs.
-- Damage is not converted. Where the recovery point vouches for the segment its log is not opened, and the segment and
-  all behind it stay as they are; what lies before was whole and is converted by then. In what has to be recovered the
-  log ends at the damage, as it does for batches: all behind it is deleted, the later segments with it.
+- This is the only place that reads anything but magic 2: fetches, the tier, compaction and followers never see it.
+- A log's format usually only went up, so segments are checked from the oldest on, up to the first that begins with a
+  batch. Old messages that a recovery finds after batches are converted, too (message.format.version was lowered).
+- The new files are beside the segment under names of their own, and are durable before they replace it, as after
+  compaction (`broker.log.recovery`): a crash leaves either the old or the new segment. Indexes are rebuilt.
+- Offsets, timestamps, keys and values stay, and so does the file's modification time, by which retention judges records
+  without timestamps. Messages of these formats have no leader epoch; they get one that is before all others.
+- Damage is not converted. If the damaged segment is below the recovery point, its log is not opened, and it and all
+  segments after it stay as they are; those before it were whole and are converted by then. In a part that is being
+  recovered the log ends at the damage, as with batches: everything after it is deleted, later segments included.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """What lies under `.swap` names now. `is_whole`: nothing of the segment was left out."""
+    """The new files, under `.swap` names now. `is_whole`: nothing of the segment was left out."""
 
     messages: int
     bytes_before: int
@@ -48,9 +48,9 @@ class Converted:
 
 
 def begins_old(read: ReadAt, size: int) -> bool:
-    """Whether a segment's first entry is a message of format 0 or 1; a damaged one is, too: it is no cut-off batch.
+    """Whether a segment's first entry is a message of format 0 or 1, even a damaged one (that is no torn batch).
 
-    What was never written (zeros, where files are preallocated) has no length.
+    Space that was never written (zeros in preallocated files) has no length.
     """
     head = read(HEAD_BYTES, 0)
     is_one = len(head) == HEAD_BYTES and head[MAGIC_POSITION] in MAGICS
@@ -58,7 +58,7 @@ def begins_old(read: ReadAt, size: int) -> bool:
 
 
 def is_old(read: ReadAt, position: int, end: int) -> bool:
-    """Whether a whole message of format 0 or 1 lies there: good data of an old Kafka, and no damage."""
+    """Whether a whole message of format 0 or 1 is there: good data of an old Kafka, no damage."""
     head = read(HEAD_BYTES, position)
     if len(head) < HEAD_BYTES or not HEAD_BYTES <= entry_bytes(head, 0) <= end - position:
         return False
@@ -68,9 +68,9 @@ def is_old(read: ReadAt, position: int, end: int) -> bool:
 def convert(
     disk: Disk, directory: str, base_offset: int, *, is_vouched_for: bool, first_offset: int
 ) -> Converted:
-    """Write a segment's batches under `.swap` names; whoever finishes those puts them in its place.
+    """Write a segment's batches under `.swap` names; finishing leftovers then swaps them in.
 
-    `is_vouched_for`: it is whole, or it is not converted (DamagedLogError). `first_offset`: where the log begins.
+    `is_vouched_for`: if it is not whole, raise DamagedLogError. `first_offset`: where the log begins.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
     known, is_changed = _with_first_epoch(disk, directory, first_offset)
@@ -111,7 +111,7 @@ def convert(
 
 
 def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) -> int:
-    """Convert a file; how many of its bytes were good."""
+    """Convert a file; returns how many of its bytes were good."""
     position, wanted = 0, READ_BYTES
     while position < size and upconverter.damage is None:
         data = file.read(min(wanted, size - position), position)
@@ -131,7 +131,7 @@ def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) ->
 def _with_first_epoch(
     disk: Disk, directory: str, first_offset: int
 ) -> tuple[list[tuple[int, int]], bool]:
-    """Let a log's first epoch begin where the log does: messages have none, and rows of the lake want one.
+    """Let a log's first epoch begin where the log does: messages have none, and rows of the lake need one.
 
     Returns the epochs, and whether the checkpoint does not say so yet.
     """
@@ -147,7 +147,7 @@ def _with_first_epoch(
 
 
 class _Parts:
-    """What a segment becomes: one file as a rule, under `.cleaned` names until it is whole."""
+    """What a segment becomes: usually one file, under `.cleaned` names until it is whole."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
         self._disk = disk
@@ -193,7 +193,7 @@ class _Parts:
         self.bytes_written += written
 
     def finish(self, modified_ms: int) -> None:
-        """Make all of it durable, with the segment's aborted transactions: those are of offsets, and stay."""
+        """Make all of it durable, with the segment's transaction index: its offsets still hold."""
         assert self._file is not None
         self._file.sync()
         aborted = read_or_none(
@@ -222,7 +222,7 @@ class _Parts:
                 unlink_if_there(self._disk, self._path(offset, kind) + names.CLEANED)
 
     def swap(self) -> None:
-        """From the last on: as long as one is `.cleaned` the others do not count. The `.log` comes last of each."""
+        """Rename from the last on: while one is `.cleaned` the others do not count. Each one's `.log` comes last."""
         for offset in reversed(self._offsets):
             for kind in (names.TRANSACTION_INDEX, names.LOG):
                 path = self._path(offset, kind)
@@ -232,7 +232,7 @@ class _Parts:
 
 
 def tell(directory: str, converted: Sequence[Converted]) -> None:
-    """Say what was done in a log."""
+    """Log what was done."""
     if converted:
         _LOGGER.warning(
             "%s: %d messages of formats 0 and 1 in %d segments are record batches now: %d bytes, %d before",

@@ -1,1 +1,1 @@
-"""Shell: one segment of a log: its file of batches, its three indexes, and how things are found in them."""
+"""Shell: one segment of a log: its file of batches, its three indexes, and lookups in them."""

@@ -1,8 +1,8 @@
 """Shell: the transaction index of a segment: the aborted transactions whose marker it holds.
 
-Rules of this file: an entry is written when its marker is, so the file exists only where there is
-something to say; most segments have none. What a full disk refused is written before the segment
-counts as durable. Recovery begins the file anew with the segment.
+Rules of this file: an entry is written with its marker, so the file only exists if there is an entry; most segments
+have none. Entries that a full disk refused are written before the segment counts as durable. Recovery rebuilds the file
+with the segment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AbortedIndex:
         return self._entries
 
     def has_whole_entries(self) -> bool:
-        """Whether the file may be believed; one that may not is made anew by a scan."""
+        """Whether the file consists of whole entries; otherwise a scan rebuilds it."""
         if self._entries is not None:
             return True
         return self._disk.size(self.path) % ABORTED_ENTRY_BYTES == 0
@@ -47,18 +47,18 @@ class AbortedIndex:
             self.write_if_dirty()
 
     def add(self, transaction: AbortedTransaction) -> None:
-        """As `append`, and not yet written."""
+        """As `append`, but not written yet."""
         self._entries = [*self.entries, transaction]
         self._is_dirty = True
 
     def write_if_dirty(self) -> None:
-        """Bring the file up to what is in memory."""
+        """Write what is in memory to the file."""
         if self._is_dirty:
             extend(self._disk, self.path, encode_aborted(self.entries), -1)
             self._is_dirty = False
 
     def begin_anew(self) -> None:
-        """Forget the entries; the file is brought up to those that come by `write_if_dirty`."""
+        """Forget the entries; `write_if_dirty` then writes those that come."""
         self._is_dirty = self._disk.exists(self.path)
         self._entries = []
 

@@ -34,7 +34,7 @@ class CorruptIndex(Exception):
 
 
 class OffsetIndex:
-    """From an offset to the position of a batch not far before it."""
+    """Finds the position of a batch shortly before an offset."""
 
     __slots__ = ("_data", "count")
 
@@ -99,7 +99,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From a time to an offset before which nothing is that late."""
+    """Finds, for a time, an offset before which no record is that late."""
 
     __slots__ = ("_data", "count", "last_timestamp_ms")
 
@@ -142,7 +142,7 @@ class TimeIndex:
             self.last_timestamp_ms = timestamp_ms
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """A relative offset up to which (excluding its own batch) all is earlier than this."""
+        """A relative offset; all batches before that offset's own are earlier than this time."""
         data = self._data
         at = bisect_right(
             range(self.count),

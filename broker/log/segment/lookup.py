@@ -1,8 +1,8 @@
 """Shell: finding things in a list of segments: batches by offset, records by time.
 
-Rules of this file: a segment list is a snapshot (copy on write), so that whatever is asked here may
-be asked in any thread. What is given back is whole batches: a fetch never ends inside one, unlike
-Kafka's, whose clients drop the cut batch at the end and fetch it again.
+Rules of this file: a list of segments is a snapshot (copy on write), so every function here may run in any thread.
+Answers are whole batches: a fetch never ends inside one. Kafka's may, and its clients drop the partial batch at the end
+and fetch it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def segment_index(segments: Sequence[Segment], offset: int) -> int:
 
 
 def reader_of(segment: Segment, *, may_wait: bool) -> ReadAt:
-    """How to read the segment's headers: waiting for the disk, or raising BlockingIOError."""
+    """The function that reads the segment's headers: it waits for the disk, or raises BlockingIOError."""
     if may_wait:
         return segment.file.read
 
@@ -135,7 +135,7 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    """(timestamp, offset) of a batch's records, as far as they can be told."""
+    """(timestamp, offset) of a batch's records, as far as they can be determined."""
     whole = [(header.max_timestamp, header.base_offset)]
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME or not header.record_count:
         return whole

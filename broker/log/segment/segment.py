@@ -1,14 +1,14 @@
 """Shell: one segment of a log: its file of batches, and its indexes.
 
 Rules of this file:
-- A batch is written before anything in memory says that it is there; a write that fails is cut off
-  again, so that the file ends with a whole batch whenever a call returns.
-- Index entries are kept in memory and reach their files when the segment is flushed, rolled or
-  closed, never with a batch: after a crash what is past the recovery point is scanned anyway, and
-  its indexes are made anew. What is below it is not, so its indexes are as durable as it is.
-- Of a closed segment nothing is in memory until it is asked for. Any thread may ask, while the
-  event loop's gives the files other names and (compaction) puts a new segment in its place: what was
-  read under a name that is the segment's no more is dropped, and read again under the new one.
+- A batch is written before anything in memory knows of it. A write that fails is truncated again, so that the file ends
+  with a whole batch whenever a call returns.
+- Index entries are kept in memory and written when the segment is flushed, rolled or closed, never with each batch:
+  after a crash everything above the recovery point is scanned anyway, and its indexes are rebuilt. What is below is not
+  scanned, so its indexes are as durable as its batches.
+- Nothing of a closed segment is in memory until it is asked for. Any thread may ask, while the event loop's thread
+  renames the files and (compaction) puts a new segment in its place. So what was read under a name that is no longer
+  the segment's is dropped, and read again under the new name.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class Segment:
         return f"{self.directory}/{names.file_name(self.base_offset, kind)}{self._suffix}"
 
     def moved(self, directory: str) -> None:
-        """Its folder has got another name."""
+        """Its folder was renamed."""
         self.directory = directory
         self.renamed(self._suffix)
 
     def renamed(self, suffix: str) -> None:
-        """Its files have got names with this suffix."""
+        """Its files were renamed with this suffix."""
         self._suffix = suffix
         self.path = self.file_path(names.LOG)
         self.aborted.path = self.file_path(names.TRANSACTION_INDEX)
@@ -184,12 +184,12 @@ class Segment:
             raise
 
     def cut_file(self, size: int) -> None:
-        """Cut off bytes that are no batches, for good: they must not be back after a crash."""
+        """Truncate bytes that are no batches, durably: they must not be back after a crash."""
         self.file.truncate(size)
         self.file.sync()
 
     def note(self, header: BatchHeader) -> None:
-        """Take the batch that has been written at the end into account."""
+        """Account for the batch that was written at the end."""
         position = self.size_bytes
         size = header.batch_length + 12
         last_offset = header.base_offset + header.last_offset_delta
@@ -230,7 +230,7 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------
 
     def position_of(self, offset: int, read: ReadAt | None = None) -> int:
-        """Where the first batch begins that ends at or after an offset; the size if none does."""
+        """The position of the first batch that ends at or after an offset; the size if none does."""
         if offset >= self.next_offset:
             return self.size_bytes
         if offset <= self.base_offset:
@@ -291,7 +291,7 @@ class Segment:
         return self._time_index or self.load_indexes()[1]
 
     def load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Read both; what is missing or cannot be this segment's is made anew from the batches."""
+        """Read both indexes; one that is missing or does not fit this segment is rebuilt from the batches."""
         while True:
             path = self.path
             found = self._read_indexes()
@@ -310,7 +310,7 @@ class Segment:
         return offsets, times
 
     def _read_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
-        """What the files say, if they can be this segment's."""
+        """The indexes in the files, if they fit this segment."""
         try:
             offsets = OffsetIndex.load(
                 self._disk.read_file(self.file_path(names.OFFSET_INDEX)),
@@ -331,7 +331,7 @@ class Segment:
         self._forget_places()
 
     def reset(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Forget all that `note` collected and begin new indexes; the file is as it was."""
+        """Forget all that `note` collected and begin new indexes; the file is unchanged."""
         self.size_bytes = 0
         self.next_offset = self.base_offset
         offsets, times = self._offset_index, self._time_index = OffsetIndex(), TimeIndex()
@@ -348,7 +348,7 @@ class Segment:
         self._tail = (array("q"), array("q"))
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Make the indexes of a closed or loaded segment anew from its headers."""
+        """Rebuild the indexes of a closed or loaded segment from its headers."""
         size, next_offset = self.size_bytes, self.next_offset
         offsets, times = self.reset()
         for _, header in headers(self.file.read, 0, size):
@@ -358,9 +358,9 @@ class Segment:
         return offsets, times
 
     def load_tail(self, *, times_are_whole: bool = True) -> bool:
-        """Find the segment's end by its index and the batches behind; whether all of it is batches.
+        """Find the segment's end from its index and the batches after it; returns whether all of it is batches.
 
-        For a segment that is to be appended to again: after a clean stop, or cut.
+        For a segment that will be appended to again: after a clean stop, or a truncation.
         """
         size = self.size_bytes
         self.next_offset = self.base_offset + RELATIVE_OFFSET_MAX  # Not known yet.
@@ -392,7 +392,7 @@ class Segment:
         return NO_TIMESTAMP if self.first_timestamp_ms is None else self.first_timestamp_ms
 
     def largest_timestamp(self) -> int:
-        """The greatest timestamp in the segment, -1 where no record has one."""
+        """The largest timestamp in the segment, -1 if no record has one."""
         if self._time_index is None and self.max_timestamp_ms == NO_TIMESTAMP:
             # The last entry tells, so that retention need not read whole indexes.
             entry = self._last_time_entry()
@@ -418,7 +418,7 @@ class Segment:
         return TimeIndex(bytearray(data)).entry(0)
 
     def write_indexes(self) -> None:
-        """Bring the index files up to what is in memory."""
+        """Write what is in memory to the index files."""
         if self._offset_index is not None:
             self._write_index(names.OFFSET_INDEX, self._offset_index.data)
         if self._time_index is not None:
@@ -434,7 +434,7 @@ class Segment:
     # -- ending ---------------------------------------------------------------------------------
 
     def complete_indexes(self, *, with_aborted: bool = True) -> None:
-        """Let the indexes tell of all that is in the segment, and their files too."""
+        """Make the indexes cover all of the segment, in memory and in their files."""
         self.time_index.append_if_later(
             self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
         )
@@ -443,7 +443,7 @@ class Segment:
             self.aborted.write_if_dirty()
 
     def become_inactive(self) -> None:
-        """No append comes any more, or none before the next start."""
+        """Note that there are no more appends, or none before the next start."""
         self.complete_indexes()
         if self.file.size() != self.size_bytes:  # Preallocated.
             self.file.truncate(self.size_bytes)

@@ -1,7 +1,7 @@
-"""Shell: files that are out of use and wait for their last readers.
+"""Shell: files that are no longer in use and wait for their last readers.
 
-Rules of this file: a file is renamed at once, so that no restart takes it for part of the log, and
-unlinked (which may take long for a big one) in Background when file.delete.delay.ms is over.
+Rules of this file: a file is renamed at once, so that no restart takes it for a part of the log. It is unlinked (which
+may be slow for a big file) in Background after file.delete.delay.ms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Trash:
     ) -> None:
         """Rename the files of segments; the segments may be read until they are due.
 
-        The producer snapshot at one offset may be somebody else's, too.
+        The producer snapshot at an offset may belong to another segment, too.
         """
         listed = list(segments)
         paths = []
@@ -88,4 +88,4 @@ class Trash:
 
 
 def _ignore(_error: BaseException | None) -> None:
-    """What cannot be unlinked now is unlinked at the next start."""
+    """Ignore an error: the next start unlinks the file."""
