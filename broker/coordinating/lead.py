@@ -1,11 +1,11 @@
-"""Shell: one partition of a coordinator's topic, for as long as it is led here: its log is read, then appended to.
+"""Shell: one partition of a coordinator's topic while this broker leads it: its log is read, then appended to.
 
 Rules of this file:
-- While the log is read requests are COORDINATOR_LOAD_IN_PROGRESS; where it cannot be understood or read,
-  COORDINATOR_NOT_AVAILABLE, for what may be old is nothing to answer with; once this broker does not lead the
-  partition any more, NOT_COORDINATOR.
-- How long reading took is said in the log and counted; one that takes long says from time to time how far it is.
-- What a failed append means to clients is one of Kafka's coordinator errors.
+- While the log is being read, requests get COORDINATOR_LOAD_IN_PROGRESS. If it cannot be read or understood they get
+  COORDINATOR_NOT_AVAILABLE, since the state may be old. Once this broker no longer leads the partition they get
+  NOT_COORDINATOR.
+- The time of reading is logged and counted; a slow reading logs its progress from time to time.
+- A failed append becomes one of Kafka's coordinator errors.
 """
 
 from __future__ import annotations

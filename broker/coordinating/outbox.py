@@ -1,11 +1,11 @@
-"""Shell: what this broker has to ask other brokers on behalf of coordinators: a queue a broker, sent in batches.
+"""Shell: requests of coordinators to other brokers: one queue per broker, sent in batches.
 
 Rules of this file:
-- One request is under way to a broker at a time; what comes meanwhile goes with the next one. So a crowd costs few
-  requests, and nothing overtakes what was asked of the same broker before.
-- Whatever happens, each question gets an answer, in the words of an ErrorCode: a broker that cannot be reached, or is
-  not known, is NETWORK_EXCEPTION. Nothing is asked twice here: who asks knows whether it still wants to, and where.
-- A broker that is fenced will answer no more: who waits for it is told at once, and not at the end of a time-out.
+- One request is in flight to a broker at a time; what comes meanwhile goes with the next one. So many questions cost
+  few requests, and none overtakes an earlier one to the same broker.
+- Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached or is unknown it is
+  NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from which broker.
+- A fenced broker will not answer: its callers are told at once, and not after a time-out.
 """
 
 from __future__ import annotations

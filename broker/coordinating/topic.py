@@ -1,12 +1,12 @@
-"""Shell: a topic whose partitions are coordinated by whoever leads them: of groups, or of transactions.
+"""Shell: a topic whose partitions' leaders are coordinators: of groups, or of transactions.
 
 Rules of this file:
-- A key (a group, a transactional id) is coordinated by the leader of its partition; for others the answer is
+- A key (a group, a transactional id) is coordinated by the leader of its partition; other brokers answer
   NOT_COORDINATOR.
-- The topic is created when somebody first asks for a coordinator. Its number of partitions decides where a key is, so
-  it is the topic that counts, not the setting.
-- A coordinator begins when its partition is first asked for, or when the broker starts; one that has lost its lead
-  never comes back: there will be another.
+- The topic is created when a coordinator is first asked for. The topic's number of partitions decides where a key is,
+  not the setting.
+- A coordinator begins when its partition is first asked for, or when the broker starts. One that has lost its
+  leadership never comes back; the next leadership has a new one.
 """
 
 from __future__ import annotations

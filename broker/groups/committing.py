@@ -1,15 +1,16 @@
-"""Pure: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the end of offsets that nobody needs.
+"""Pure: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the expiration of offsets.
 
 Rules of this file:
-- A commit names the generation that it speaks for, and counts only in that one: a member that was left behind must not
-  move the offsets of who has its partitions now. Without a generation (-1) it is a "simple" consumer or an operator:
-  that is for groups without members.
+- A commit names its generation and counts only in that one: a member that was left behind must not move the offsets of
+  the new owner of its partitions. A commit without a generation (-1) is from a "simple" consumer or an operator, and is
+  accepted only for groups without members.
 - A commit keeps a member's session alive.
-- Offsets are kept for offsets.retention.minutes: of a group with a protocol counted from when it became empty, else
-  from the commit; a consumer group with members keeps those that it subscribes to (KIP-211). A commit that says
-  itself how long (OffsetCommit 2-4) is taken at its word.
-- An offset that an open transaction may change is not stable: who asks for stable ones is told so (KIP-447).
-- An offset belongs to the topic's id where both are known: a topic that is created anew begins without offsets.
+- Offsets are kept for offsets.retention.minutes. For a group with a protocol this time counts from when it became
+  empty, otherwise from the commit. A consumer group with members keeps the offsets of its subscribed topics (KIP-211).
+  If a commit sets a retention of its own (OffsetCommit 2-4), that holds.
+- An offset that an open transaction may change is not stable: a fetch that requires stable offsets gets an error
+  (KIP-447).
+- An offset belongs to the topic's id if both ids are known: a topic that is created again begins without offsets.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Committing:
     def commit(
         self, request: OffsetCommitRequest, client: Client, now: Instant, step: Step
     ) -> OffsetCommitResponse:
-        """Remember offsets; raises KafkaError where none of them may be committed."""
+        """Store offsets; raises KafkaError if none of them may be committed."""
         generation_id = request.generation_id_or_member_epoch
         group = None
         consumers = self._state.consumers.get(request.group_id)
@@ -122,7 +123,7 @@ class Committing:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: Step
     ) -> TxnOffsetCommitResponse:
-        """Remember offsets for when the transaction commits; raises KafkaError where none may be."""
+        """Store offsets for the transaction's commit; raises KafkaError if none of them may be committed."""
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         consumers = self._state.consumers.get(request.group_id)
@@ -153,7 +154,7 @@ class Committing:
         expires_ms: int,
         step: Step,
     ) -> list[tuple[int, ErrorCode]]:
-        """A record for each offset of a topic that may be remembered; what becomes of each partition."""
+        """A record for each offset that may be stored; returns the result of each partition."""
         codes: list[tuple[int, ErrorCode]] = []
         for partition in topic.partitions:
             code = self._check_metadata(partition.committed_metadata)
@@ -170,7 +171,7 @@ class Committing:
         request: OffsetCommitRequest | TxnOffsetCommitRequest,
         generation_id: int,
     ) -> None:
-        """Refuse who does not speak for the present generation."""
+        """Refuse a member that is not in the present generation."""
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return
         instance_id = request.group_instance_id
@@ -183,7 +184,7 @@ class Committing:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _check_metadata(self, metadata: str | None) -> ErrorCode:
-        """Kafka counts UTF-16 units, whatever the setting's name says."""
+        """Kafka counts UTF-16 units here, although the setting says bytes."""
         limit = self._state.settings.offset_metadata_max_bytes
         if metadata is None or len(metadata) * 2 <= limit:
             return ErrorCode.NONE
@@ -195,7 +196,7 @@ class Committing:
     def fetch(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """The group's offsets for what is asked, or all that it has; raises KafkaError."""
+        """The group's offsets for the requested partitions, or all; raises KafkaError."""
         group_id = request.group_id
         consumers = self._state.consumers.get(group_id)
         if consumers is not None:
@@ -229,7 +230,7 @@ class Committing:
     # -- OffsetDelete -------------------------------------------------------------------------------
 
     def delete(self, request: OffsetDeleteRequest, step: Step) -> OffsetDeleteResponse:
-        """Forget offsets of topics that nobody in the group subscribes to."""
+        """Delete offsets of topics to which no member of the group subscribes."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
         classic = self._state.find(request.group_id)
@@ -262,7 +263,7 @@ class Committing:
         return OffsetDeleteResponse(topics=topics)
 
     def topic_deleted(self, name: str, topic_id: bytes, step: Step) -> None:
-        """Forget all groups' offsets of a topic that is gone."""
+        """Delete all groups' offsets of a deleted topic."""
         offsets = self._state.offsets
         for group_id in sorted(offsets.group_ids()):
             for topic, partition in offsets.partitions_of(group_id):
@@ -275,7 +276,7 @@ class Committing:
     # -- the end of offsets -------------------------------------------------------------------------
 
     def expire(self, now: Instant, step: Step) -> bool:
-        """Forget some of what is old, and groups of which nothing is left; whether there is more to look at."""
+        """Delete some expired offsets and groups without anything left; returns whether there is more to check."""
         state = self._state
         if not self._to_expire:
             self._to_expire = [group.group_id for group in state.all_groups()]
@@ -304,7 +305,7 @@ class Committing:
         return bool(self._to_expire)
 
     def _expire_group(self, group: Group | ConsumerGroup, now: Instant, step: Step) -> bool:
-        """Forget a group's old offsets; whether nothing is left of the group then."""
+        """Delete a group's expired offsets; returns whether nothing is left of the group."""
         offsets = self._state.offsets
         kept = offsets.has_open_transaction(group.group_id)
         for topic, partition, offset in self._offsets_of(group):
@@ -345,7 +346,7 @@ class Committing:
 
 
 def _unused_since_ms(group: Group | ConsumerGroup, offset: CommittedOffset) -> int | None:
-    """From when on an offset is counted as unused; None while it is not."""
+    """The time since which an offset counts as unused; None while it is in use."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return offset.commit_timestamp_ms
     if group.state is GroupState.EMPTY:

@@ -1,7 +1,7 @@
-"""Shell: the groups of this broker: which partition keeps a group, and who coordinates it.
+"""Shell: the groups of this broker: which partition holds a group, and which broker coordinates it.
 
-Rules of this file: which coordinator is asked, and where, is `broker.coordinating.topic`'s to say; what a topic's
-deletion means for offsets is said to all of them.
+Rules of this file: `broker.coordinating.topic` finds the coordinator of a request. When a topic is deleted, all
+coordinators are told, because of its offsets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pure: one group of the classic protocol as it is now, with its members.
 
 Rules of this file:
-- A group is what the coordinator remembers between requests: who is a member, who waits for which answer. The part of
-  it that survives is written as a record when a generation becomes stable or empty, and not before.
-- Who waits for an answer stands in `joining` or `syncing`, by member id, and nowhere else.
+- A group is what the coordinator remembers between requests: the members, and who waits for which answer. The part that
+  survives a restart is written as a record when a generation becomes stable or empty, and not before.
+- A member that waits for an answer is in `joining` or `syncing`, by member id, and nowhere else.
 - Members are kept in the order in which they came, so that every choice among them (leader, votes) can be repeated.
 """
 
@@ -161,7 +161,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL
 
     def begin_generation(self, now_ms: int) -> None:
-        """All who wanted to have joined: their number goes up by one."""
+        """All expected members have joined: the generation goes up by one."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.learn_subscriptions()
@@ -172,7 +172,7 @@ class Group:
     # -- members ------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in; the first one decides what the group is about, and leads."""
+        """Add a member; the first one decides the protocol type, and leads."""
         assert member.member_id not in self.members
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_ids
@@ -236,7 +236,7 @@ class Group:
         return member
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> None:
-        """Refuse who is no member, or has been replaced by another with the same instance id."""
+        """Refuse a client that is no member, or was replaced by another one with the same instance id."""
         if group_instance_id is not None:
             known = self.static_ids.get(group_instance_id)
             if known is None:
@@ -257,7 +257,7 @@ class Group:
         return True
 
     def elect_joined_leader(self) -> bool:
-        """Let somebody lead who has joined; False if nobody has."""
+        """Make a member that has joined the leader; False if none has."""
         if self.leader_id in self.joining:
             return True
         joined = next((m for m in self.members if m in self.joining), None)
@@ -268,7 +268,7 @@ class Group:
     # -- protocols ----------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """Whether somebody with these protocols fits in: one of them is everybody's."""
+        """Whether a member with these protocols fits: all members have one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and names)
         return self.protocol_type == protocol_type and any(
@@ -298,7 +298,7 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the offsets of this topic are in use; where nobody knows, they are."""
+        """Whether the offsets of this topic are in use; if that is unknown, they are."""
         if self.subscribed_topics is None:
             return self.is_consumer_group
         return topic in self.subscribed_topics

@@ -1,16 +1,16 @@
-"""Pure: JoinGroup: who is let into a group, under which id, and what a member that joins again sets off.
+"""Pure: JoinGroup: who may join a group, under which id, and what happens when a member joins again.
 
 Rules of this file:
-- Whoever comes without a member id gets one. From version 4 on it must first come back with it (KIP-394), so that a
-  client that gives up leaves no ghost in the group; a static member (KIP-345) is let in at once.
-- A static member that comes without its id takes its own place over, under a new id: the old one is fenced. In a stable
-  group whose protocol stays the same that is no reason to rebalance: the group is written with the new id, and the
-  member goes on with its old assignment. If it leads, it is told so from version 9 on, and to assign nothing (KIP-814);
-  before, it is told that its former self leads.
-- A member that joins again changes nothing if it says what it said before, unless it leads: that is how the leader
-  asks for a rebalance.
-- A request that is refused changes nothing. The exception is Kafka's own: when a group that is too large rebalances,
-  the last ones to join again are dropped.
+- A client without a member id gets one. From version 4 on it must come back with it before it is a member (KIP-394), so
+  that a client that gives up leaves no ghost in the group; a static member (KIP-345) may join at once.
+- A static member that comes without its id takes its own place, under a new id: the old one is fenced. In a stable
+  group whose protocol stays the same this is no reason to rebalance: the group is written with the new id, and the
+  member continues with its old assignment. If it leads, it is told so from version 9 on, and to assign nothing
+  (KIP-814); in earlier versions it is told that its old id leads.
+- A member that joins again with the same data changes nothing, unless it leads: that is how the leader asks for a
+  rebalance.
+- A refused request changes nothing. The exception is Kafka's own: when a group that is too large rebalances, the last
+  members to rejoin are dropped.
 """
 
 from __future__ import annotations

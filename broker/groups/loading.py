@@ -1,7 +1,7 @@
 """Pure: batches of `__consumer_offsets` as events of the machine: records, and the ends of transactions.
 
-Rules of this file: a value that cannot be understood (one of a later Kafka, say) is an error, as offsets that may be
-old are no offsets. A key that cannot be understood concerns nobody we know, and is passed over.
+Rules of this file: a value that cannot be understood (of a later Kafka, say) is an error, because the offsets loaded
+without it might be old. A key that cannot be understood concerns nothing that we know, and is skipped.
 """
 
 from __future__ import annotations

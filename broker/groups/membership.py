@@ -3,7 +3,7 @@
 Rules of this file:
 - The leader's SyncGroup carries everybody's assignment. It is written before anybody gets it, so that a generation that
   members act upon is never forgotten; members that ask earlier wait for it.
-- Whoever does not belong to the present generation changes nothing, not even a session.
+- A client outside the present generation changes nothing, not even a session.
 - LeaveGroup names members by id or, for an operator, static ones by instance id alone (KIP-345). Each has its own
   result. An id that was given out and never used leaves without a rebalance: it has nothing to give back.
 """

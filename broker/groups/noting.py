@@ -1,11 +1,11 @@
-"""Shell: what this broker notes in the lake from time to time: where its partitions are, and its groups.
+"""Shell: what this broker writes to the lake from time to time: the positions of its partitions, and its groups.
 
 Rules of this file:
-- Every `lake.offsets.interval.ms`, and only where something has moved: a broker at rest writes nothing, and one at work
-  one commit in that time. What was written since is lost with all disks (`python -m broker restore`).
-- A partition of `__consumer_offsets` is noted together with its groups, of one leader epoch, or not at all: while its
-  log is being read, or where another broker leads it that has noted nothing yet, the table keeps what was noted before.
-- One look at partitions and groups is shared out over turns of the event loop: others wait for no more than a part.
+- It writes every `lake.offsets.interval.ms`, and only if something has moved: a broker at rest writes nothing, a busy
+  one makes one commit in that time. What came after the last one is lost with all disks (`python -m broker restore`).
+- A partition of `__consumer_offsets` is written together with its groups, of one leader epoch, or not at all. While its
+  log is being read, or until another broker that leads it has written, the table keeps what was written before.
+- One pass over partitions and groups is spread over turns of the event loop, so that others wait only for a part of it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Pure: how a group comes from one generation to the next, and who is left behind.
+"""Pure: how a group moves from one generation to the next, and which members are dropped.
 
 Rules of this file:
-- A rebalance begins (`prepare`) when members or their protocols change; it is over when all who are known have joined,
-  or when their time is up. Dynamic members that did not join are dropped then; static ones keep their place until
-  their session ends (KIP-345).
+- A rebalance begins (`prepare`) when members or their protocols change. It is over when all known members have joined,
+  or when their time is up. Dynamic members that did not join are dropped then; static ones keep their place until their
+  session ends (KIP-345).
 - The first generation of a group waits a little for more members, and longer while they keep coming, up to the
   rebalance timeout (KIP-134).
-- A generation without members is Empty, and written at once; one with members is written when its leader has spoken.
-- Ids that were given out count as members to be waited for (KIP-394).
-- A member that waits for an answer needs no heartbeat: its session is not over while its request is parked. New
-  members are the exception: nobody would see them go.
+- A generation without members is Empty and written at once; one with members is written when its leader has sent the
+  assignment.
+- Ids that were handed out count as members to wait for (KIP-394).
+- A member that waits for an answer needs no heartbeat: its session does not end while its request is parked. New
+  members are the exception: otherwise nobody would notice that they left.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Rebalancing:
     # -- beginning ----------------------------------------------------------------------------------
 
     def prepare_or_complete(self, group: Group, now: Instant, step: Step) -> None:
-        """Something has changed: begin a rebalance, or see whether the one that runs can end."""
+        """Something has changed: begin a rebalance, or check whether the current one can end."""
         if group.state in MAY_REBALANCE:
             self.prepare(group, now, step)
         else:
@@ -80,7 +81,7 @@ class Rebalancing:
             self.complete(group, now, step)
 
     def join_time_is_up(self, group: Group, now: Instant, step: Step) -> None:
-        """The members had their time; a group that forms gets more while members keep coming."""
+        """The time to join is up; a new group gets more time while members keep coming."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         delay_ms, remaining_ms = group.initial_delay_ms
@@ -167,7 +168,7 @@ class Rebalancing:
         self.expect(group, member.member_id, member.session_timeout_ms, now)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int, now: Instant) -> None:
-        """Whoever has this id must be heard of in time."""
+        """Expect a sign of life from this id in time."""
         key = TimerKey(TimerKind.SESSION, group.group_id, member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
@@ -201,7 +202,7 @@ class Rebalancing:
 
 
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
-    """The answer to who may not join."""
+    """The answer to a client that may not join."""
     return JoinGroupResponse(
         error_code=code, protocol_name=None, leader="", member_id=member_id, members=[]
     )

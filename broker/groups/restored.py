@@ -1,10 +1,10 @@
-"""Pure: groups as the lake knows them (`__offsets`) as records of `__consumer_offsets` again, when all disks are lost.
+"""Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
 
 Rules of this file:
-- A group comes back empty, in the generation that it had; its members join anew.
-- An offset beyond the end of what came back is set back to that end: records that are written from now on get those
-  offsets, and a group that went on at the old one would never see them.
-- What was committed for a topic that is not there any more is not brought back.
+- A group comes back empty, in its last generation; its members join anew.
+- An offset above the end of the restored partition is set back to that end: new records will get those offsets, and a
+  group that continued at the old one would never see them.
+- Offsets of topics that no longer exist are not restored.
 """
 
 from __future__ import annotations

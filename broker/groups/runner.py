@@ -1,11 +1,11 @@
 """Shell: one partition's coordinator at work: requests and time in, records into the log, answers out.
 
 Rules of this file:
-- An event runs from the machine's decision to the end of its consequences without giving way: decide, append, replay,
-  say so. What a failed append means is the machine's to say; to clients it is one of Kafka's coordinator errors.
-- No answer goes out before everything that was appended up to its event is below the high watermark. One that waits
-  longer than offsets.commit.timeout.ms is COORDINATOR_NOT_AVAILABLE: the client asks again.
-- Why requests are refused, while the log is read and after the lead, is `broker.coordinating.lead`'s to say.
+- An event runs from the machine's decision to the end of its consequences without yielding: decide, append, replay,
+  report. The machine decides what a failed append means; clients get one of Kafka's coordinator errors for it.
+- No answer goes out before everything that was appended up to its event is below the high watermark. An answer that
+  waits longer than offsets.commit.timeout.ms becomes COORDINATOR_NOT_AVAILABLE: the client asks again.
+- `broker.coordinating.lead` refuses requests while the log is read and after the leadership.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Pure: the coordinator of all groups that one partition of `__consumer_offsets` keeps.
+"""Pure: the coordinator of all groups in one partition of `__consumer_offsets`.
 
 Rules of this file:
-- One event at a time, from `handle` (or `tick`) to the end of `stored` or `not_stored`: the caller appends the result's
-  records as one, replays each, and says so. Only the wait until they are committed may overlap with other events, and
-  no answer goes out before it is over.
-- Replicated state (`metadata`, `offsets`) changes in `replay` alone: what a restart would find. So a record that could
-  not be written has changed nothing of it.
-- What is not replicated (who waits, whose session ends when) changes with events. Where an event is about to write what
-  the members will act upon, the change waits for `stored`; `not_stored` takes back what cannot stay.
-- The clock is the caller's, and so is chance (`new_id`).
+- There is one event at a time, from `handle` (or `tick`) to the end of `stored` or `not_stored`: the caller appends the
+  result's records together, replays each, and reports. Only the wait until they are committed may overlap with other
+  events, and no answer goes out before it is over.
+- Replicated state (`metadata`, `offsets`) is what a restart would find, and changes only in `replay`. So a record that
+  could not be written has changed none of it.
+- Other state (who waits, whose session ends when) changes with events. If an event writes something that members will
+  act upon, the change waits for `stored`; `not_stored` takes back what cannot stay.
+- Clock and chance (`new_id`) come from the caller.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Pure: what one partition's coordinator knows, and what its parts share.
+"""Pure: the state of one partition's coordinator, which its parts share.
 
 Rules of this file:
-- Replicated, and changed by `replay` alone: `metadata`, `consumers` and `offsets`. They are what the log says.
-- A group is of the classic protocol (`metadata`, and as it is now in `groups`) or of the consumer protocol
+- Replicated, and changed only by `replay`: `metadata`, `consumers` and `offsets`. They are what the log says.
+- A group is of the classic protocol (`metadata`, and its present state in `groups`) or of the consumer protocol
   (`consumers`).
-- Not replicated: `groups` as they are now (who waits for what, who has joined since) and the timers. They begin anew
-  when the log has been loaded: sessions are counted from then on.
-- A group that is known by its offsets alone (a "simple" one) has no members and no protocol; it comes into being when
-  somebody asks for it.
+- Not replicated: the timers, and the present state in `groups` (who waits for what, who has joined since). They start
+  anew when the log has been loaded: sessions count from then on.
+- A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pure: the states of a group of the classic protocol, and which may follow which.
+"""Pure: the states of a group of the classic protocol, and the steps between them.
 
-Rules of this file: the table is all there is to say, and a step that it does not have is our own fault. Kafka's names
-are shown to users (ListGroups, DescribeGroups) and looked for in filters, so they are the values.
+Rules of this file: the table has all steps, and any other step is our own bug. The values are Kafka's names: users see
+them (ListGroups, DescribeGroups) and filter by them.
 """
 
 from __future__ import annotations

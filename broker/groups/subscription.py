@@ -1,8 +1,8 @@
-"""Pure: which topics a consumer subscribes to, out of the bytes that it joins with.
+"""Pure: which topics a consumer subscribes to, from the bytes that it joins with.
 
-Rules of this file: the coordinator understands just this much of the consumer protocol, to know which offsets are still
-in use. Every version of it begins with its version and the topics; what follows is the members' own affair. Bytes that
-say something else are no error: they mean that the topics are not known.
+Rules of this file: the coordinator understands only this much of the consumer protocol, to know which offsets are still
+in use. All versions begin with the version and the topics; the rest concerns the members alone. Other bytes are no
+error: they mean that the topics are unknown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pure: what goes into the machine of groups and what comes out of it.
+"""Pure: inputs and outputs of the machine of groups.
 
-Rules of this file: values only. A request comes with a ticket, a number of the caller's; its answer goes out under the
-same number, at once or much later. Answers go out when the records of their event, and of all events before, are
-committed: what nobody could take back.
+Rules of this file: values only. A request comes with a ticket, a number chosen by the caller; its answer goes out under
+the same number, at once or much later. Answers go out when the records of their event, and of all events before, are
+committed, so that nothing in them can be lost.
 """
 
 from __future__ import annotations

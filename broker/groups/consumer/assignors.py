@@ -1,13 +1,14 @@
-"""Pure: who is to have which partition: the assignors `uniform` and `range` (KIP-848).
+"""Pure: which member gets which partition: the assignors `uniform` and `range` (KIP-848).
 
 Rules of this file:
-- Each partition of a topic that somebody subscribes to goes to one of those who do. The same group gives the same
-  answer wherever it is asked for: members are taken in order.
-- `uniform` levels how many partitions members have, and otherwise leaves each partition where it was. Where all
-  subscribe to the same topics, none has two more than another; else no single move could level it further.
-- `range` gives each member a run of every topic's partitions, so that members read the same partitions of several
-  topics: who joins data wants that. It remembers nothing.
-- Racks are not looked at, as in Kafka since 4.0.
+- Each partition of a subscribed topic goes to one of the topic's subscribers. The same group gets the same assignment
+  on every broker: members are taken in order.
+- `uniform` balances the number of partitions per member, and otherwise leaves each partition where it was. If all
+  members subscribe to the same topics, their numbers differ by at most one; otherwise they are as even as single moves
+  can make them.
+- `range` gives each member a run of every topic's partitions, so that a member reads the same partitions of several
+  topics, as joins need it. It does not consider the previous assignment.
+- Racks are ignored, as in Kafka since 4.0.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Assignor = Callable[[Subscribers, Sizes], dict[str, Partitions]]
 
 
 def assign_uniform(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
-    """As even as it gets with few moves."""
+    """The most even assignment, with few moves."""
     order = sorted(members)
     topics = {topic for member in members.values() for topic in member.topic_ids if topic in sizes}
     if len({member.topic_ids for member in members.values()}) <= 1:
@@ -47,7 +48,7 @@ def assign_uniform(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
 def _kept(
     members: Subscribers, order: list[str], sizes: Sizes
 ) -> tuple[dict[str, set[Partition]], set[Partition]]:
-    """What each member had and may still have; and all of it together."""
+    """What each member had and may keep; and all of these partitions together."""
     taken: set[Partition] = set()
     has: dict[str, set[Partition]] = {}
     for member_id in order:
@@ -62,7 +63,7 @@ def _kept(
 def _level(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
 ) -> dict[str, set[Partition]]:
-    """All subscribe to the same: everybody gets so many, and some one more."""
+    """All subscribe to the same topics: each gets an equal number, and some one more."""
     has, taken = _kept(members, order, sizes)
     if not order:
         return has
@@ -93,7 +94,7 @@ def _level(
 def _spread(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
 ) -> dict[str, set[Partition]]:
-    """Subscriptions differ: give what is free to who has least, then move from who has most."""
+    """Subscriptions differ: give free partitions to those with the fewest, then move from those with the most."""
     has, taken = _kept(members, order, sizes)
     levels = _Levels(members, order, topics, has)
     # Topics that few want come first: the others have more places to go to.
@@ -113,7 +114,7 @@ def _spread(
 
 
 def _give_away(levels: _Levels, giver: int) -> bool:
-    """Moves of one member to those that have two fewer: a partition of each topic in turn, as long as there are any."""
+    """Move one member's partitions to those with two fewer: one of each topic in turn, while there are such."""
     of_topic: dict[bytes, list[Partition]] = {}
     for partition in sorted(levels.has[giver]):
         of_topic.setdefault(partition[0], []).append(partition)
@@ -131,10 +132,10 @@ def _give_away(levels: _Levels, giver: int) -> bool:
 
 
 class _Levels:
-    """Who has how many partitions, so that the least of a topic's subscribers is found without asking each of them.
+    """How many partitions members have, to find the subscriber with the fewest without asking each of them.
 
-    A member is its place in the order, and a set of members the number whose bits are at their places: two such sets
-    have a member in common if `&` leaves anything, and the first one is its lowest bit.
+    A member is a number, its place in the order, and a set of members is an integer with the bits at their places: two
+    sets have a member in common if their `&` is not zero, and its lowest bit is the first such member.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class _Levels:
         self._lowest = min(self._at, default=0)
 
     def least(self, topic: bytes) -> int:
-        """Who of those that want it has the fewest; the first of them."""
+        """The first of those subscribers that have the fewest."""
         wanting, count = self.subscribers[topic], self._lowest
         while True:
             found = self._at.get(count, 0) & wanting
@@ -166,7 +167,7 @@ class _Levels:
             count += 1
 
     def may_give(self, giver: int) -> bool:
-        """Whether somebody has two fewer and wants a topic of which this one has a partition."""
+        """Whether a member with two fewer subscribes to a topic of which this one has a partition."""
         fewer = 0
         for count in range(self._lowest, self.counts[giver] - 1):
             fewer |= self._at.get(count, 0)
@@ -195,7 +196,7 @@ class _Levels:
 
 
 def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
-    """A run of each topic's partitions for everybody who wants it."""
+    """A run of each topic's partitions for each of its subscribers."""
     has: dict[str, set[Partition]] = {member_id: set() for member_id in members}
     # Static members come first, so that a new id of one moves nothing.
     order = sorted(members, key=lambda m: _range_order(m, members[m].instance_id))

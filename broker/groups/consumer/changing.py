@@ -1,14 +1,14 @@
-"""Pure: what happens to a group of the consumer protocol: its epochs, its target, and its members' way there.
+"""Pure: changes of a group of the consumer protocol: its epochs, its target, and its members' way there.
 
 Rules of this file:
 - A draft is the group as it will be when the records so far have been replayed. Everything is decided on the draft, and
   each decision is a record: so the machine and a coordinator that reads the log later cannot differ.
-- The records of one event may be written in several batches, so each must make sense without those after it: what a
-  member gives up comes before what another one gets.
-- An expression stands for the topics that it matches and that whoever's request it is looked up for may describe, as
-  in Kafka: members of one group are taken to have the same rights. Where nobody asks (a session that ends) what it
-  stood for stays, until the next heartbeat.
-- A target is made in the event that makes the old one obsolete. Kafka 4.3 can wait for more changes (KIP-1263,
+- The records of one event may be written in several batches, so each must make sense without those after it: a member
+  gives a partition up before another one gets it.
+- A regular expression stands for the matching topics that the requesting member may describe, as in Kafka: the members
+  of a group are assumed to have the same rights. If no member asks (a session ends) the expression stands for the same
+  topics as before, until the next heartbeat.
+- A new target is made in the event that makes the old one obsolete. Kafka 4.3 can wait for more changes (KIP-1263,
   group.consumer.assignment.interval.ms); here it does not.
 """
 
@@ -41,7 +41,7 @@ FIRST_EPOCH = 1
 
 
 class Draft:
-    """A group on its way through one event."""
+    """A group during one event."""
 
     def __init__(self, group: ConsumerGroup, step: Step) -> None:
         self.group = group
@@ -69,12 +69,12 @@ class Changing:
     # -- epochs and targets -------------------------------------------------------------------------
 
     def is_current(self, group: ConsumerGroup) -> bool:
-        """Whether the topics have not changed since they were looked at for this group."""
+        """Whether the topics are unchanged since they were last looked up for this group."""
         version, epoch = group.checked
         return version == self._state.topology.version and group.epoch >= epoch
 
     def refresh(self, draft: Draft, now: Instant, *, bump: bool = False) -> None:
-        """Look at topics and expressions; begin another epoch if something has changed, or where the caller says so."""
+        """Look up topics and expressions; begin a new epoch if something changed, or if the caller says so."""
         self._resolve(draft, now)
         names = draft.group.subscribed_topics()
         found = metadata_hash(self._state.topology, names)
@@ -91,7 +91,7 @@ class Changing:
             live.checked = checked
 
     def _resolve(self, draft: Draft, now: Instant) -> None:
-        """Write which topics the members' expressions match now, where that has changed."""
+        """Write which topics the members' expressions match now, if that has changed."""
         group = draft.group
         used = {member.regex for member in group.members.values() if member.regex}
         sees = self._state.sees
@@ -132,7 +132,7 @@ class Changing:
         draft.write(target_epoch_record(group.group_id, group.epoch, now.now_ms))
 
     def assignor_of(self, group: ConsumerGroup) -> str:
-        """The assignor that the group uses: what most of its members ask for, else the broker's first."""
+        """The group's assignor: the one that most members ask for, else the broker's first."""
         allowed = self._state.settings.group_consumer_assignors
         wanted = group.preferred_assignor()
         return wanted if wanted in allowed else allowed[0]
@@ -140,7 +140,7 @@ class Changing:
     # -- members ------------------------------------------------------------------------------------
 
     def update(self, draft: Draft, old: ConsumerMember | None, new: ConsumerMember) -> bool:
-        """Write what the member wants, if that is news; whether it subscribes to something else than before."""
+        """Write what the member wants, if it changed; returns whether its subscription changed."""
         if old != new:
             draft.write(member_record(draft.group.group_id, new))
         before = (frozenset[str](), "") if old is None else (old.topics, old.regex)
@@ -155,7 +155,7 @@ class Changing:
         subscribes_anew: bool,
         says_it_owns: Partitions | None,
     ) -> ConsumerMember:
-        """Bring epochs, target and this member as far as they get; the member as it is then."""
+        """Advance epochs, target and this member as far as possible; returns the member after that."""
         if subscribes_anew or not self.is_current(draft.group):
             self.refresh(draft, now, bump=subscribes_anew)
         self.retarget(draft, now)
@@ -176,7 +176,7 @@ class Changing:
         return updated
 
     def expect_revocation(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
-        """A member that has to give partitions back has its rebalance timeout for that."""
+        """Set the deadline of a member that must give partitions back: its rebalance timeout."""
         key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             self._state.timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
@@ -184,14 +184,14 @@ class Changing:
             self._state.timers.cancel(key)
 
     def remove(self, draft: Draft, member_ids: Iterable[str], now: Instant) -> None:
-        """Take members out: others may have what they had, from the next epoch on."""
+        """Remove members: others may have their partitions from the next epoch on."""
         group_id = draft.group.group_id
         for member_id in member_ids:
             draft.write(*member_tombstones(group_id, member_id))
         self.refresh(draft, now, bump=True)
 
     def replace(self, draft: Draft, old: ConsumerMember, new: ConsumerMember) -> None:
-        """Let a static member go on under another id, with everything that it had."""
+        """Let a static member continue under another id, with everything that it had."""
         group_id, target = draft.group.group_id, draft.group.target_for(old.member_id)
         draft.write(
             *member_tombstones(group_id, old.member_id),
@@ -203,7 +203,7 @@ class Changing:
     # -- sessions -----------------------------------------------------------------------------------
 
     def expect(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
-        """The member is alive: its session begins anew."""
+        """The member is alive: restart its session."""
         timeout_ms = self._state.session_timeout_ms(group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms

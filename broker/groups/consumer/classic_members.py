@@ -1,13 +1,14 @@
-"""Pure: members that speak the classic protocol inside a group of the consumer protocol (KIP-848): a rolling upgrade.
+"""Pure: members of the classic protocol inside a group of the consumer protocol (KIP-848), during a rolling upgrade.
 
 Rules of this file:
-- There is no leader and no barrier: JoinGroup is answered at once, with the member's epoch as generation and nobody to
-  assign for; SyncGroup gives what the coordinator has decided. Who does not sync in time is dropped.
-- A heartbeat asks to join again (REBALANCE_IN_PROGRESS) when the group has moved on, when the member has to give
-  something back, or when all that it waits for is free. Who does not in its rebalance timeout is dropped.
-- What a member still owns is in the subscription that it joins with (KIP-429). Versions without it, and eager
-  assignors, own nothing when they join. Who is no member may bring an id, but nothing that it owns: Kafka lets it in,
-  and takes commits for what has been another's since.
+- There is no leader and no barrier: JoinGroup is answered at once, with the member's epoch as generation and no members
+  to assign for; SyncGroup returns what the coordinator has decided. A member that does not sync in time is dropped.
+- A heartbeat asks the member to join again (REBALANCE_IN_PROGRESS) when the group has moved on, when the member must
+  give something back, or when all partitions that it waits for are free. A member that does not rejoin within its
+  rebalance timeout is dropped.
+- What a member still owns is in the subscription that it joins with (KIP-429). Subscription versions without owned
+  partitions, and eager assignors, own nothing when they join. A client that is no member may bring a member id, but no
+  owned partitions: Kafka accepts those, and then commits for partitions that have had another owner since.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ClassicMembers:
         now: Instant,
         step: Step,
     ) -> JoinGroupResponse:
-        """Let the member in, and tell it its epoch."""
+        """Admit the member, and return its epoch."""
         try:
             subscription = self._check_join(group, request)
             is_new = request.member_id == NO_MEMBER_ID
@@ -115,7 +116,7 @@ class ClassicMembers:
     def _check_join(
         self, group: ConsumerGroup, request: JoinGroupRequest
     ) -> ConsumerProtocolSubscription:
-        """What the member subscribes to; raises KafkaError where it may not join."""
+        """What the member subscribes to; raises KafkaError if it may not join."""
         settings = self._state.settings
         lowest, highest = (
             settings.group_min_session_timeout_ms,
@@ -163,7 +164,7 @@ class ClassicMembers:
     def sync(
         self, group: ConsumerGroup, request: SyncGroupRequest, now: Instant
     ) -> SyncGroupResponse:
-        """What the member has."""
+        """The member's assignment."""
         try:
             member = _check(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
@@ -193,7 +194,7 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, request: HeartbeatRequest, now: Instant
     ) -> HeartbeatResponse:
-        """Whether the member may go on as it does."""
+        """Whether the member may continue or must join again."""
         try:
             member = _check(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
@@ -220,7 +221,7 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: Step
     ) -> LeaveGroupResponse:
-        """Take the members out, each by itself; of whichever protocol, as an operator asks for them (Kafka 4.3)."""
+        """Remove members of either protocol, each with its own result: an operator may name any (Kafka 4.3)."""
         results, leaving = [], []
         for each in request.members:
             code, member_id = ErrorCode.NONE, each.member_id
@@ -268,7 +269,7 @@ def _as_said(
 
 
 def _check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """The member of the classic protocol that asks; raises KafkaError."""
+    """The requesting member of the classic protocol; raises KafkaError."""
     member = (
         group.member(member_id)
         if instance_id is None

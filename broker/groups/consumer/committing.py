@@ -1,10 +1,12 @@
-"""Pure: who may commit and fetch the offsets of a group of the consumer protocol (KIP-848).
+"""Pure: checks of commits and fetches of offsets for groups of the consumer protocol (KIP-848).
 
 Rules of this file:
-- A commit names the member's epoch. One of a member that has gone on since counts for the partitions that it had in
-  that epoch already and has not given back (KIP-1251); for all else it is STALE_MEMBER_EPOCH, and nothing is written.
-- Without an epoch it is an operator, who may while the group has no members, or a producer that knows of none.
-- Members of the classic protocol know ILLEGAL_GENERATION for the same.
+- A commit names the member's epoch. If the member has moved on since, the commit counts for partitions that it had in
+  that epoch and has not given back since (KIP-1251). With any other partition it gets STALE_MEMBER_EPOCH, and nothing
+  is written.
+- A commit without an epoch is from an operator, who may commit while the group has no members, or from a producer
+  that does not know its epoch.
+- Members of the classic protocol get ILLEGAL_GENERATION instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def check_commit(
     topology: Topology,
     api_version: int,
 ) -> None:
-    """Refuse who may not commit these offsets; raises KafkaError."""
+    """Raise KafkaError if the client may not commit these offsets."""
     in_transaction = isinstance(request, TxnOffsetCommitRequest)
     epoch = (
         request.generation_id
@@ -77,7 +79,7 @@ def _check_epoch(
 
 
 def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> None:
-    """Refuse who speaks for a member that is not there, or for another time of it; raises KafkaError."""
+    """Raise KafkaError for an unknown member, or another epoch than the member's."""
     if request.member_id is None and request.member_epoch < 0:
         return
     member = group.member(request.member_id or NO_MEMBER_ID)

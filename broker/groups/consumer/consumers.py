@@ -1,10 +1,10 @@
-"""Pure: the groups of the consumer protocol (KIP-848) of a shard: which request, deadline or record goes where.
+"""Pure: a shard's groups of the consumer protocol (KIP-848): routes requests, deadlines and records.
 
 Rules of this file:
-- A request of the classic protocol for such a group is one of its members' that speaks it still. An empty group is
-  nobody's: it makes room for a classic one, once its tombstones are in the log.
-- A deadline that finds nobody, or nothing to wait for any more, was overtaken, and does nothing. One that drops a
-  member comes again soon, for the case that its records cannot be written.
+- A classic protocol's request for such a group comes from a member that still speaks it. An empty group makes room
+  for a classic one, once its tombstones are in the log.
+- A deadline whose member is gone, or no longer waits for anything, does nothing. One that drops a member is set
+  again soon after, in case its records cannot be written.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pure: one group of the consumer protocol (KIP-848), as the records of `__consumer_offsets` describe it.
 
 Rules of this file:
-- `replay` alone changes it: all of it is replicated, but for `checked`, which spares work.
-- Three epochs chase each other. The group's goes up when members, subscriptions or topics change; the target's follows
-  when an assignment is made for it; each member's when it has given back what others are to have.
-- Records may come in any order that compaction leaves: whatever a record names comes into being with it.
+- Only `replay` changes it: everything in it is replicated, except `checked`, which saves work.
+- Three epochs follow each other. The group's goes up when members, subscriptions or topics change. The target's follows
+  when an assignment is made for it. Each member's follows when it has given back what others are to get.
+- Records may come in any order that compaction leaves: whatever a record names is created by it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ConsumerGroup:
         return twin
 
     def facts(self) -> tuple[object, ...]:
-        """All that is replicated, to be compared."""
+        """The replicated state, for comparisons."""
         return (
             self.epoch,
             self.metadata_hash,
@@ -111,7 +111,7 @@ class ConsumerGroup:
     # -- the log ------------------------------------------------------------------------------------
 
     def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        """Take one record in; that the whole group is gone is not said here."""
+        """Apply one record, except the one that ends the whole group."""
         if isinstance(
             key, ConsumerGroupMemberMetadataKey | ConsumerGroupCurrentMemberAssignmentKey
         ):
@@ -191,7 +191,7 @@ class ConsumerGroup:
                 self.static_ids[new.instance_id] = new.member_id
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """The records by which the group is gone."""
+        """The tombstones that delete the group."""
         return group_tombstones(
             self.group_id, self.members, self.regexes, has_old_metadata=self.has_old_metadata
         )
@@ -222,7 +222,7 @@ class ConsumerGroup:
         return any(topic in self.topics_of(m) for m in self.members.values())
 
     def target_for(self, member_id: str) -> Partitions:
-        """What a member is to have."""
+        """A member's target."""
         return self.targets.get(member_id, NOTHING)
 
     def preferred_assignor(self) -> str | None:
@@ -231,7 +231,7 @@ class ConsumerGroup:
         return max(votes, key=lambda name: (votes[name], name), default=None)
 
     def classic_members(self) -> list[ConsumerMember]:
-        """Those who speak the classic protocol."""
+        """The members that speak the classic protocol."""
         return [m for m in self.members.values() if m.classic is not None]
 
     def supports_classic(self, names: list[str]) -> bool:
@@ -242,7 +242,7 @@ class ConsumerGroup:
         return any(all(name in each for each in known) for name in names)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether something that the member is to have is still another one's."""
+        """Whether another member still owns a part of this member's target."""
         return any(
             partition not in member.assigned
             and self.owners.get(partition, member.member_id) != member.member_id

@@ -1,12 +1,12 @@
-"""Pure: ConsumerGroupHeartbeat: members join, say what they want and have, learn what is theirs, and leave (KIP-848).
+"""Pure: ConsumerGroupHeartbeat: members join, say what they want and own, learn their assignment, and leave (KIP-848).
 
 Rules of this file:
 - A member that comes with epoch 0 joins: it owns nothing. From version 1 on it brings its own id (KIP-1082).
-- A member that is ahead of what is known, or behind by more than one lost answer, is fenced: it must let go of
-  everything and join anew. One that repeats itself after a lost answer is taken at its word.
-- A static member that leaves with epoch -2 keeps what it has until its session ends; who comes with its instance id
-  takes its place over. While it is there nobody else can (UNRELEASED_INSTANCE_ID).
-- Nothing is changed by a request that is refused.
+- A member whose epoch is ahead of ours, or behind by more than one lost answer, is fenced: it must give up everything
+  and join anew. A member that repeats itself after a lost answer is believed.
+- A static member that leaves with epoch -2 keeps what it has until its session ends; a member that comes with the same
+  instance id takes its place. While the static member is there, nobody else can (UNRELEASED_INSTANCE_ID).
+- A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Heartbeats:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Instant, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """The member's epoch and, where that is news, what is its own; raises KafkaError."""
+        """The member's epoch and, if it changed, its assignment; raises KafkaError."""
         self._validate(request, client.api_version)
         if request.member_epoch in (LEAVING_EPOCH, LEAVING_STATIC_EPOCH):
             return self._leave(request, now, step)
@@ -129,7 +129,7 @@ class Heartbeats:
             matcher(request.subscribed_topic_regex)
 
     def _group(self, group_id: str, *, joins: bool) -> ConsumerGroup:
-        """The group, or one that is to be; raises KafkaError."""
+        """The group, or a new one; raises KafkaError."""
         group = self._state.consumers.get(group_id)
         if group is not None:
             return group
@@ -152,7 +152,7 @@ class Heartbeats:
     def _member(
         self, draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str
     ) -> ConsumerMember:
-        """The member that asks, as it is known or, if it joins, as it begins; raises KafkaError."""
+        """The requesting member, known or (if it joins) new; raises KafkaError."""
         group, instance_id = draft.group, request.instance_id
         joins = request.member_epoch == JOINING_EPOCH
         if instance_id is None:
@@ -169,7 +169,7 @@ class Heartbeats:
         return member
 
     def _take_over(self, draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is here again, under whatever id."""
+        """A static member is back, perhaps under another id."""
         if old.classic is None and old.epoch != LEAVING_STATIC_EPOCH:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -211,7 +211,7 @@ def _want(condition: object, message: str) -> None:
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Fence a member that speaks for another time."""
+    """Fence a member with a wrong epoch."""
     epoch = request.member_epoch
     if epoch == member.epoch:
         return
@@ -257,7 +257,7 @@ def _as_said(
 
 
 def assignment_of(member: ConsumerMember) -> ConsumerGroupHeartbeatResponseAssignment:
-    """What is the member's own, as it is told."""
+    """The member's assignment, as the response holds it."""
     return ConsumerGroupHeartbeatResponseAssignment(
         topic_partitions=[
             ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=partitions)

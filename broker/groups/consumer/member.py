@@ -1,7 +1,7 @@
-"""Pure: one member of a group of the consumer protocol (KIP-848): what it wants, and where it is on its way.
+"""Pure: one member of a group of the consumer protocol (KIP-848): what it wants, and how far it has come.
 
 Rules of this file:
-- A member is a value: each record makes another one.
+- A member is a value: each record makes a new one.
 - A partition is the member's from the record that assigns it until the one that says that the member has given it
   back; `revoking` are those that it was told to give back. Both count as owned.
 - Each owned partition carries the epoch at which it was assigned: a commit of a member that is late by some epochs

@@ -1,11 +1,11 @@
-"""Pure: a group goes from the classic protocol to the consumer protocol and back, while it runs (KIP-848).
+"""Pure: a group moves from the classic protocol to the consumer protocol and back, while it runs (KIP-848).
 
 Rules of this file:
-- The first member of the consumer protocol takes a classic group along, with what its members have; the last one that
-  goes leaves a classic group behind. `group.consumer.migration.policy` says which of the two may happen.
-- The records say it all: tombstones of what the group was, then what it is. What waits in the classic group, and its
-  sessions, go when they are in the log, and not before.
-- A group without members is no reason to ask: it becomes what its next member speaks.
+- The first member of the consumer protocol upgrades a classic group, with what its members have. When the last such
+  member leaves, a classic group remains. `group.consumer.migration.policy` says which of the two may happen.
+- The records say everything: tombstones of the old group, then the new one. Waiting requests and sessions of the
+  classic group end when these records are in the log, and not before.
+- A group without members can always change: it takes the protocol of its next member.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Migrating:
         step.store(Upgrading(group_id=group_id))
 
     def _members_of(self, classic: Group) -> list[ConsumerMember]:
-        """The members of a classic group; raises KafkaError where it must stay what it is."""
+        """The members of a classic group; raises KafkaError if it must not be upgraded."""
         settings = self._state.settings
         if settings.group_consumer_migration_policy not in UPGRADES:
             raise _stays(classic, "online upgrade is disabled.")
@@ -140,7 +140,7 @@ class Migrating:
             draft.write(current_record(group_id, member))
 
     def upgraded(self, storing: Upgrading, now: Instant, step: Step) -> None:
-        """It is in the log: whoever waits in the classic group begins anew in the other one."""
+        """The upgrade is in the log: members that wait in the classic group start again in the new one."""
         classic = self._state.groups.get(storing.group_id)
         if classic is None:
             return
@@ -161,7 +161,7 @@ class Migrating:
     def fence(
         self, group: ConsumerGroup, leaving: Collection[str], now: Instant, step: Step
     ) -> None:
-        """Take members out; if the last one of the consumer protocol is among them, a classic group is left."""
+        """Remove members; if the last one of the consumer protocol goes, a classic group remains."""
         staying = [m for m in group.members.values() if m.member_id not in leaving]
         was_mixed = any(group.members[member_id].classic is None for member_id in leaving)
         if was_mixed and self._may_downgrade(staying):
@@ -211,7 +211,7 @@ class Migrating:
         step.store(Downgrading(group_id=group.group_id))
 
     def downgraded(self, storing: Downgrading, now: Instant, step: Step) -> None:
-        """It is in the log: the classic group is there, and rebalances."""
+        """The downgrade is in the log: the classic group exists, and rebalances."""
         value = self._state.metadata[storing.group_id]
         group = self._state.groups[storing.group_id] = Group.loaded(storing.group_id, value)
         for member in group.members.values():
@@ -225,7 +225,7 @@ class Migrating:
     def partitions_of(
         self, topics: Iterable[AssignedTopicPartitions | OwnedTopicPartitions]
     ) -> Partitions:
-        """Partitions by topic id; of topics that are there."""
+        """Partitions by topic id, of existing topics."""
         found: set[Partition] = set()
         for each in topics:
             shape = self._state.topology.topic(each.topic)

@@ -1,10 +1,10 @@
 """Pure: one step of a member towards its target: what it must give back, and what it may take.
 
 Rules of this file (KIP-848):
-- Giving back comes first: a member stays in its epoch until it says that it no longer owns what others are to have.
-- It takes what is free at once, in the target's epoch; for what others still own it waits there.
-- So no partition ever has two owners, and no member waits for another one without cause.
-- A member says what it owns, or nothing at all; silence means that it may own everything still.
+- Giving back comes first: a member stays in its epoch until it reports that it no longer owns what others are to get.
+- Then it takes what is free at once, in the target's epoch; there it waits for what others still own.
+- So no partition ever has two owners, and no member waits for another without need.
+- A member reports everything that it owns, or nothing at all; without a report it may still own everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def reconciled(
     owner_of: Callable[[Partition], str | None],
     says_it_owns: Partitions | None,
 ) -> ConsumerMember:
-    """The member after this step, or the same where there is none to take."""
+    """The member after this step, or the same if there is no step to take."""
     epoch = member.epoch
     if member.state is MemberState.STABLE and epoch == target_epoch:
         return member

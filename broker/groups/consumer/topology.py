@@ -1,11 +1,11 @@
-"""Pure: the metadata as groups see it: which topics there are, how many partitions each has, and which match an
-expression; and the settings that a group has of its own.
+"""Pure: the metadata as groups see it: the topics, their numbers of partitions, and which of them match a regular
+expression; and a group's own settings.
 
 Rules of this file:
-- Two numbers tell whether anything could have changed: `names_version` moves with topics that come and go, `version`
-  with partitions and with ACLs, too. They count from the broker's start; a group that has not looked since looks once.
-- Expressions (KIP-848) match whole names. One expression over all names is looked up once for all groups and each set
-  of topics.
+- Two numbers tell whether anything could have changed: `names_version` moves when topics come and go, `version` also
+  with partitions and ACLs. They count from the broker's start; a group that has not looked since then looks once.
+- Expressions (KIP-848) match whole names. Matching an expression with all names is done once for all groups and each
+  set of topics.
 """
 
 from __future__ import annotations
