@@ -1,10 +1,10 @@
-"""Pure: access control lists: what an ACL says, which of them a filter means, which of them concern a resource.
+"""Pure: access control lists: what an ACL says, which ACLs a filter matches, which of them apply to a resource.
 
 Rules of this file:
-- Numbers are those of Kafka's protocol. UNKNOWN is what a newer client may send: it is refused. ANY and MATCH are in
-  filters alone.
-- A resource is named in full (literal; `*` is all names) or by how its name begins (prefixed, KIP-290).
-- There is one cluster, by the name `kafka-cluster`.
+- Numbers are those of Kafka's protocol. UNKNOWN stands for what only a newer client knows, and is refused. ANY and
+  MATCH occur only in filters.
+- A resource is given by its full name (literal; `*` is all names) or by a prefix of it (prefixed, KIP-290).
+- There is one cluster resource, named `kafka-cluster`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Pure: what the active controller decides about settings of topics, brokers and groups, and about features.
+"""Pure: the active controller's decisions about settings of topics, brokers and groups, and about features.
 
-Rules of this file: one refusal never stops the others of the same request (features change as a whole, see their
-handler); what a setting may be is judged by the callers' checks, against the settings that would then be in force
-together. What follows for partitions is in the same commit:
-- A smaller min.insync.replicas, or no ELR any more, lets the high watermark move on without those that were eligible:
-  they are not any more (KIP-966).
-- unclean.leader.election.enable=true takes effect at once where nobody leads.
+Rules of this file: one refusal never stops the others of the same request (features change all together, see their
+handler). The callers' checks judge a setting, together with the settings that would then be in force. The consequences
+for partitions are in the same commit:
+- A smaller min.insync.replicas, or turning ELR off, lets the high watermark advance without the eligible replicas, so
+  they are no longer eligible (KIP-966).
+- unclean.leader.election.enable=true takes effect at once on partitions without a leader.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Pure: what the active controller decides about brokers: they register, are heard of, stop, go.
+"""Pure: the active controller's decisions about brokers: registration, heartbeats, shutdown, removal.
 
 Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatManager):
-- A broker begins fenced and is unfenced by the first heartbeat that shows it knows the metadata log up to its own
-  registration: what it would lead by an older state is not there any more.
-- While one incarnation has a session another one of the same id is refused. The same one may register again (its
-  answer was lost): it keeps its epoch.
-- Who is fenced, stops or goes leads nothing, in the same commit, and is out of every ISR. What it held stays eligible
-  by the rules of `partition_change`; after an unclean stop it does not: what was in memory is lost. A stop was clean
-  where the broker names the epoch that it had, out of the file that only a clean stop writes. A broker that nobody
-  knows but that partitions remember was unregistered: who knows what became of its disks.
-- A broker that wants to stop hands its leadership over first; it may go when who leads has taken effect on the
+- A broker begins fenced. It is unfenced by the first heartbeat that shows that it knows the metadata log up to its own
+  registration: partitions that it would lead by an older state may have other leaders now.
+- While one incarnation has a session, another one of the same id is refused. The same one may register again (its
+  answer was lost) and keeps its epoch.
+- A broker that is fenced, stops or is removed loses all leaderships and leaves every ISR in the same commit. Whether
+  its replicas stay eligible (ELR) `partition_change` decides. After an unclean stop they do not: what was in memory is
+  lost. A stop was clean if the broker names its last epoch, which is in a file that only a clean stop writes. An
+  unknown broker that partitions still list was unregistered: nobody knows the state of its disks.
+- A broker that wants to stop hands over its leaderships first. It may go when the new leaders have taken effect on the
   other brokers.
-- A directory that failed takes its replicas out of ISR and leadership (KIP-112, KIP-858).
+- When a log directory fails, its replicas leave ISR and leadership (KIP-112, KIP-858).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Shell: standing for controller: the lease read and written, the others asked, the claim made.
+"""Shell: standing for controller: reads and writes the lease, asks the other brokers, makes the claim.
 
 Rules of this file:
-- What to do is said by `election`; here it is done, one thing after the other.
-- The lease has a thread of its own: a commit that waits for the store does not make a controller look dead, and whoever
-  reads a lease does not wait behind a commit.
-- A lease is written before the claim that it belongs to, and then again and again. With each writing the
-  controller looks whether the log still ends with its own decisions: one that was paused for long finds out before it
-  is asked for anything.
+- `election` decides what to do; this file does it, one step after the other.
+- The lease has a thread of its own: so a commit that waits for the store does not make a controller look dead, and a
+  broker that reads a lease does not wait behind a commit.
+- The lease is written before the claim that it belongs to, and then again and again. At each write the controller
+  checks that the log still ends with its own decisions: so one that was paused for long notices before it gets a
+  request.
 - The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
 """
 

@@ -1,10 +1,10 @@
-"""Shell: the way to the active controller, whoever that is now.
+"""Shell: requests to the active controller, whichever broker that is now.
 
 Rules of this file:
-- Who asks gets an answer of the active controller, or an error at the end of the time: NOT_CONTROLLER, an unreachable
-  controller and one that is not elected yet are tried again, as Kafka's brokers do. So a request may reach the
-  controller twice: what is asked this way bears that (an epoch or an id decides), or is not asked twice.
-- A broker that is the controller asks itself: the same handler, without a socket.
+- The caller gets an answer of the active controller, or an error when the time is over. NOT_CONTROLLER, an unreachable
+  controller and a missing one are retried, as Kafka's brokers do. So a request may reach the controller twice: it
+  must tolerate that (by an epoch or an id), or be sent without retries.
+- A broker that is the controller itself uses the same handler, without a socket.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Pure: what the active controller decides: it takes a request and answers with events.
+"""Pure: the active controller's decisions: it takes a request and returns events.
 
 Rules of this file:
-- A decision changes nothing that is in the log: it returns the events that would, and what to answer once they are
-  durable. Only `MetadataImage.replay` changes that state, so a decision that is never committed never was.
-- The image handed in holds everything decided so far, committed or about to be: two requests in one
-  group commit see each other.
-- What is heard of brokers (`liveness`) is in no log and is kept here, whatever becomes of decisions: who is still
-  silent is fenced by the next one. Whoever drives this tells it when it begins (`claimed`) and which events
-  became durable at which version (`committed`).
-- The rules themselves stand in the files that this one calls. A refusal of one part of a request is one result;
-  a refusal of the whole is a KafkaError.
+- A decision changes nothing of the state in the log. It returns the events that would, and the answer for when they are
+  durable. Only `MetadataImage.replay` changes that state, so a decision that is never committed has no effect.
+- The given image holds everything decided so far, committed or not: two requests in one group commit see each other.
+- Heartbeats (`liveness`) are in no log. They are kept here, even if a decision is not committed: a broker that stays
+  silent is fenced by the next decision. The driver says when its leadership begins (`claimed`), and which events became
+  durable at which version (`committed`).
+- The rules themselves are in the files that this one calls. If a part of a request is refused, that is one result; the
+  refusal of a whole request is a KafkaError.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Pure: a decision in the making: what the cluster would be like, and the events that would make it so.
+"""Pure: a decision in the making: what the cluster would look like, and the events that lead there.
 
 Rules of this file:
-- The image is not touched: what changes lies over it, so that the parts of one decision see each other.
-- A partition that changes several times in one decision changes once in the log: nobody sees what was in between. Its
-  epochs go up by one. (A leader that lost its place in between and has it again is a new leader: its epoch goes up.)
-- Brokers' events come first, then those of topics, then partitions in the order in which they were first changed.
+- The image is not changed: changes are an overlay, so that the parts of one decision see each other.
+- A partition that changes several times in one decision changes once in the log: nobody sees the steps between. Its
+  epochs go up by one. (A leader that lost its place in between and got it back is a new leader: its epoch goes up.)
+- Events of brokers come first, then those of topics, then partitions in the order of their first change.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Shell: the metadata at work: decisions in, commits out, consequences applied, answers given; or another's followed.
+"""Shell: drives the metadata: takes decisions, commits them, applies them and answers; or follows another controller.
 
 Rules of this file:
-- Nothing is answered before it is durable. All decisions that are pending go into one commit (group commit), which
-  runs in a thread of its own; those that come meanwhile go into the next.
-- Decisions are taken on an image that runs ahead of the committed one, so that two requests in one commit see each
-  other. A commit that fails takes back all that was decided since: the image ahead is copied from the committed one.
-- While the fate of a commit is unknown the same bytes are tried again and nothing is answered.
-- A broker becomes the controller by a commit on top of all that the log holds (`claim`). One that meets another's
-  decisions resigns: nothing of what it had pending has happened, and it follows from there on.
-- The image changes at one place, under one lock: by commits of our own, by what the controller sends, by what the
-  table says. Each commit is applied before the next one changes the image.
-- What changes the image is done to its end, in tasks of the driver's own: an asker that goes away (a connection that is
-  closed, a part that is stopped) must not leave a commit that took half of its effect.
-- An error that nobody foresaw ends the deciding, not just one answer: what is pending fails, and the broker stops
-  (`on_failed`), for nobody knows what of it is in the log.
+- Nothing is answered before it is durable. All pending decisions go into one commit (group commit), which runs in a
+  thread of its own; decisions that come meanwhile go into the next.
+- Decisions are made on an image that is ahead of the committed one, so that two requests in one commit see each other.
+  A failed commit takes back everything decided since: the image ahead is copied from the committed one again.
+- While the fate of a commit is unknown, the same bytes are tried again and nothing is answered.
+- A broker becomes the controller by a commit on top of everything in the log (`claim`). A controller that meets another
+  one's decisions resigns: none of its pending decisions has happened, and from there on it follows.
+- The image changes in one place, under one lock: by our own commits, by what the controller sends, by what the table
+  says. Each commit is applied before the next one changes the image.
+- Work that changes the image is finished, in the driver's own tasks: a caller that goes away (a closed connection, a
+  stopped part) must not leave a commit that is half applied.
+- An unexpected error ends all deciding, not just one answer: what is pending fails, and the broker stops (`on_failed`),
+  because nobody knows what of it is in the log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Shell: what the active controller does by the clock: sessions that end, leaders that go home.
+"""Shell: the active controller's duties by the clock: ending sessions, electing preferred leaders.
 
 Rules of this file:
-- Only the active controller decides; everybody else waits to become it.
-- The controller's own broker is heard of here: nobody else could say that it is gone.
-- A controller that did not run for a while has heard nobody, which says nothing about them: all sessions begin anew.
+- Only the active controller decides; all other brokers wait to become it.
+- The controller's own broker gets its heartbeat here: nobody else could report that it is gone.
+- A controller that did not run for a while has missed all heartbeats, which says nothing about the brokers: all
+  sessions begin anew.
 """
 
 from __future__ import annotations

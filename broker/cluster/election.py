@@ -1,18 +1,18 @@
-"""Pure: when a broker takes the active controller for gone, and claims its place.
+"""Pure: when a broker considers the active controller dead, and claims its place.
 
 Rules of this file:
-- Safety is not here: who claims loses or wins a version of the metadata log by put-if-absent, and whoever claims on too
-  old a state loses. What is decided here is only whether to try, so that a controller that works is left alone.
+- Safety is not decided here: a claim wins or loses a version of the metadata log by put-if-absent, and a claim on an
+  outdated state loses. This file only decides whether to try, so that a working controller is left alone.
 - Time is the broker's own monotonic clock. A sign of life is a lease that moves, an answer by wire, or a new epoch in
   the log; each counts from the moment at which this broker saw it. A broker that was paused itself has seen nothing
-  meanwhile, and so gives the controller a lease interval more before it asks (`paused`).
-- After a session timeout without an answer by wire the other brokers are asked (pre-vote): if the controller has
-  answered one of them lately, it is this broker that is cut off, and it does not claim.
-- A controller that is cut from the brokers may still reach the store, and move its lease for ever; it could only fence
-  them all. So, while the lease moves, the brokers that hear nothing claim where they are a majority of all that are
-  registered: it is the controller that is cut off then, as a leader of KRaft without a quorum resigns.
-- A claim comes at once where nobody can be deposed by it: no controller yet, no lease, a lease that was released, or
-  the controller was this broker, whose process is gone (the lock on log.dirs).
+  meanwhile; so it gives the controller one more lease interval before it asks (`paused`).
+- After a session timeout without an answer by wire it asks the other brokers (pre-vote). If the controller has answered
+  one of them lately, it is this broker that is cut off, and it does not claim.
+- A controller that is cut off from the brokers may still reach the store and move its lease for ever, but could only
+  fence them all. So while the lease moves, the brokers that hear nothing claim if they are a majority of all registered
+  ones: then it is the controller that is cut off, as a KRaft leader without a quorum resigns.
+- A claim comes at once if it can depose nobody: there is no controller yet, no lease, the lease was released, or the
+  controller was this broker, whose process is gone (the lock on log.dirs).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Pure: what the active controller decides about leaders when it is asked to, or by the clock (KIP-183, KIP-460).
+"""Pure: the active controller's decisions about leaders, on request or by the clock (KIP-183, KIP-460).
 
 Rules of this file (those of KRaft's ReplicationControlManager):
-- A preferred election is needed where the first replica does not lead, an unclean one where nobody leads. Where it is
-  not: ELECTION_NOT_NEEDED. Where all partitions are asked for, those that need none are not named.
-- An election that finds nobody: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
-- By the clock, where auto.leader.rebalance.enable says so, leadership goes back to all preferred replicas that are in
-  sync (KRaft knows no percentage that would be tolerated). One turn has a limit; the rest waits for the next.
-- A topic that begins to allow unclean elections gets its leaders in the same commit; so nobody has to look for
-  such partitions by the clock.
+- A preferred election is needed if the first replica does not lead, an unclean one if no replica leads. Otherwise the
+  answer is ELECTION_NOT_NEEDED. A request for all partitions does not list those that need none.
+- An election that finds no leader: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+- By the clock, if auto.leader.rebalance.enable is set, leadership goes back to all preferred replicas that are in sync
+  (KRaft tolerates no percentage of imbalance). One round has a limit; the rest waits for the next.
+- A topic that begins to allow unclean elections gets its leaders in the same commit; so no periodic search for such
+  partitions is needed.
 """
 
 from __future__ import annotations

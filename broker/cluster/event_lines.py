@@ -1,10 +1,10 @@
 """Pure: what a commit of cluster events means, as lines of the broker's log.
 
 Rules of this file:
-- A commit that makes a topic of a thousand partitions is one line. So is, for each topic, one that moves the partitions
-  of a broker that has gone: then brokers have better things to do, and the table of events has each of them.
+- A commit that creates a topic of a thousand partitions is one line. A commit that moves the partitions of a dead
+  broker is one line per topic: the brokers are busy then, and the table of events has each partition.
 - Values of settings may be secrets: a line names settings and leaves values out.
-- What a broker registers at each start is its own affair and no line.
+- A broker's registration at each start gets no line.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Pure: the decisions that make up a cluster, as the values that its metadata log holds.
 
 Rules of this file:
-- An event says what is true from now on, in full, not what changed: `PartitionChanged` carries the
-  partition's whole registration. So one event is one row that SQL can read without its neighbours.
+- An event says in full what is true from now on, not what changed: `PartitionChanged` carries the partition's whole
+  registration. So one event is one row that SQL can read without its neighbours.
 - Ids are 16 raw bytes here and Kafka's text in JSON, as everywhere.
-- JSON is flat, and its keys are the field names, which are the columns of the table's rows. A reader
-  skips keys that it does not know; an event of a type that it does not know is an error: a broker
-  must not act on a cluster that it only half understands.
+- JSON is flat, and its keys are the field names, which are the columns of the table's rows. A reader skips unknown
+  keys. An event of an unknown type is an error: a broker must not act on a cluster that it only half understands.
 """
 
 from __future__ import annotations

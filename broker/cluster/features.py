@@ -1,9 +1,8 @@
-"""Pure: the features of the cluster by their levels (KIP-584): what this broker could do, and what is agreed on.
+"""Pure: the features of the cluster by their levels (KIP-584): those that this broker supports, and the finalized ones.
 
-Rules of this file: a level stands here for what the code does. That of transactions is what every request is served by,
-so it is not changed by one; what the controller alone does (ELR), and an API beside others (groups) may be turned off
-and on. A level
-of 0 means that the feature is not there. A cluster whose log tells no level works by the one that stands here.
+Rules of this file: a level names what the code does. Every request is served by the one level of transactions, so that
+cannot be changed. What only the controller does (ELR), and APIs beside others (groups), can be turned off and on. Level
+0 means that the feature is off. A cluster whose log names no level uses the one that is given here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Shell: keeping up with the metadata: a long poll to the controller, the table itself where that does not answer.
+"""Shell: keeps up with the metadata: by a long poll to the controller, or from the table if that does not answer.
 
 Rules of this file:
-- What the controller sends is durable already; what the table holds is the same. So it does not matter which of them a
-  commit came from, and a controller that was deposed can tell nothing wrong.
+- What the controller sends is already durable and is the same as in the table. So it does not matter where a commit was
+  read, and a deposed controller can tell nothing wrong.
 - Each answer of the controller is a sign of life (`heard`).
-- A controller that knows of less than this broker is no controller any more: it is told so by the epoch in the request.
+- A controller that knows less than this broker is no longer the controller: the epoch in the request tells it so.
 """
 
 from __future__ import annotations

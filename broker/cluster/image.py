@@ -1,10 +1,10 @@
-"""Pure: the cluster as its metadata log describes it up to one place.
+"""Pure: the cluster as its metadata log describes it up to one version.
 
 Rules of this file:
-- `replay` is the only thing that changes state, here and at a restart alike: what a broker believes
-  is exactly what is durable in the log.
-- An event was checked when it was decided. One that does not fit the state here is a damaged or
-  foreign log, and an error: a broker that goes on would act on a cluster that does not exist.
+- Only `replay` changes state, at run time and at a restart alike: what a broker believes is exactly what is durable in
+  the log.
+- An event was checked when it was decided. If it does not fit the state here, the log is damaged or foreign, which is
+  an error: otherwise the broker would act on a cluster that does not exist.
 - The values inside (registrations, endpoints) are frozen, so a copy shares them.
 """
 

@@ -1,10 +1,10 @@
-"""Shell: a topic in which a coordinator keeps its records: made when somebody first asks.
+"""Shell: a coordinator's internal topic, created on first use.
 
 Rules of this file:
-- Such a topic is compacted and is no table: nobody else reads it. Its number of partitions decides where a key is, so
-  it is the topic that counts, not the setting; who asks at the same time waits for the same creation.
-- A replication factor that somebody has set is kept to, as in Kafka: with fewer brokers the topic is not made yet, and
-  clients ask again. The default is 3, or as many brokers as have ever registered where that is less, so that one broker
+- Such a topic is compacted and has no table: nobody else reads it. The topic's number of partitions decides where a key
+  is, not the setting. Requests that come while the topic is being created wait for that one creation.
+- A replication factor set by the user is kept, as in Kafka: with fewer brokers the topic is not created yet, and
+  clients ask again. The default is 3, or the number of brokers that ever registered if that is less, so that one broker
   works without any setting.
 """
 

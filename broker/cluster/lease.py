@@ -1,11 +1,11 @@
-"""Pure: the lease of the active controller: a small object of the lake that it overwrites while it lives.
+"""Pure: the lease of the active controller: a small object in the lake that it overwrites while it lives.
 
 Rules of this file:
-- Nothing is decided by the lease: it says who is worth waiting for, and where. Who decides is in the metadata log, so
-  a lease that is lost, stale or written by a controller that was deposed meanwhile costs time, never truth.
+- The lease decides nothing: it only says which controller is worth waiting for, and its address. The metadata log says
+  who decides. So a lease that is lost, stale or written by a deposed controller costs time, never truth.
 - It moves in the order of (controller epoch, sequence), and sequences begin anew with each epoch. Several brokers that
-  claim one epoch all write a lease before; so what another one wrote in an epoch is movement, whatever its sequence.
-  What others see is that it moves, by their own clocks: it holds no time.
+  claim one epoch all write a lease before; so another broker's lease of that epoch is movement, whatever its sequence.
+  Other brokers see that it moves, by their own clocks: it holds no time.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Shell: a broker's life in its cluster: it registers, is heard of, hands over and goes.
+"""Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown.
 
 Rules of this file (those of KIP-631):
-- A broker that starts is taken in by the controller, or by its own claim to be one. Until it is registered it serves
-  nobody; until it is unfenced nothing is led by it.
-- While its number is another living broker's, it tries again: the session of a process that was killed has to end
-  first. After `initial.broker.registration.timeout.ms` it gives up and says why.
-- A heartbeat tells up to where the metadata has taken effect here, and not what was only read: by that the controller
-  knows that this broker leads what another one has left. Who was behind soon tells more.
-- A broker that stops asks the controller to move its leaders, and goes when it is told to: nobody waits for a leader
-  that is gone. Where no controller answers for a session timeout it goes without.
-- Another process under the same number is noticed in the metadata; the older one stops, for its log directories are
-  not what the cluster means any more.
+- A starting broker is registered by the controller, or by its own claim to be the controller. Until it is registered it
+  serves nobody; until it is unfenced it leads nothing.
+- While another living broker has its node.id, it tries again: the session of a killed process must end first. After
+  `initial.broker.registration.timeout.ms` it gives up and says why.
+- A heartbeat tells up to where the metadata have taken effect here, not what was merely read: from that the controller
+  knows that this broker leads what another one has handed over. A broker that is behind soon sends the next one.
+- A stopping broker asks the controller to move its leaders, and stops when it is told to, so that nobody waits for a
+  leader that is gone. If no controller answers for a session timeout, it stops anyway.
+- The metadata show another process with the same node.id; then the older one stops, because the cluster no longer means
+  its log directories.
 """
 
 from __future__ import annotations

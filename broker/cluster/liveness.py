@@ -1,13 +1,14 @@
-"""Pure: which brokers are alive, as the active controller hears them. Nothing of this is in any log.
+"""Pure: which brokers are alive, by the heartbeats that the active controller gets. None of this is in a log.
 
 Rules of this file:
-- Times are of a monotonic clock of this controller alone, in milliseconds. A new controller gives every broker a fresh
-  session (`begin`): that nobody was heard of before says nothing.
-- A session is of one broker epoch. It ends `broker.session.timeout.ms` after the last heartbeat, or when the broker has
-  stopped. What ends for a decision's sake ends when that is durable (`end_with_commit`), unless the broker was heard of
-  meanwhile: a fencing that was not written leaves the broker as dead as it was, and is decided again.
-- A broker may stop once every other active broker knows who leads instead of it, so that no client is sent back to it
-  (`has_been_heard`): each heartbeat tells how far the metadata has taken effect on its broker.
+- Times are of this controller's own monotonic clock, in milliseconds. A new controller gives every broker a fresh
+  session (`begin`): that it has heard nothing before says nothing.
+- A session belongs to one broker epoch. It ends `broker.session.timeout.ms` after the last heartbeat, or when the
+  broker has stopped. A session that a decision ends is over when the decision is durable (`end_with_commit`), unless
+  the broker was heard of meanwhile: if a fencing was not written, the broker is as dead as before, and it is decided
+  again.
+- A broker may stop once every other active broker knows the new leaders, so that no client is sent back to it
+  (`has_been_heard`): each heartbeat tells how far the metadata have taken effect on its broker.
 """
 
 from __future__ import annotations

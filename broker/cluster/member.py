@@ -1,11 +1,11 @@
-"""Shell: one broker's membership of its cluster, put together: candidate, follower, controller, registered broker.
+"""Shell: one broker's membership of its cluster: candidate, follower, controller, registered broker.
 
 Rules of this file: wiring and order only.
-- Joining: whoever may become the controller at once does, and registers itself in the same commit; everybody else
-  follows, and asks to be taken in.
+- Joining: a broker that may become the controller at once does so, and registers itself in the same commit; all others
+  follow and ask to be registered.
 - Each part has connections of its own, so that none waits behind another one's requests.
-- Leaving: leaders are handed over while everything still works; then the controller decides no more, and says so.
-- A part that ends by an error takes the broker with it (`failed`): one that does not follow must not go on.
+- Leaving: leaders are handed over while everything still works; then the controller stops deciding, and says so.
+- A part that fails stops the broker (`failed`): a broker that does not follow must not continue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pure: what a broker shows of its part in the cluster, under Kafka's names.
+"""Pure: a broker's metrics of its part in the cluster, under Kafka's names.
 
-Rules of this file: counters only grow, from the start of the process; what the metadata themselves say is shown by
-`broker.node_metrics`.
+Rules of this file: counters only grow, from the start of the process. `broker.node_metrics` shows what is in the
+metadata themselves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: how parts of a broker reach the other brokers of the cluster.
 
-Rules of this file: who they are and where is the image's, looked up at each question; each part has connections of its
+Rules of this file: the image says which brokers there are and where, at each request; each part has connections of its
 own (`broker.transport.peers`).
 """
 

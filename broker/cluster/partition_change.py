@@ -1,18 +1,19 @@
 """Pure: how one partition's registration changes: its ISR, its leader, its eligible leader replicas, its replicas.
 
 Rules of this file (those of Kafka's PartitionChangeBuilder):
-- A change is complete or none: what is asked for, then all that follows from it, in this order: a reassignment that is
-  done is finished, the ELR is drawn up, a leader is elected; where that made an ISR, the first two once more.
-- The leader stays while it may lead. Else the first of `replicas` that is in the ISR and acceptable leads; where the
-  ISR is empty, the first that is in the ELR, which then is the whole ISR: these elections are clean.
-- ELR (KIP-966): who leaves an ISR that has fewer members than the effective min.insync.replicas holds all that is
-  committed, for the high watermark does not move meanwhile. It stays eligible until the ISR is large enough again or
-  it stops uncleanly. Without ELR the ISR never gets empty: its last members stay in it.
-- Where neither ISR nor ELR have anybody, the last known leader may lead again, and with unclean.leader.election.enable
-  any replica: these elections are unclean. The ISR is the leader alone, which is RECOVERING until it has compared
-  its end with the lake's.
-- Every change gets a partition epoch. A change of leader gets a leader epoch, and so does the loss of a replica: it
-  must not be fetched for any more. A smaller ISR alone does not (KAFKA-15021).
+- A change is made completely or not at all: the request, then all that follows from it, in this order: a complete
+  reassignment is finished, the ELR is updated, a leader is elected; if the election made a new ISR, the first two
+  again.
+- The leader stays while it may lead. Otherwise the first of `replicas` that is in the ISR and acceptable leads. If the
+  ISR is empty, it is the first one in the ELR, which then is the whole ISR. These elections are clean.
+- ELR (KIP-966): a replica that leaves an ISR smaller than the effective min.insync.replicas holds all committed
+  records, for the high watermark does not move meanwhile. It stays eligible until the ISR is large enough again or it
+  stops uncleanly. Without ELR the ISR never gets empty: its last members stay in it.
+- If ISR and ELR are both without a candidate, the last known leader may lead again, and with
+  unclean.leader.election.enable any replica: these elections are unclean. The ISR is then the leader alone, which is
+  RECOVERING until it has compared its end with the lake's.
+- Every change gets a partition epoch. A change of leader gets a leader epoch, and so does the removal of a replica: no
+  one must fetch for it any more. A smaller ISR alone does not (KAFKA-15021).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Pure: which brokers get the replicas of new partitions: rack-aware, striped (Kafka's StripedReplicaPlacer, KIP-36).
 
 Rules of this file:
-- Each replica of a partition goes to another rack as long as there are racks that have none; then the racks are gone
-  through again. A cluster without racks is one rack.
-- The leader is an unfenced broker. Of the other replicas too fenced brokers get some only where a rack has no unfenced
-  broker left: they may come back, and until then the partition has the replicas that it can have.
+- Each replica of a partition goes to another rack while there are racks without one; then the racks are used again. A
+  cluster without racks is one rack.
+- The leader is an unfenced broker. Fenced brokers get other replicas only where a rack has no unfenced broker left:
+  they may come back, and until then the partition has the replicas that it can have.
 - Leaders and followers are spread: each partition begins one rack further than the last, and inside a rack one broker
-  further; after a full turn the followers are shifted against the leaders, so that not the same pairs come again.
+  further; after a full round the followers are shifted against the leaders, so that the pairs differ.
 - A broker that is about to stop counts as fenced.
-- Where the first partition begins is the caller's to say: another topic should begin elsewhere.
+- The caller chooses where the first partition begins: another topic should begin elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure: the names of client quotas, and whom they may be for (KIP-13, KIP-124, KIP-599, KIP-612)."""
+"""Pure: the names of client quotas, and to which entities they may apply (KIP-13, KIP-124, KIP-599, KIP-612)."""
 
 USER = "user"
 CLIENT_ID = "client-id"

@@ -1,10 +1,10 @@
-"""Pure: what the active controller decides about ACLs, client quotas and SCRAM credentials.
+"""Pure: the active controller's decisions about ACLs, client quotas and SCRAM credentials.
 
 Rules of this file:
 - One refusal never stops the others of the same request; all that is granted is in one commit.
-- What is so already is granted and no event: an ACL made twice is one ACL.
-- Of a user one credential changes at a time. What a credential is stays out of here: it was put into the lake by
-  whoever asks, and the event names the object.
+- What already holds is granted without an event: an ACL that is created twice is one ACL.
+- One credential of a user changes at a time. The credential itself is not seen here: the requesting broker has put it
+  into the lake, and the event names the object.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pure: ACLs, client quotas and who has SCRAM credentials, as the metadata log describes them up to one place.
+"""Pure: ACLs, client quotas and the users with SCRAM credentials, as the metadata log describes them up to one version.
 
-Rules of this file: part of `MetadataImage`, by whose rules it lives; what a credential is, is not here.
+Rules of this file: part of `MetadataImage`, and by its rules; the credentials themselves are not here.
 """
 
 from __future__ import annotations

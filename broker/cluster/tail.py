@@ -1,9 +1,9 @@
 """Pure: the last commits of the metadata log in memory, for brokers that follow by wire.
 
 Rules of this file:
-- It holds every commit after some version, without a gap, so that whoever is beyond that version needs no table.
-- Bytes are made once, with the commit where there are other brokers, else when the first one asks: a broker that is
-  alone never pays for them. They are what lies in the log, but for snapshots, which say nothing new to who follows.
+- It holds every commit after some version, without a gap, so that a follower beyond that version needs no table.
+- Bytes are made once: with the commit if there are other brokers, otherwise at the first request, so that a lone broker
+  never pays for them. They are the bytes of the log without snapshots, which tell a follower nothing new.
 """
 
 from __future__ import annotations

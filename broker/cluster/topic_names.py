@@ -1,8 +1,8 @@
 """Pure: which names a topic may have, in the words of Kafka's own refusals.
 
-Rules of this file: Kafka's rules first (metrics once could not tell '.' from '_', and still names that
-differ only there are refused), then ours: a topic is a folder in the lake, and there are file systems
-that take two names for one when they differ in case.
+Rules of this file: Kafka's rules come first (metrics once could not tell '.' from '_', and names that differ only there
+are still refused), then ours: a topic is a folder in the lake, and some file systems treat names that differ only in
+case as one.
 """
 
 import re

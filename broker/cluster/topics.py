@@ -1,9 +1,9 @@
-"""Pure: what the active controller decides about topics: which are created, grow, and are deleted.
+"""Pure: the active controller's decisions about topics: creation, more partitions, deletion.
 
 Rules of this file:
 - A refusal of one topic is one result; it never stops the others of the same request.
-- New partitions are placed by `placement`, or where the request says. In sync and leading are those replicas that are
-  active now; an assignment to nobody who is, is refused.
+- New partitions are placed by `placement`, or as the request says. The replicas that are active now are in sync, and
+  one of them leads; an assignment without an active replica is refused.
 - Chance and settings come from the caller: ids by `new_uuid`, settings checked by `check_configs`.
 """
 
