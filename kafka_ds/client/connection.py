@@ -1,10 +1,10 @@
 """Shell: one connection to one broker: requests out, answers in, in order.
 
-Rules of this file: blocking, with a deadline on every wait; versions are negotiated once a connection (ApiVersions);
-answers arrive in the order of requests, so several may be under way; any error ends the connection, since what it
-would carry next is unknown. With TLS and SASL a connection is only there when both sides know each other; where the
-broker's session has an end the client authenticates anew before it, on the same connection (KIP-368), when what was
-under way has been answered.
+Rules of this file: calls block, with a deadline on every wait. Versions are negotiated once per connection
+(ApiVersions). Answers arrive in the order of requests, so several may be in flight. Any error ends the connection,
+since the bytes that follow are unknown. With TLS and SASL a connection is ready only when both sides are authenticated.
+If the broker limits the session, the client authenticates again in time, on the same connection (KIP-368), once all
+requests in flight have been answered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pure: what may go wrong between a client and the brokers, told with the broker and the option concerned.
+"""Pure: errors between a client and the brokers, with the broker and the option concerned.
 
-Rules of this file: a retriable problem is retried inside the client until its time-out; what leaves it is final for the
-caller's attempt.
+Rules of this file: a retriable error is retried inside the client until its time-out; an error that leaves the client
+is final for the caller's attempt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Shell: clients that outlive a task: a Python worker of Spark's runs many, one after the other, of the same settings.
+"""Shell: clients that outlive a task: Spark's Python worker runs many tasks in sequence, with the same settings.
 
-Rules of this file: whoever takes a client has it alone, and who finds none makes one; it is kept only when all went
-well, for as long as no broker closes a connection that is idle (their `connections.max.idle.ms` is minutes). What a new
-one costs in each micro-batch is a connection, its versions and, with TLS and SASL, that both sides get to know each
-other.
+Rules of this file: a client has one user at a time, and is created if none is free. It is kept only if all went well,
+and for less time than brokers keep an idle connection (their `connections.max.idle.ms` is minutes). So micro-batches
+save the cost of a new client: a connection, its versions and, with TLS and SASL, authentication.
 """
 
 from __future__ import annotations

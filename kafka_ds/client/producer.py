@@ -1,13 +1,13 @@
-"""Shell: sealed batches to the leaders of their partitions, several requests under way, each batch once and in order.
+"""Shell: sends sealed batches to their partitions' leaders, several requests in flight, each batch once and in order.
 
 Rules of this file:
-- A batch has its sequence for good (KIP-98): it is sent again as it was, so that a broker that has it says so, and one
-  that has not takes it in its place. While a partition has a batch that failed, nothing later is sent to it before
-  all that is under way has come back: then all that failed goes again, in its order.
-- A request holds at most one batch a partition and ``max.request.size`` bytes; a connection has at most
-  ``max.in.flight.requests.per.connection`` under way. What waits here is bounded: `send` waits for answers.
-- A refusal that a retry may mend, a lost connection and a late answer are tried again until ``delivery.timeout.ms``
-  is over since the batch was handed over. Whoever leads is asked anew before that.
+- A batch keeps its sequence (KIP-98). It is sent again unchanged: a broker that already has it says so, and one that
+  has not appends it in its place. After a batch has failed, nothing later is sent to its partition until all requests
+  in flight have been answered; then all failed batches are sent again, in order.
+- A request holds at most one batch per partition and ``max.request.size`` bytes; a connection has at most
+  ``max.in.flight.requests.per.connection`` in flight. The queue here is bounded: `send` waits for answers.
+- A retriable error, a lost connection and a late answer are retried until ``delivery.timeout.ms`` has passed since the
+  batch was handed over. Before a retry the leader is looked up again.
 - Every error names the topic, the partition and the rows.
 """
 

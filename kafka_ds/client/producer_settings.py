@@ -1,8 +1,8 @@
-"""Pure: the `kafka.*` options of a producer, by Kafka's names; what is left of them is the connection's.
+"""Pure: the `kafka.*` options of a producer, by Kafka's names; the remaining ones are the connection's.
 
-Rules of this file: one declaration a setting, with Kafka's default unless a comment says why not; a setting that cannot
-be honoured is an error that names it; those of machinery that is not here change no row and are taken. Idempotence is
-on unless it is switched off, or other settings exclude it (Kafka's own rule, KIP-679).
+Rules of this file: one declaration per setting, with Kafka's default unless a comment says why not. A setting that
+cannot be honoured is an error that names it. Settings of machinery that does not exist here change no row and are
+accepted. Idempotence is on unless it is switched off, or other settings exclude it (Kafka's own rule, KIP-679).
 """
 
 from __future__ import annotations

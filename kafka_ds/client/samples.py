@@ -1,12 +1,12 @@
-"""Shell: how many bytes an offset takes in the logs of leaders, by a look at the batches at one place of each.
+"""Shell: estimates how many bytes an offset takes in the leaders' logs, from the batches at one place of each.
 
-Rules of this file: nobody tells how large records are before they are read, so each partition is asked for the little
-that a leader gives, one batch in any case (KIP-74), and headers tell, also that of a batch whose rest was cut off;
-several questions are under way at a time. Markers of transactions, and batches of which compaction has left no record,
-tell nothing of records: those that come first belong to the hole before them, and where nothing else came, one looks
-behind them. What was learnt is kept: a place that told something is not asked about again. One that told nothing (an
-error, a broker that throttles, a new leader) is asked a few times more where nothing is known of its partition; then
-what is known of the others holds, or that offsets may be large: no answer never means that they take no bytes.
+Rules of this file: nothing tells the size of records before they are read. So each partition's leader is asked for
+little, and returns one batch in any case (KIP-74); headers tell the sizes, even that of a truncated batch. Several
+requests are in flight at a time. Transaction markers, and batches that compaction has emptied, tell nothing about
+records: at the beginning they belong to the hole before them, and if nothing else came, the batches after them are
+looked at. Results are kept: a place that told something is not asked again. A place that told nothing (an error, a
+throttling broker, a new leader) is asked a few times more if nothing is known of its partition; after that the other
+partitions' size is used, or else offsets count as large. A missing answer never means that they take no bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Shell: a task's rows to sealed batches to the producer, some megabytes of them at a time.
+"""Shell: a task's rows, turned into sealed batches for the producer, some megabytes at a time.
 
-Rules of this file (beside the producer it is impure in the compiled loops, and draws where rows without keys begin):
-- Rows are collected until there are enough for full batches, given their partitions, ordered by them, and encoded: no
-  step looks at a single row in Python. A batch holds rows of one partition in the order in which they came.
-- A record that is larger than `max.request.size` is an error that names its row, as in the Java client.
+Rules of this file (besides the producer, compiled loops and the random start for rows without keys are impure):
+- Rows are collected until there are enough for full batches; then they get their partitions, are sorted by them, and
+  are encoded. No step handles single rows in Python. A batch holds rows of one partition in the order in which they
+  came.
+- A record larger than `max.request.size` is an error that names its row, as in the Java client.
 """
 
 from __future__ import annotations

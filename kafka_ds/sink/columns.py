@@ -1,7 +1,7 @@
-"""Pure: which columns of a DataFrame are written, of which types; and how rows are named.
+"""Pure: which columns of a DataFrame are written, with which types; and how errors name rows.
 
 Rules of this file: columns and types are those of Spark's Kafka sink (`key`, `value`, `headers`, `topic`, `partition`;
-others say nothing), and `timestamp` is one more. A driver reads it for each micro-batch, so it imports nothing heavy.
+other columns are ignored), plus `timestamp`. A driver imports this for each micro-batch, so it imports nothing heavy.
 """
 
 from __future__ import annotations

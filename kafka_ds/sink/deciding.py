@@ -1,14 +1,14 @@
 """Shell: the driver's side of the exactly-once protocol on real brokers: performs the effects of `protocol`.
 
 Rules of this file:
-- The lock is a transactional id. Its epoch fences; its transactions make a decision, or all that is written again, one
-  thing. Brokers answer InitProducerId only when the predecessor's transaction has ended, in the log, too.
-- Behind the last stable offset, which a transaction of another query may hold, records count by the markers that follow
-  them; below it, by what Fetch lists as aborted. Compaction goes up to the last stable offset at most, so behind it no
-  marker is missing.
-- What a refused end means the log says: an attempt's first or last record can be read by read_committed, or not. A read
-  waits for the last stable offset, so until the attempt has ended.
-- Records that are written again keep their bytes: a batch gets another producer, sequence and checksum, no more.
+- The lock is a transactional id. Its epoch fences, and its transactions make a decision, or everything that is written
+  again, atomic. Brokers answer InitProducerId only when the predecessor's transaction has ended, in the log, too.
+- Above the last stable offset, which another query's transaction may hold back, the markers that follow a record decide
+  whether it counts; below it, Fetch's list of aborted transactions does. Compaction never passes the last stable
+  offset, so above it no marker is missing.
+- If an end is refused, the log says how the attempt ended: read_committed can read its first or last record, or not.
+  The read waits for the last stable offset, and so until the attempt has ended.
+- Records that are written again keep their bytes: a batch only gets another producer, sequence and checksum.
 """
 
 from __future__ import annotations

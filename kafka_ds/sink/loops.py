@@ -1,6 +1,6 @@
-"""Shell: the loops of the partitioner, compiled when first asked for, and kept where `kafka_ds.wire.kernel` keeps its.
+"""Shell: the partitioner's loops, compiled on first use and cached where `kafka_ds.wire.kernel` caches its own.
 
-Rules of this file: those of `kernel`: each loop has one signature, declared, and numba is imported with this module.
+Rules of this file: those of `kernel`: each loop has one declared signature, and numba is imported with this module.
 """
 
 from __future__ import annotations

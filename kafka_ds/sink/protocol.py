@@ -1,26 +1,26 @@
 """Pure: how a micro-batch of a stream is written exactly once: the steps of its protocol, in their order.
 
-The task attempts of a micro-batch write into a transaction each. The driver, which alone knows the batch's number, then
-decides which of them count, and decides before it commits the first one:
+Each task attempt of a micro-batch writes into a transaction of its own. The driver alone knows the batch's number: it
+decides which attempts count, and decides before it commits the first one:
 
-    Lock       fence whoever decided for this prefix before (InitProducerId of a transactional id of the driver's)
-    ReadLast   what was decided last, behind that fence
+    Lock       fence the driver that decided for this prefix before (InitProducerId of the driver's transactional id)
+    ReadLast   read the last decision, after that fence
     Decide     one record in a transaction of the lock's: the batch and its attempts (the linearisation point)
-    End        commit each of them; committing again what is committed changes nothing
+    End        commit each attempt; committing one again changes nothing
     Finish     note that nothing of this batch is left to do
     Fence      abort what is still open under this prefix: attempts that lost, failed or were forgotten
 
 Rules of this file:
-- What is decided is finished, whoever comes next: a replay of the batch aborts its own attempts and finishes the
+- A decision is always finished, by whichever driver: a replay of the batch aborts its own attempts and finishes the
   decided ones, however differently its rows were spread over tasks.
 - Only the lock's holder decides. Between its fence and its decision nobody else can have decided: their lock is fenced,
   and a fenced transaction does not commit. So of two drivers one decides each batch.
-- A decided attempt can be aborted nevertheless: it timed out while there was no driver, or a task that everybody took
-  for dead used its id. Its records lie in the log, aborted; they are written again from there, in one transaction of
-  the lock's with the note that the batch is finished: all of that happens once or not at all.
-- An attempt whose end is refused has ended in some way; which one, the log says (`WasAborted`).
-- Nobody but the fence at the end aborts what is not its own. A driver that is cut off can so abort attempts of its
-  successor, which costs a rewrite or a retry, and no row.
+- A decided attempt can still be aborted: it timed out while there was no driver, or a task that was believed dead used
+  its id. Its records are in the log, aborted. They are written again from there, in one of the lock's transactions,
+  together with the note that the batch is finished: all of that happens once or not at all.
+- An attempt whose end is refused has already ended; the log says how (`WasAborted`).
+- Only the fence at the end aborts foreign attempts. So a driver that is cut off can abort attempts of its successor;
+  this costs a rewrite or a retry, but no row.
 - The machine knows no sockets and no clock. A step may fail or never come back, and the steps may be left there.
 """
 

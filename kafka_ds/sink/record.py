@@ -1,8 +1,8 @@
-"""Pure: what is decided as records of the decisions' topic: one of each batch, and one that says that it is finished.
+"""Pure: decisions as records of the decisions' topic: one for each batch, and one that says that it is finished.
 
-Rules of this file: the topic is compacted, so the keys say what replaces what: the last decision of a prefix, and the
-last batch of it that is finished, each under a key of its own: whoever notes an old batch late hides no new decision. A
-reader takes a record of a later layout for an error and never for nothing.
+Rules of this file: the topic is compacted, and the keys say what replaces what. The last decision of a prefix, and its
+last finished batch, have a key each: so a late note of an old batch hides no new decision. For a reader a record of a
+later layout is an error, never a missing record.
 """
 
 from __future__ import annotations

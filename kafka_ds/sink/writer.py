@@ -1,9 +1,9 @@
-"""Shell: the writers that Spark calls: rows to topics on the executors, one decision a micro-batch on the driver.
+"""Shell: the writers that Spark calls: rows to topics on the executors, one decision per micro-batch on the driver.
 
 Rules of this file: a writer is data (options and columns), made on the driver and sent to tasks; what it opens it
-closes in the same call. A batch is written with idempotence: a task that is tried again writes its rows again, as with
-Spark's Kafka sink. A stream is written in transactions (`protocol`), unless the user wants less: each task attempt in
-one of its own id, which the driver ends.
+closes in the same call. A batch query writes with idempotence: a task that is retried writes its rows again, as with
+Spark's Kafka sink. A stream writes in transactions (`protocol`), unless the user wants less: each task attempt has a
+transactional id of its own, and the driver ends its transaction.
 """
 
 from __future__ import annotations
