@@ -1,11 +1,11 @@
-"""Shell: the transactions of this broker: which partition keeps a transactional id, and who coordinates it.
+"""Shell: the transactions of this broker: which partition holds a transactional id, and which broker coordinates it.
 
 Rules of this file:
-- Which coordinator is asked, and where, is `broker.coordinating.topic`'s to say. What this broker leads is read as soon
-  as it leads it, as decided transactions must be completed though nobody asks.
-- Time-outs are looked for at intervals, as in Kafka: a transaction is open somewhat longer than its producer said.
-- Partitions of a transaction are led anywhere: their markers, and questions whether a write belongs to a transaction
-  that another broker coordinates, go through one queue a broker (`broker.coordinating.outbox`).
+- `broker.coordinating.topic` finds the coordinator of a request. A partition is read as soon as this broker leads it,
+  because decided transactions must be completed even if no client asks.
+- Time-outs are checked at intervals, as in Kafka: a transaction stays open slightly longer than its producer said.
+- The partitions of a transaction may have any leader. Their markers, and questions whether a write belongs to a
+  transaction of another coordinator, go through one queue per broker (`broker.coordinating.outbox`).
 """
 
 from __future__ import annotations

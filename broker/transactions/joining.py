@@ -1,15 +1,15 @@
-"""Shell: whether a transactional write belongs to an open transaction, asked before it is appended (KIP-890).
+"""Shell: checks before an append that a transactional write belongs to an open transaction (KIP-890).
 
 Rules of this file:
-- A log in which the producer's transaction is open already needs no question. Otherwise the transactional id's
-  coordinator is asked: here in the same turn of the event loop, by AddPartitionsToTxn where it is another broker.
-- No write may arrive behind the marker that ends its transaction and stay open for ever. So what was asked for before
-  a marker came to the partition is refused when the answer is there (Kafka's verification guard).
-- Nor may a former coordinator say yes: where the log has a marker of a newer one, this broker knows less than the log,
-  and asks nobody before it knows more.
-- Writes of a producer that come while it is asked wait behind the first, and are appended in their order.
-- Newer clients join by writing. Their writes wait until the record of that is committed.
-- What the coordinator says is put in words that the client's version retries or gives up at.
+- If the producer's transaction is already open in the log, nothing is asked. Otherwise the transactional id's
+  coordinator is asked: if it is here, in the same turn of the event loop; if not, by AddPartitionsToTxn.
+- No write may arrive after the marker that ends its transaction, or it would stay open for ever. So if a marker comes
+  to the partition while the coordinator is being asked, the write is refused (Kafka's verification guard).
+- A former coordinator must not say yes either: if the log has a marker of a newer coordinator, this broker knows less
+  than the log, and asks nobody before it knows more.
+- Writes of the same producer that come meanwhile wait behind the first, and are appended in order.
+- Newer clients join a transaction by writing. Their writes wait until the record of that is committed.
+- The coordinator's answer becomes an error on which the client's version retries or gives up, as appropriate.
 """
 
 from __future__ import annotations

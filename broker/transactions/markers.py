@@ -1,15 +1,15 @@
-"""Shell: the ends of transactions in their partitions, here and on other brokers: control batches that say how.
+"""Shell: the ends of transactions in their partitions, here and on other brokers: control batches (markers).
 
 Rules of this file:
-- A marker is written when it is below the high watermark; until then the transaction is not complete.
-- A partition that exists no more needs no marker. One that cannot take it now will be asked again, wherever it is led
-  then, for as long as it takes: a decision is never given up.
-- Who was fenced leaves it: by a newer epoch of the producer, whose transaction is another one, or by a newer
-  coordinator, who completes what this one has decided.
-- A marker of the second protocol (KIP-890) raises the epoch, so that one which finds a transaction of its own epoch
-  open comes late, and would end the next one: INVALID_PRODUCER_EPOCH (KIP-1228). Twice is no harm otherwise.
-- A marker in `__consumer_offsets` is told to the groups at once: offsets of the transaction count from then on. What
-  waits to be appended for the same producer is told, too: it was verified for a transaction that is over.
+- A marker counts as written when it is below the high watermark; until then the transaction is not complete.
+- A partition that no longer exists needs no marker. One that cannot take it now is asked again, at its leader of that
+  time, as often as necessary: a decision is never given up.
+- A fenced marker is dropped: either the producer has a newer epoch, and so another transaction, or there is a newer
+  coordinator, which completes what this one has decided.
+- A marker of the second protocol (KIP-890) raises the epoch. So if it finds an open transaction of its own epoch, it is
+  late and would end the next transaction: INVALID_PRODUCER_EPOCH (KIP-1228). Otherwise writing one twice does no harm.
+- The groups hear of a marker in `__consumer_offsets` at once: the transaction's offsets count from then on. Writes of
+  the same producer that wait for their append hear of it, too: they were verified for a transaction that is over.
 """
 
 from __future__ import annotations

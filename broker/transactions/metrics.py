@@ -1,4 +1,4 @@
-"""Pure: what is to be seen of transactions, under Kafka's names.
+"""Pure: the metrics of transactions, under Kafka's names.
 
 Rules of this file: it reads state and changes none.
 """

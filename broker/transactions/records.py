@@ -1,7 +1,7 @@
 """Pure: transactions as records of `__transaction_state`.
 
-Rules of this file: the value's version is 1, which Kafka writes since its transaction.version is above 0 and reads
-since 3.5; so the producer id of before survives a restart. Partitions are null without a transaction, as in Kafka.
+Rules of this file: the value's version is 1, which Kafka reads since 3.5 and writes if its transaction.version is above
+0; with it the previous producer id survives a restart. Partitions are null without a transaction, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Shell: one partition's coordinator of transactions at work: events in, records into the log, answers and markers out.
+"""Shell: one partition's transaction coordinator at work: events in, records into the log, answers and markers out.
 
 Rules of this file:
-- An event runs from the machine's decision to its record without giving way: decide, append, replay. What follows,
-  answer and markers alike, waits until the record is below the high watermark: a decision that could be lost with
-  its leader must not be seen in any partition.
-- Markers that can be written at once are, before the answer goes out: the next transaction of the same producer then
-  finds this one complete and need not ask twice. The rest, all that is led elsewhere, is tried until it is done.
-- An answer that waits longer than request.timeout.ms is COORDINATOR_NOT_AVAILABLE: the client asks again, and what was
-  appended stands, for it may count yet.
-- Why requests are refused, while the log is read and after the lead, is `broker.coordinating.lead`'s to say.
+- An event runs from the machine's decision to its record without yielding: decide, append, replay. Its consequences,
+  answer and markers alike, wait until the record is below the high watermark: a decision that could be lost with its
+  leader must not be visible in any partition.
+- Markers that can be written at once are written before the answer goes out: so the next transaction of the same
+  producer finds this one complete and need not ask twice. The others, for partitions led elsewhere, are retried until
+  they are done.
+- An answer that waits longer than request.timeout.ms becomes COORDINATOR_NOT_AVAILABLE: the client asks again, and the
+  appended record stays, for it may still be committed.
+- `broker.coordinating.lead` refuses requests while the log is read and after the leadership.
 """
 
 from __future__ import annotations

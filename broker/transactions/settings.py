@@ -1,7 +1,7 @@
-"""Pure: the settings of transactions out of a broker's.
+"""Pure: the settings of transactions from a broker's settings.
 
-Rules of this file: names are the same on both sides, so nothing can be forgotten. Whether somebody has set the
-replication factor is not a setting, and follows from where it came from.
+Rules of this file: names are the same on both sides, so none can be forgotten. Whether the replication factor was set
+by the user is no setting itself; it follows from where its value came from.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""Pure: the machine of transactions: what one partition of `__transaction_state` decides (KIP-98, KIP-360, KIP-890).
+"""Pure: the machine of transactions: decisions of one partition of `__transaction_state` (KIP-98, KIP-360, KIP-890).
 
 Rules of this file:
-- `handle`-like methods change nothing: they return the record that would change something, the answer that goes out
-  once the record is committed, and what is to be done then. `replay` alone changes state, at load and at work alike.
-- A decision (PrepareCommit, PrepareAbort) is for good. Until each of its markers is written the transactional id
-  takes nothing else: CONCURRENT_TRANSACTIONS, and clients ask again.
-- Who begins anew fences who was there: the open transaction is aborted under a raised epoch first, and the newcomer
-  asks again. The state PrepareEpochFence is passed through in one step, as an append here fails or is done at once.
-- Nothing is granted out of memory: what was decided or added already is written again before it is said again. Who has
-  lost its lead and does not know it cannot write, so it does not confirm what another one has changed since.
-- Unlike Kafka, a producer that names its id and epoch (KIP-360) is fenced when the epoch is an old one even while
-  a transaction is open: else an instance that was fenced long ago could abort its successor's transaction.
-- Time comes from the caller; producer ids too: where one is needed, `NeedsProducerId` is raised and the caller asks
+- `handle`-like methods change nothing. They return the record that would change something, the answer for when the
+  record is committed, and what must be done then. Only `replay` changes state, at load and at run time.
+- A decision (PrepareCommit, PrepareAbort) is final. Until each of its markers is written the transactional id accepts
+  nothing else: CONCURRENT_TRANSACTIONS, and clients ask again.
+- A new instance fences the previous one: first the open transaction is aborted under a raised epoch, and the new
+  instance asks again. The state PrepareEpochFence is passed in one step, as an append here fails or is done at once.
+- No answer is given from memory alone: what was decided or added before is written again before it is confirmed again.
+  A coordinator that has lost its leadership without knowing cannot write, so it confirms nothing that another one has
+  changed since.
+- Unlike in Kafka, a producer that names its id and epoch (KIP-360) is fenced if the epoch is old, even while a
+  transaction is open: otherwise an instance that was fenced long ago could abort its successor's transaction.
+- Time comes from the caller, and so do producer ids: if one is needed, `NeedsProducerId` is raised and the caller asks
   again with one.
 """
 

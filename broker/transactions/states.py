@@ -1,8 +1,8 @@
-"""Pure: the states of a transaction, and which may follow which.
+"""Pure: the states of a transaction, and the steps between them.
 
-Rules of this file: numbers and names are Kafka's: the number lies in the log, the name is shown to operators. The
-table says from where a state may be reached, as in Kafka's TransactionState; whoever breaks it has a mistake in it,
-so breaking it is an assertion.
+Rules of this file: numbers and names are Kafka's: the number is in the log, the name is shown to operators. The table
+says from which states a state may be reached, as in Kafka's TransactionState; any other step is our own bug, and an
+assertion.
 """
 
 from __future__ import annotations

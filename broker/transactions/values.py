@@ -1,7 +1,8 @@
-"""Pure: what goes into the machine of transactions and what comes out of it.
+"""Pure: inputs and outputs of the machine of transactions.
 
-Rules of this file: values only. A transaction is never changed but replaced: `changed` gives the next one and holds
-it to the table of states. What the log does not keep (`last_producer_epoch`) is lost with a coordinator, as in Kafka.
+Rules of this file: values only. A transaction is never changed but replaced: `changed` returns the next one and checks
+the step against the table of states. What the log does not keep (`last_producer_epoch`) is lost with a coordinator, as
+in Kafka.
 """
 
 from __future__ import annotations
