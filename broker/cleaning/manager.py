@@ -1,13 +1,13 @@
 """Shell: the log cleaner: looks for dirty logs, has them cleaned, and keeps account.
 
 Rules of this file:
-- log.cleaner.threads tasks, each with one log at a time; all share one child process, which is started when there is
-  something to clean and ended when there was nothing for a while.
-- A log whose cleaning fails is uncleanable until the broker starts again, as in Kafka: its records cannot be read, or
-  the child dies of it. It is told in the log and in the metrics, and does not stop the others. A disk that refuses is
-  asked again later.
-- Retention of a compacted log (`compact,delete`, or a log start that was moved) is looked after here, too, before
-  it is cleaned: once an old segment has become one with younger ones, it stays for as long as they do.
+- There are log.cleaner.threads tasks, each with one log at a time. All share one child process, which is started when
+  there is something to clean and ended after a while without work.
+- A log whose cleaning fails, because its records cannot be read or the child dies of it, is uncleanable until the
+  broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk error the log
+  is tried again later.
+- Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
+  an old segment was merged with younger ones, it stays for as long as they do.
 """
 
 from __future__ import annotations

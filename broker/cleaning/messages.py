@@ -1,8 +1,8 @@
-"""Pure: what the broker asks of the child process that cleans, and what it answers.
+"""Pure: what the broker asks of the child process that cleans, and the answers.
 
-Rules of this file: headers of `broker.workers.channel` are JSON, so values go there and back as lists and numbers. One
-cleaning of a log is a job: `begin` maps the keys of its dirty part, `group` writes one segment out of several, `end`
-forgets it; `abort` makes an operation of it stop where it is.
+Rules of this file: headers of `broker.workers.channel` are JSON, so values travel as lists and numbers. One cleaning of
+a log is a job: `begin` maps the keys of its dirty part, `group` writes one segment from several, `end` forgets the job;
+`abort` stops one of its operations at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pure: what is to be seen of compaction, under Kafka's names.
+"""Pure: the metrics of compaction, under Kafka's names.
 
-Rules of this file: values of the last run are kept for each thread and the greatest is shown, as in Kafka; it reads
+Rules of this file: values of the last run are kept for each thread and the maximum is shown, as in Kafka; it reads
 state and changes none.
 """
 

@@ -1,13 +1,13 @@
 """Pure: which log is cleaned next, and how far.
 
 Rules of this file are those of Kafka's `LogCleanerManager` and `Cleaner`:
-- Clean is what an earlier run has seen, dirty what came since. Cleaning ends before the active segment, the last stable
-  offset and the first segment with a record younger than min.compaction.lag.ms; segments are taken as a whole.
-- A log is due when the share of dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than
-  max.compaction.lag.ms (KIP-354). Of those that are due the dirtiest comes first.
-- A remembered offset that is not in the log is not believed: all of the log counts as dirty.
-- Neighbours become one segment as long as they fit into segment.bytes, segment.index.bytes and 2^31 offsets, so that a
-  log does not fall into ever more and smaller segments.
+- Clean is what an earlier run has covered, dirty what came since. Cleaning ends before the active segment, the last
+  stable offset and the first segment with a record younger than min.compaction.lag.ms; it takes whole segments.
+- A log is due when its share of dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than
+  max.compaction.lag.ms (KIP-354). Of the due logs the dirtiest comes first.
+- A remembered offset that is not in the log is ignored: then all of the log counts as dirty.
+- Neighbouring segments are merged while they fit into segment.bytes, segment.index.bytes and 2^31 offsets, so that a
+  log does not end up with ever more and smaller segments.
 """
 
 from __future__ import annotations

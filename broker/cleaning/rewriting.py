@@ -1,11 +1,11 @@
-"""Shell: one log being cleaned: its dirty part is mapped, then segments are written that hold what stays.
+"""Shell: one log being cleaned: its dirty part is mapped, then segments are written with the records that stay.
 
 Rules of this file:
-- Segments are read and never changed; what is written lies under names of its own until the broker swaps it in.
-- Memory is bounded: the table of keys by its setting, a chunk by the largest batch. The table begins small and grows
-  with the keys: one that fits into the processor's cache is several times faster.
-- Where the table is full the part ends behind the last batch that it knows whole. Records beyond stay as they are.
-- Between chunks it is asked whether to go on, and waited where the disk is to be spared.
+- Segments are read and never changed; new files have names of their own until the broker swaps them in.
+- Memory is bounded: the table of keys by its setting, a chunk by the largest batch. The table starts small and grows
+  with the keys: a table that fits into the processor's cache is several times faster.
+- When the table is full the part ends after the last batch that is in it completely. Records beyond stay as they are.
+- Between chunks it asks whether to continue, and waits if the disk is to be spared.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Shell: one log is cleaned: the child is asked, and what it has written is swapped in.
+"""Shell: cleans one log: asks the child, and swaps in what it has written.
 
 Rules of this file:
-- The event loop's thread alone changes the log, so that between an answer and a swap nothing comes: a log that was cut
-  or deleted meanwhile has said so (`Compaction.cut`), and nothing is swapped any more.
+- Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated
+  or deleted meanwhile it has reported so (`Compaction.cut`), and nothing more is swapped.
 - Segments are swapped as soon as they are written, and the folder is synced before the next one: a run that ends early
-  has done no harm, and what it did needs not be done again.
-- The log counts as clean once all is swapped.
+  has done no harm, and its work need not be done again.
+- The log counts as clean once everything is swapped.
 """
 
 from __future__ import annotations

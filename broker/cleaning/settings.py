@@ -1,6 +1,6 @@
-"""Pure: what compaction needs to know of the configuration, as one value.
+"""Pure: the settings that compaction needs, as one value.
 
-Rules of this file: a field is the setting of that name with its dots replaced; defaults are Kafka's.
+Rules of this file: a field is named after its setting, with the dots replaced; defaults are Kafka's.
 """
 
 from __future__ import annotations

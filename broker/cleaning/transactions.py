@@ -1,11 +1,11 @@
-"""Pure: what becomes of transactions when a log is cleaned.
+"""Pure: what happens to transactions when a log is cleaned.
 
 Rules of this file (KIP-98, and KAFKA-5415 for the markers):
-- Data of an aborted transaction goes at once: no consumer of committed data was ever to see it.
-- A marker stays as long as a batch of its transaction does, even an empty one: without it a reader could not tell how
+- Data of an aborted transaction goes at once: read_committed consumers never see it.
+- A marker stays as long as a batch of its transaction does, even an empty one: otherwise a reader could not tell how
   the transaction ended. Only then may it go, and only after delete.retention.ms, as tombstones do.
-- The transaction index of the cleaned log names the aborted transactions of which a batch was met.
-- Batches come in the order of their offsets, and only those that are transactional or control batches.
+- The transaction index of the cleaned log names the aborted transactions of which the run met a batch.
+- Batches come in the order of their offsets, and only transactional and control batches come.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: frames between the broker and its worker: a small JSON header and a binary payload.
 
-Rules of this file: both ends are ours, so a frame that cannot be read is an AssertionError; sizes are
-bounded all the same. `u32 frame length | u32 header length | header | payload`. The broker's end
-lives in the event loop and reads a payload straight into the buffer that it is used from; the worker's end
-blocks. Whoever finds the other end closed is told so by `closed` or an empty `receive`.
+Rules of this file: both ends are ours, so an unreadable frame is an AssertionError; sizes are bounded all the same.
+`u32 frame length | u32 header length | header | payload`. The broker's end is in the event loop and reads a payload
+straight into the buffer that it is used from; the worker's end blocks. `closed`, or an empty `receive`, says that the
+other end is closed.
 """
 
 import asyncio

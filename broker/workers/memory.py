@@ -1,11 +1,11 @@
-"""Shell: gives back the memory that start-up needed and work does not, and what a piece of work needed and left behind.
+"""Shell: gives back memory that only start-up needed, and memory that finished work left behind.
 
-Rules of this file: code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident
-until the kernel runs short. Pages of a file that nobody wrote to can be dropped at any time: they are read
-again from the page cache if they are needed after all. Only mappings that are read-only and hold no page of
-the process's own are touched. Where the kernel does not tell (no /proc), nothing is done. The C library keeps what was
-freed below something that is in use: some 50 MiB after files were merged. Once a minute it is told to give that back,
-if it is much: a page that is needed again has to be had anew.
+Rules of this file: code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident until
+the kernel runs short. Pages of a file that nobody wrote to can be dropped at any time: if they are needed again, they
+are read from the page cache. Only mappings that are read-only and hold no private page are touched. If the kernel gives
+no information (no /proc), nothing is done. The C library keeps memory that was freed below something in use: some
+50 MiB after files were merged. Once a minute it is told to return that if it is much, because each page that is needed
+again costs time.
 """
 
 import contextlib

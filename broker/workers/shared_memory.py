@@ -1,14 +1,13 @@
-"""Shell: memory that the broker and its worker share: batches of cold reads lie there, and are sent from there.
+"""Shell: memory shared by the broker and its worker: batches of cold reads are there, and are sent from there.
 
 Rules of this file:
-- The broker makes it, one for each worker process, and never writes; the worker writes. On Linux it has no name, so
+- The broker creates it, one for each worker process, and never writes; the worker writes. On Linux it has no name, so
   that it goes with the two processes; elsewhere it is a file that was deleted at once.
-- What the worker has put there stays as it is until nobody refers to it: its own caches, and the broker. It is the
-  worker that keeps the books. An answer of which the batches lie there is a **lease**; the broker says with its next
-  question which leases it is done with, that is: of which no view is left. A client that reads its answer slowly
-  holds up the room of the pieces that it is of.
-- Where there is no room, batches go through the socket: nothing waits for a lease to end.
-- A page that was touched once stays: fresh memory costs more than what is done with it.
+- What the worker has put there is unchanged until neither its own caches nor the broker refer to it. The worker keeps
+  the books. An answer whose batches are there is a **lease**. With its next request the broker says which leases are
+  over, which means that no view of them is left. A client that reads its answer slowly holds the room of its pieces.
+- If there is no room, batches go through the socket: nothing waits for a lease to end.
+- A page that was touched once stays: fresh memory costs more than the work on it.
 """
 
 from __future__ import annotations

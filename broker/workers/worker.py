@@ -1,10 +1,10 @@
-"""Shell: the worker process: everything of the tier that needs Arrow, beside the broker and below it.
+"""Shell: the worker process: everything of the tier that needs Arrow, beside the broker and at lower priority.
 
-Rules of this file: one thread receives, one copies, one looks after the tables' layout, a few read. Each request is
-answered once, with a result or an error of a known kind; an unexpected exception is logged and answered, and the
-process goes on. The process ends, at once and without cleaning up, when the broker's end of the channel closes: dying
-at any line is what the commit protocol is made for. Copying runs at a lower priority than reading, the upkeep of
-tables at a lower one still, and all below the broker.
+Rules of this file: one thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one
+answer, a result or an error of a known kind. An unexpected exception is logged and answered, and the process goes on.
+When the broker's end of the channel closes, the process ends at once, without cleaning up: the commit protocol is made
+for a death at any line. Copying runs at a lower priority than reading, the upkeep of tables at a lower one still, and
+all of them below the broker.
 """
 
 import contextlib
