@@ -4,7 +4,8 @@ Rules of this file, which are Apache Kafka's:
 - Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; who asks anything else has failed.
   A session that is over closes the connection, unless its client authenticates anew (KIP-368).
 - Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
-  Without requests around the tokens, or a handshake before them, and to any other request, there is no answer, and the
+  So is any other request between a handshake and its token: by its API's own error, ILLEGAL_SASL_STATE. Without a
+  handshake, to tokens without requests around them, and to what is no request that is served there is no answer; the
   connection ends after the same time.
 - All that fails is counted, a request larger than sasl.server.max.receive.size as well; that somebody leaves is not.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
@@ -16,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
 from broker.principal import USER, Principal
 from broker.security.sasl import Phase, SaslServer
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.net.connection import Connection
+    from broker.net.dispatch import Dispatcher
     from broker.net.metrics import NetMetrics
 
 log = logging.getLogger(__name__)
@@ -53,7 +56,7 @@ class Authentication:
         self,
         connection: Connection,
         machine: SaslServer,
-        handle: Callable[..., Answer | Waiting],
+        dispatcher: Dispatcher,
         metrics: NetMetrics,
         *,
         now_ms: Callable[[], int],
@@ -61,7 +64,8 @@ class Authentication:
     ) -> None:
         self._connection = connection
         self._machine = machine
-        self._handle = handle
+        self._dispatcher = dispatcher
+        self._handle = dispatcher.handle
         self._metrics = metrics
         self._now_ms = now_ms
         self._delay_ms = delay_ms
@@ -76,6 +80,7 @@ class Authentication:
         """What came has a size that no request has: the connection ends."""
         if self._machine.phase not in (Phase.DONE, Phase.FAILED):
             self._count_failure()
+            self._connection.end_after(self._delay_ms / 1_000)
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
@@ -97,8 +102,9 @@ class Authentication:
             self._metrics.sessions_expired += 1
             raise Unanswerable("its session is over, and it has not authenticated anew")
         if api_key != _API_VERSIONS or machine.phase is not Phase.HANDSHAKE:
-            self._end_unanswered(machine.refuse(api_key))
-            return None
+            is_answered = machine.phase is Phase.AUTHENTICATE
+            error = machine.refuse(api_key)
+            return self._put_off(frame, arrived_s, error) if is_answered else self._end(error)
         return self._handle(frame, host, listener, arrived_s, principal)
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
@@ -131,15 +137,24 @@ class Authentication:
         try:
             answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
-            self._end_unanswered(error)
-            return None
+            return self._end(error)
         self._look()
         return [_LENGTH.pack(len(answer)), answer]
 
-    def _end_unanswered(self, error: KafkaError) -> None:
+    def _end(self, error: KafkaError) -> Answer:
+        """Without an answer."""
         self._fail(error)
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._delay_ms / 1_000, self._connection.close)
+        self._connection.end_after(self._delay_ms / 1_000)
+        return None
+
+    def _put_off(self, frame: memoryview, arrived_s: float, error: KafkaError) -> Answer | Waiting:
+        """With the error of the request's own API."""
+        try:
+            waiting = self._dispatcher.put_off(frame, arrived_s, partial(self._later, error))
+        except MalformedFrame:
+            return self._end(error)
+        self._fail(error)
+        return waiting
 
     def _look(self) -> None:
         """Lets the client in, if it has just shown who it is."""
@@ -161,10 +176,12 @@ class Authentication:
         self._fail(error)
         return self._later(response)
 
-    async def _later(self, response: Any) -> Any:
+    async def _later(self, outcome: Any) -> Any:
         self._connection.drain()  # Here, and not before: it closes a connection that owes no answer.
         await asyncio.sleep(self._delay_ms / 1_000)
-        return response
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
 
     def _fail(self, error: KafkaError) -> None:
         self._count_failure()

@@ -79,6 +79,21 @@ class Door(Protocol):
         """The connection is gone."""
 
 
+class _Gone(asyncio.Transport):
+    """In place of a transport that has ended: there is nothing to close."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
+_GONE = _Gone()
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol that the event loop calls for one client."""
 
@@ -90,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         "_frames_bytes",
         "_handle",
         "_is_closed",
+        "_is_held",
         "_is_muted",
         "_is_reading",
         "_is_scheduled",
@@ -136,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_scheduled = False
         self._is_closed = False
+        self._is_held = False  # until the time of `end_after` is over
         self._reached_end = False
         self._is_muted = False
         self._muted_until_s = 0.0
@@ -203,6 +220,9 @@ class Connection(asyncio.BufferedProtocol):
                 slot.future.cancel()
         self._slots.clear()
         self._all.forget(self)
+        # Both lead back here: TLS would keep tens of KiB of each connection until the collector comes.
+        self._transport, self._door = _GONE, None
+        self._handle = self._all.dispatcher.handle
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.get_buffer()
@@ -214,10 +234,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         frames = self._assembler.received(nbytes)
         error = self._assembler.error
-        if error is not None:
-            if self._door is not None:
-                self._door.is_no_frame()
-            self._end_malformed(error)
         if frames:
             arrived_s = perf_counter()
             for frame in frames:
@@ -225,10 +241,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._frames.append((arrived_s, frame))
             del frames, frame
             self._serve()
-        elif error is not None:
-            self._close_if_done()
         elif self._assembler.needs_room:
             self._regulate()
+        # What was in front of it counts first: where that was the end, nobody looks at what follows.
+        if error is not None and not self._is_closed and not self._reached_end:
+            if self._door is not None:
+                self._door.is_no_frame()
+            self._end_malformed(error)
+            self._close_if_done()
 
     def eof_received(self) -> bool:
         """Keeps the way out open while there is something left to say."""
@@ -237,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             log.debug("%s left in the middle of a request", self.peer)
         # TLS has no way out that stays open alone.
         by_tls = self._security is not None and self._security.uses_tls
-        return bool(self._slots or self._frames) and not by_tls
+        return bool(self._slots or self._frames or self._is_held) and not by_tls
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -265,6 +285,16 @@ class Connection(asyncio.BufferedProtocol):
             self._reached_end = True
             self._regulate()
             self._close_if_done()
+
+    def end_after(self, delay_s: float) -> None:
+        """Takes no more requests, and closes when this time is over: nothing that is read by then shortens it."""
+        self._is_held = True
+        self.drain()
+        asyncio.get_running_loop().call_later(delay_s, self._end_now)
+
+    def _end_now(self) -> None:
+        self._is_held = False
+        self._close_if_done()
 
     def close(self) -> None:
         """Closes at once, after what is written has been sent."""
@@ -449,7 +479,7 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
 
     def _close_if_done(self) -> None:
-        if not self._slots and not self._frames:
+        if not self._slots and not self._frames and not self._is_held:
             self.close()
 
     def _end_malformed(self, error: Exception) -> None:

@@ -13,7 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_origin
 
@@ -119,13 +119,7 @@ class Dispatcher:
         if not served.lowest <= version <= served.highest:
             _count(counters, version, frame, arrived_s)
             return self._refuse_version(served, counters, header, frame, position)
-        request: Any = decode(
-            served.request,
-            frame,
-            version,
-            position,
-            spare_bytes_max=SPARE_BYTES_MAX.get(served.api_key, 0),
-        )
+        request = _decoded(served, frame, version, position)
         if header.api_key == _FETCH and _is_follower(request):
             counters = self._metrics.followers
         started_s = _count(counters, version, frame, arrived_s)
@@ -149,6 +143,23 @@ class Dispatcher:
         counters.local_s += now_s - started_s
         counters.times.add(now_s - arrived_s, now_s)
         return parts
+
+    def put_off(
+        self, frame: memoryview, arrived_s: float, later: Callable[[], Awaitable[Any]]
+    ) -> Waiting:
+        """Has a request wait for what `later` comes to, in place of its handler.
+
+        Raises MalformedFrame where it is none that is served.
+        """
+        header, position = decode_request_header(frame)
+        found = self._served.get(header.api_key)
+        version = header.api_version
+        if found is None or not found[0].lowest <= version <= found[0].highest:
+            raise MalformedFrame(f"API key {header.api_key}, version {version} is not served")
+        served, counters, _ = found
+        request = _decoded(served, frame, version, position)
+        now_s = _count(counters, version, frame, arrived_s)
+        return Waiting(later(), request, header, served, counters, arrived_s, now_s)
 
     def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
         """Encodes what a request that had to wait came to."""
@@ -175,6 +186,11 @@ class Dispatcher:
     ) -> Answer:
         _count_error(counters, ErrorCode.UNSUPPORTED_VERSION)
         return refuse_outdated(served, header, frame, position)
+
+
+def _decoded(served: Served, frame: memoryview, version: int, position: int) -> Any:
+    spare_bytes_max = SPARE_BYTES_MAX.get(served.api_key, 0)
+    return decode(served.request, frame, version, position, spare_bytes_max=spare_bytes_max)
 
 
 def _encoded(response: Any, header: RequestHeader) -> list[Any]:

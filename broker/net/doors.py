@@ -54,7 +54,7 @@ class Doors:
                 Authentication(
                     connection,
                     SaslServer(security.offered),
-                    self._connections.dispatcher.handle,
+                    self._connections.dispatcher,
                     self._connections.metrics,
                     now_ms=self._now_ms,
                     delay_ms=self._delay_ms,

@@ -66,16 +66,18 @@ class Entrance:
         self._has_begun = False  # From then on the event loop closes the socket.
         self._has_failed = False
         self._ending: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None
         self._task = asyncio.get_running_loop().create_task(self._enter())
         self._task.add_done_callback(self._entered)
 
     def abort(self) -> None:
-        """Ends it at once."""
-        self._task.cancel()
+        """Ends it at once; harmless when it has ended."""
+        if self._task is not None:
+            self._task.cancel()
 
     def close(self) -> None:
         """The same: nothing is owed to who has not come in."""
-        self._task.cancel()
+        self.abort()
 
     def is_closing(self) -> bool:
         """Whether there is nothing to read from: there is not, yet."""
@@ -95,11 +97,15 @@ class Entrance:
         )
 
     def _entered(self, task: asyncio.Task[None]) -> None:
+        # It leads back here, and so do the frames of what has failed: neither waits for the collector.
+        self._task = None
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled() and not self._has_failed:
             return
         if error is not None and not self._has_failed:
             self._failed(error)
+        if error is not None:
+            error.__traceback__ = None
         if self._ending is not None:
             self._ending.cancel()
         self._connection.connection_lost(None)
@@ -110,7 +116,7 @@ class Entrance:
         """The handshake has failed, and its alert goes out: it ends when the client hangs up, or soon."""
         self._failed(error)
         loop = asyncio.get_running_loop()
-        self._ending = loop.call_later(ALERTED_SECONDS_MAX, self._task.cancel)
+        self._ending = loop.call_later(ALERTED_SECONDS_MAX, self.abort)
 
     def _failed(self, error: BaseException) -> None:
         self._has_failed = True

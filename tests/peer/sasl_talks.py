@@ -4,8 +4,7 @@ Rules of this file: a talk is a connection of its own, told by its number alone.
 proofs) has a name in its place. At the end of each something else is asked, so that it shows who was let in.
 
 Not drawn, as answers differ and are meant to: a client that could bind channels (`y,,`, RFC 5802) is let in here and
-not by Kafka; one with an extension that must be understood (`m=`) is let in by Kafka and not here, as that RFC wants;
-and a request of another kind between handshake and token ends the connection, which Kafka says before it does.
+not by Kafka; one with an extension that must be understood (`m=`) is let in by Kafka and not here, as that RFC wants.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from kafka_ds.security.secret import Secret
 from kafka_ds.wire.messages import (
     AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
     MetadataRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
@@ -187,6 +188,15 @@ def talk_of(bootstrap: str, number: int) -> list[Any]:
         return talk.said
 
 
+# Between a handshake and its token.
+_OTHERS = (
+    lambda talk: talk.ask(ApiVersionsRequest(), 0),
+    lambda talk: talk.ask(MetadataRequest(topics=[]), 9),
+    lambda talk: talk.ask(FindCoordinatorRequest(key="g", key_type=0), 3),
+    lambda talk: talk.ask(FetchRequest(max_wait_ms=1, min_bytes=1, topics=[]), 12),
+)
+
+
 def _steps(random: Random) -> Iterator[Any]:
     mechanism = random.choice((PLAIN, SCRAM))
     if random.random() < 0.2:
@@ -198,6 +208,8 @@ def _steps(random: Random) -> Iterator[Any]:
         yield _handshake(asked, random.choice((0, 1, 1)))
     if random.random() < 0.1:
         yield _handshake(mechanism, 1)
+    if random.random() < 0.15:
+        yield random.choice(_OTHERS)
     yield _exchange(mechanism, random)
     if random.random() < 0.15:
         yield _handshake(mechanism, 1)
