@@ -9,6 +9,7 @@ import ssl
 import struct
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,13 @@ import pytest
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.net.authentication import Authentication
 from broker.net.connection import Connection
+from broker.net.connections import Connections
 from broker.net.dispatch import Dispatcher
 from broker.net.entrance import Entrance
 from broker.registry import REGISTRY
 from broker.security.mechanisms import PlainServer
 from broker.security.sasl import Offered, SaslServer
+from broker.transport.alerts import AlertingContext
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.frame import encode_request
@@ -35,7 +38,7 @@ from kafka_ds.wire.messages import (
 from tests.certificates import Authority
 from tests.loops import in_loop, pass_time, turns
 from tests.unit.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
-from tests.unit.test_transport_alerts import HOST, LOOPS
+from tests.unit.test_transport_alerts import HOST, LOOPS, TIMEOUT_S
 
 RIGHT, WRONG = b"\0alice\0alice-secret", b"\0alice\0wrong"
 NO_LENGTH = struct.pack(">i", 2**31 - 1)
@@ -73,13 +76,19 @@ def with_sasl(harness: Harness) -> tuple[Connection, FakeTransport]:
 # -- what is left --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("begin", [Harness.connect, with_sasl], ids=["open", "sasl"])
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [(Harness.connect, api_versions(1)), (with_sasl, HANDSHAKE)],
+    ids=["open", "sasl"],
+)
 @in_loop
 async def test_nothing_holds_a_connection_that_has_ended(
-    no_collector: None, begin: Callable[[Harness], tuple[Connection, FakeTransport]]
+    no_collector: None,
+    begin: Callable[[Harness], tuple[Connection, FakeTransport]],
+    said: bytes,
 ) -> None:
     connection, transport = begin(Harness())
-    feed(connection, api_versions(1))
+    feed(connection, said)
     transport.close()
     await turns()
     connection.abort()
@@ -92,37 +101,64 @@ async def test_nothing_holds_a_connection_that_has_ended(
     assert transport_left() is None and door_left() is None
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_nothing_holds_an_entrance_that_nobody_passed(
-    tmp_path: Path, no_collector: None, loop: str
-) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Authority(tmp_path).issue("broker").both_file)
-    security: Any = SimpleNamespace(context=context)
-    entrances: list[weakref.ref[Entrance]] = []
+def in_and_out(context: ssl.SSLContext, theirs: socket.socket) -> None:
+    with context.wrap_socket(theirs, server_hostname=HOST) as safe:
+        safe.sendall(api_versions(1))
+        assert safe.recv(1)
 
-    async def come(connections: Any) -> None:
+
+def without_certificate(context: ssl.SSLContext, theirs: socket.socket) -> None:
+    with pytest.raises(ssl.SSLError), context.wrap_socket(theirs, server_hostname=HOST) as safe:
+        safe.recv(1)
+
+
+def without_tls(context: ssl.SSLContext, theirs: socket.socket) -> None:
+    theirs.sendall(bytes.fromhex("0000000a00120000000000ff") + b"\xff\xff")
+    assert theirs.recv(1) == b""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("client", [in_and_out, without_certificate, without_tls])
+def test_nothing_holds_who_came_by_tls(
+    tmp_path: Path,
+    no_collector: None,
+    client: Callable[[ssl.SSLContext, socket.socket], None],
+    loop: str,
+) -> None:
+    authority = Authority(tmp_path)
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker").both_file)
+    if client is without_certificate:
+        context.load_verify_locations(authority.file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    security: Any = SimpleNamespace(context=context, uses_tls=True, uses_sasl=True)
+    theirs_context = ssl.create_default_context(cafile=str(authority.file))
+
+    async def come(connections: Connections) -> weakref.ref[Entrance]:
         with socket.create_server((HOST, 0)) as listener:
             theirs = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         accepted.setblocking(False)
-        entered = Entrance(
-            connections, security, lambda: Connection(connections, "PLAINTEXT"), accepted
-        )
-        entrances.append(weakref.ref(entered))
+        theirs.settimeout(TIMEOUT_S)
+        new = partial(Connection, connections, "PLAINTEXT", security)
+        entered = Entrance(connections, security, new, accepted)
         with theirs:
-            theirs.sendall(bytes.fromhex("0000000a00120000000000ff") + b"\xff\xff")
-            while connections:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(client, theirs_context, theirs)
+        while connections:
+            await asyncio.sleep(0.01)
         entered.abort()
         entered.close()
+        return weakref.ref(entered)
 
     async def run() -> None:
-        connections = Harness().server.connections
-        await come(connections)
+        harness = Harness()
+        connections = harness.server.connections
+        entrance = await come(connections)
         await turns()
-        assert connections.metrics.failed_authentications == 1
-        assert [entrance() for entrance in entrances] == [None]
+        assert entrance() is None
+        there = [each for each in gc.get_objects() if type(each) is Connection]
+        assert not [each for each in there if each._all is connections]
+        assert harness.metrics.failed_authentications == (client is not in_and_out)
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(run())
