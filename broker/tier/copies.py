@@ -68,10 +68,11 @@ class CopyLoop:
         self._due: dict[Key, int] = {}
         """Partitions to look at, with the monotonic time from which on."""
         self._active_due: set[Key] = set()
-        """Partitions whose active segment is to be copied as far as it is written, once until the next round."""
+        """Partitions whose active segment is to be copied as far as it is written, twice in each lag."""
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
+        self._next_active_ms = 0
         self._pace = Pace()
         self._giving_up: set[asyncio.Task[None]] = set()
 
@@ -80,6 +81,14 @@ class CopyLoop:
         at_ms = self._clock.monotonic_ms() + delay_ms
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
         self._wake.set()
+
+    def open(self, led: Led, delay_ms: int | None) -> None:
+        """This broker leads the partition; it is looked at after the delay, if there is something to look at."""
+        self.led[led.key] = led
+        if self._settings.lake_max_lag_ms >= 0:
+            self._active_due.add(led.key)
+        if delay_ms is not None:
+            self.look_at(led.key, delay_ms)
 
     def forget(self, key: Key) -> None:
         """This broker no longer leads the partition: a copy of it in progress stops."""
@@ -115,10 +124,11 @@ class CopyLoop:
                 return
             await asyncio.sleep(self._grouping_seconds())
             try:
-                self._begin_round()
-                while await self._copy_once():
-                    if self._stopping.is_set():
-                        return
+                # Rounds go on while a backlog is copied: others' records wait no longer for that.
+                while not self._stopping.is_set():
+                    self._begin_round()
+                    if not await self._copy_once():
+                        break
             except Exception:
                 log.exception("copying failed unexpectedly")
                 self._metrics.copy_failed(None)
@@ -149,12 +159,14 @@ class CopyLoop:
         self._next_round_ms = now_ms + self._round_ms()
         for key in self.led:
             self._due[key] = min(now_ms, self._due.get(key, now_ms))
-        if self._settings.lake_max_lag_ms >= 0:
+        lag_ms = self._settings.lake_max_lag_ms
+        if lag_ms >= 0 and now_ms >= self._next_active_ms:
             # Not whenever there are records: a topic of a few a second would get a commit for each.
+            self._next_active_ms = now_ms + lag_ms // 2
             self._active_due.update(self.led)
 
     def _round_ms(self) -> int:
-        """How often every partition is looked at; twice in each `lake.max.lag.ms`."""
+        """How often every partition is looked at: twice in each `lake.max.lag.ms` at least."""
         interval_ms = self._settings.remote_log_manager_task_interval_ms
         lag_ms = self._settings.lake_max_lag_ms
         return interval_ms if lag_ms < 0 else max(50, min(interval_ms, lag_ms // 2))
@@ -194,9 +206,14 @@ class CopyLoop:
         lost_ms = await self._copy(topics, taking_part)
         if lost_ms is None:
             self._pace.copied(left_bytes)
-            self._active_due -= _taken_whole(chosen, candidates)
-        keys = [(view.topic_id, view.partition) for view, ranges in candidates if ranges]
-        self._look_again([self.led[key] for key in keys if key in self.led], lost_ms or 0)
+        views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
+        led_still = [self.led[key] for key in views if key in self.led]
+        self._active_due.difference_update(
+            led.key for led in led_still if _has_all(led, views[led.key])
+        )
+        # Those that had no room in this copy come first in the next.
+        taken = {(each.topic_id, each.partition) for each in chosen}
+        self._look_again(sorted(led_still, key=lambda led: led.key in taken), lost_ms or 0)
         return lost_ms is None
 
     def _limits(self) -> Limits:
@@ -350,13 +367,11 @@ def _left_bytes(
     return pending_bytes - sum(each.size_bytes for each in chosen)
 
 
-def _taken_whole(
-    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
-) -> set[Key]:
-    """The partitions that have nothing left to copy now."""
-    counts = {(each.topic_id, each.partition): len(each.ranges) for each in chosen}
-    keys = [((view.topic_id, view.partition), len(ranges)) for view, ranges in candidates]
-    return {key for key, count in keys if counts.get(key) == count}
+def _has_all(led: Led, view: PartitionView) -> bool:
+    """Whether the lake holds all that could be copied when the partition was viewed, its active segment included."""
+    if view.active is None:
+        return False
+    return led.state.copied_offset + 1 >= min(view.active.next_offset, view.last_stable_offset)
 
 
 def _where(led: Led) -> dict[str, object]:

@@ -184,9 +184,8 @@ class TierManager:
             last_stable_offset=last_stable_offset,
             state=CopyState(self._settings.backoff()),
         )
-        self._copies.led[led.key] = led
-        if log.log_end_offset > 0:
-            self._copies.look_at(led.key, self._settings.lake_start_delay_ms)
+        delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
+        self._copies.open(led, delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker no longer leads the partition: copies of it are not finished here."""

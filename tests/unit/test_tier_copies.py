@@ -86,6 +86,17 @@ class DiesOnce(CopiesAtOnce):
         return await super().ask(request)
 
 
+class FailsOnce(CopiesAtOnce):
+    """A worker whose store is away for a moment, so that of the first copy nothing is finished."""
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        answer, body = await super().ask(request)
+        if len(self.copied) == 1:
+            for each in answer["partitions"]:
+                each |= {"outcome": "failed", "tiered_end": -1, "message": "away"}
+        return answer, body
+
+
 class Segment(SegmentView):
     """A log's own."""
 
@@ -155,8 +166,7 @@ class Desk:
             self.quota,
         )
         for led in partitions:
-            self.loop.led[led.key] = led
-            self.loop.look_at(led.key)
+            self.loop.open(led, 0)
 
     async def until(self, at_ms: int) -> None:
         """Let time pass, and the loop look whenever something is due."""
@@ -288,15 +298,22 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
     assert sum(map(len, desk.worker.copied)) == 50
 
 
-def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> None:
-    """lake.max.lag.ms: records that come while a copy is under way wait for the next round."""
-    led = led_partition("t", 0, 0, 1_000)
+def with_active_segment(led: Led) -> Any:
+    """Its log, whose active segment can be read, and grows where the test moves its end."""
     log: Any = led.log
-    log.size_bytes, log.producers = 1_000, SimpleNamespace(encode_snapshot=lambda: b"")
+    log.size_bytes += 1_000
+    log.producers = SimpleNamespace(encode_snapshot=lambda: b"")
     log.read = lambda *_, **__: SimpleNamespace(
         slices=[SimpleNamespace(file=SimpleNamespace(path="t-0/0"), position=0, size_bytes=100)]
     )
     led.last_stable_offset = lambda: log.log_end_offset
+    return log
+
+
+def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> None:
+    """lake.max.lag.ms: records that come while a copy is under way wait for the next round."""
+    led = led_partition("t", 0, 0, 1_000)
+    log = with_active_segment(led)
     desk = Desk(led, lag_ms=1_000)
 
     def append() -> None:
@@ -316,3 +333,34 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
     asyncio.run(trickle())
     assert 15 <= len(desk.worker.copied) <= 25
     assert max(behind) <= 10
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_trickle_keeps_its_lag_beside_a_backlog(is_first: bool) -> None:
+    """A segment of the backlog fills a copy; each copy takes a fifth of the lag, and two records come meanwhile."""
+    big, small = led_partition("big", 0, 100, 1 << 20), led_partition("small", 0, 0, 0)
+    log = with_active_segment(small)
+    desk = Desk(*((small, big) if is_first else (big, small)), lag_ms=1_000)
+    behind: list[int] = []
+
+    def meanwhile() -> None:
+        desk.clock.ms += 200
+        log.log_end_offset += 2
+        behind.append(log.log_end_offset - 1 - small.state.copied_offset)
+        if big.state.copied_offset == 999:
+            desk.loop.stop()
+
+    desk.worker.meanwhile = meanwhile
+    asyncio.run(asyncio.wait_for(desk.loop.run(), 60))
+    assert len(behind) > 100
+    assert max(behind) <= 10
+
+
+def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed() -> None:
+    led = led_partition("t", 0, 0, 0)
+    log = with_active_segment(led)
+    desk = Desk(led, worker=FailsOnce(), lag_ms=60_000)
+    log.log_end_offset = 10
+    desk.loop._begin_round()
+    asyncio.run(desk.until(10_000))
+    assert (len(desk.worker.copied), led.state.copied_offset) == (2, 9)

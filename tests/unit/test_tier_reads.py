@@ -150,7 +150,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     asked: list[dict[str, Any]] = []
 
     class Slow:
-        starts = 0
+        starts = deaths = 0
 
         async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
             asked.append(request)
@@ -178,7 +178,7 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     manager = TierManager(settings, clock, lambda name: rate.get(name) or settings.value_of(name))
 
     class Quick:
-        starts = 0
+        starts = deaths = 0
 
         async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
             header = {"sizes": [4_000], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
