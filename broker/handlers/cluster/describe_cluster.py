@@ -3,7 +3,7 @@
 - Brokers are those that the listener of the request can reach, by number; fenced ones only where asked for (v2).
 - Asked for the endpoints of controllers (v1): MISMATCHED_ENDPOINT_TYPE, as a broker answers in Kafka; of anything
   else: UNSUPPORTED_ENDPOINT_TYPE.
-- Operations are told where asked for: there are no ACLs, so all of them (KIP-430).
+- Operations are told where asked for: those that whoever asks may do (KIP-430).
 
 Versions: 1 endpoint types (KIP-919); 2 fenced brokers (KIP-1073).
 Left out: nothing.

@@ -2,7 +2,7 @@
 
 - A group that is not there is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
 - The chosen protocol and what the members said about it are told of Stable groups only, as in Kafka.
-- Operations are told where asked for (v3+): there are no ACLs, so all of them (KIP-430).
+- Operations are told where asked for (v3+): those that whoever asks may do (KIP-430).
 - The coordinator's errors, for each group by itself.
 
 Versions: 3 operations; 4 instance ids (KIP-345); 5 flexible; 6 errors of groups (KIP-1043).
