@@ -26,7 +26,7 @@ SLOW = {
     "retention_takes_one_range_too_many": ("tier", 40),
     "the_lake_does_not_hear_of_deleted_records": ("tier", 10),
     "attempts_that_may_yet_win_are_given_up": ("tier", 20),
-    "a_topic_that_left_gives_nothing_up": ("switches", 20),
+    "a_topic_that_left_gives_nothing_up": ("switches", 60),
 }
 # Those that no family was seen to catch, and what sees the rule.
 UNSEEN = {
