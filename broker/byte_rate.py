@@ -3,7 +3,7 @@
 Rules of this file:
 - The rate is bytes over the samples of a window, divided by the time since the oldest of them began, and by one
   sample's at least. How many there are, and how long, is the user's to say (`….quota.window.num`, `….size.seconds`).
-- Whoever finds it exceeded sends or asks for nothing.
+- While it is exceeded, a user of the rate sends and asks for nothing.
 """
 
 from __future__ import annotations

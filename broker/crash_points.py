@@ -86,7 +86,7 @@ def armed_from_environment(points: Sequence[str]) -> CrashPoints:
             raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
         if point in points:
             armed[point] = int(nth or 1)
-    # The broker's own parent is whoever started it, and none of our business.
+    # The broker's own parent is the program that started it; we do not watch that one.
     is_parent = os.environ.get("KAFKA_DS_CRASH_WHO") == "parent" and points is WORKER_POINTS
     return CrashPoints(
         armed,

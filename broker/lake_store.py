@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.config.settings import ConfigError
-from kafka_ds.lake.opening import open_store, probe
-from kafka_ds.lake.store import Store, StoreNotExclusive, UnsupportedStore
+from kafka_ds.lake.store.opening import open_store, probe
+from kafka_ds.lake.store.store import Store, StoreNotExclusive, UnsupportedStore
 
 
 def open_exclusive(uri: str) -> Store:

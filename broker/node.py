@@ -73,13 +73,13 @@ from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
 from broker.transport.secure_network import between_brokers
 from broker.workers.channel import AskWorker
-from kafka_ds.lake.log import DeltaLog, LogClock
+from kafka_ds.lake.log.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.store import Store
+    from kafka_ds.lake.store.store import Store
 
 log = logging.getLogger(__name__)
 

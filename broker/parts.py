@@ -41,7 +41,7 @@ class Parts:
     preparer: BatchPreparer
     fetching: Fetching
     keys: ListenerKeys
-    # Done when this broker cannot go on, with the reason; whoever runs it stops it then.
+    # Done when this broker cannot go on, with the reason; its owner then stops it.
     failed: asyncio.Future[BaseException] | None
 
     metadata: MetadataImage

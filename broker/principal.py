@@ -54,7 +54,7 @@ def encode_principal(principal: Principal) -> bytes:
 
 
 def decode_principal(data: Buffer) -> Principal:
-    """The principal in these bytes; MalformedFrame where they are none."""
+    """The principal in these bytes; MalformedFrame if they are not a principal."""
     if len(data) < _VERSION.size or _VERSION.unpack_from(data)[0] != 0:
         raise MalformedFrame("no principal of a version that is known")
     found = decode(DefaultPrincipalData, data, 0, _VERSION.size)

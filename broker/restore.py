@@ -3,8 +3,8 @@
 Rules of this file:
 - It is a broker that serves nobody: it joins its cluster with empty disks, its logs go on behind the lake's end, as
   those of any broker that has lost its disks do (`broker.replica.lake_recovery`), and then it stops cleanly.
-- It is the operator's word that what is not in the lake is gone: where nobody leads a partition that belongs here,
-  this broker does, whoever was in sync before.
+- The operator says that records outside the lake are gone: if a partition of this broker has no leader,
+  this broker leads it, whichever replicas were in sync before.
 - Groups come back out of the notes of their coordinators (`__offsets`), as records of `__consumer_offsets`; never
   beyond the end of what came back.
 - It takes nothing away: disks that are not empty, and a lake without a cluster, are refused.
@@ -34,9 +34,9 @@ from broker.log.values import AppendOrigin
 from broker.node import Node
 from broker.replica.hosted import HostedPartition
 from broker.seams import Disk
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store.store import Store
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import ElectLeadersRequest

@@ -224,7 +224,7 @@ class SystemListener:
             except OSError as error:
                 if error.errno not in _OUT_OF_FILES or self._accepting is None:
                     raise
-                # Whoever waits goes on waiting; asking again at once would only burn the processor.
+                # Waiting requests go on waiting; to ask again at once would only use CPU time.
                 self._accepting.remove_reader(self._socket)
                 loop, back = self._accepting, (self._socket, self._accept, accepted, backlog)
                 loop.call_later(ACCEPT_RETRY_SECONDS, self._go_on, *back)

@@ -42,6 +42,7 @@ import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -134,6 +135,10 @@ public class TopicCatalog implements TableCatalog {
     PythonDataSourceV2 made = new PythonDataSourceV2();
     made.setShortName(FORMAT);
     return made;
+  }
+
+  public Table createTable(Identifier wanted, TableInfo made) {
+    throw readOnly();
   }
 
   public Table alterTable(Identifier wanted, TableChange[] changes) {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import ClientOptionError, parse_settings
-from kafka_ds.lake.store import UnsupportedStore
+from kafka_ds.lake.store.store import UnsupportedStore
 from spark_conf.jars import JarsUnavailable
 from spark_conf.session import session
 

@@ -235,7 +235,7 @@ def fetch(name: str) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.parent / f".{name}.lock"):
-        # Whoever was faster may have brought it meanwhile.
+        # Another process may have fetched it meanwhile.
         return target if target.is_dir() else _bring(name, target)
 
 

@@ -1,4 +1,4 @@
-"""Certificates and keys of a test's own, made when it runs, in a folder that goes with it."""
+"""Certificates and keys for one test, made when it runs, in its temporary folder."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ _PARTS = {
     "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "O": NameOID.ORGANIZATION_NAME,
 }
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ class Authority:
         self.file.write_bytes(self.certificate.public_bytes(PEM))
 
     def issue(self, name: str, subject: Mapping[str, str] | None = None) -> Identity:
-        """A key and certificate, good for 127.0.0.1 and localhost."""
+        """A new key and certificate, valid for 127.0.0.1 and localhost."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(subject or {"CN": name}), key.public_key())
         files = {kind: self.folder / f"{name}.{kind}.pem" for kind in ("cert", "key", "both")}
@@ -83,7 +94,7 @@ class Authority:
         return made
 
     def pkcs12(self, identity: Identity, password: str) -> Path:
-        """The same as PKCS12."""
+        """The identity as a PKCS12 file."""
         path = self.folder / "identity.p12"
         encryption = serialization.BestAvailableEncryption(password.encode())
         path.write_bytes(
@@ -108,7 +119,14 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(days=2))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
-        if not is_authority:
+        # Python's own contexts ask for these (RFC 5280 in full, VERIFY_X509_STRICT) since 3.13.
+        subject_id = x509.SubjectKeyIdentifier.from_public_key(key)
+        builder = builder.add_extension(subject_id, critical=False)
+        if is_authority:
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
+        else:
+            issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+            builder = builder.add_extension(issuer_id, critical=False)
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
@@ -129,7 +147,7 @@ class TokenIssuer:
         self.file.write_text(json.dumps({"keys": [{**public, "kid": "1", "use": "sig"}]}))
 
     def token(self, user: str, *, seconds: float = 3600, **claims: Any) -> str:
-        """Good for so many seconds."""
+        """A token for this user, valid for `seconds`."""
         now = datetime.datetime.now(datetime.UTC)
         given = {
             "sub": user,

@@ -1,4 +1,4 @@
-"""What every kind of test may ask for: free ports, Kafka's jars, an S3 server."""
+"""Fixtures for all kinds of tests: free ports, Kafka's jars, an S3 server."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ from tests.s3_server import S3Server, running_s3
 
 prepare()
 if threading.current_thread() is threading.main_thread():
-    # Who is asked to end takes down what the tests have started, as at Ctrl-C.
+    # SIGTERM ends a run as Ctrl-C does, so that fixtures stop what the tests have started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Long bytes are named by their length: what a compressor has dated is another name in each process of a run."""
+    """Name long bytes by their length: some compressors write the time, so bytes differ between processes of a run."""
     return f"{argname} of {len(val)}" if isinstance(val, bytes) and len(val) > 16 else None
 
 
@@ -68,6 +68,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a client of AWS's reads: where the server is, and a name that it knows."""
+    """The environment that AWS clients read: the server's address and credentials that it accepts."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)

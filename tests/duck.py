@@ -9,7 +9,7 @@ import duckdb_extension_delta
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A connection with the extension for Delta, out of its package: nothing is fetched."""
+    """A connection with the Delta extension, loaded from its Python package: nothing is downloaded."""
     folder = Path(duckdb_extension_delta.__file__).parent / "extensions"
     (extension,) = folder.rglob("delta.duckdb_extension")
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})

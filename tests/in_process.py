@@ -52,7 +52,7 @@ class InProcess:
         client_id: str = "test",
         principal: Principal = ANONYMOUS,
     ) -> Any:
-        """The decoded answer, or None where there is none; an exception is what would close the connection."""
+        """The decoded answer, or None if the request has none. An exception here would close a real connection."""
         waiting = self.begin(request, version, client_id=client_id, principal=principal)
         if not isinstance(waiting, Waiting):
             return waiting
@@ -71,7 +71,7 @@ class InProcess:
         client_id: str = "test",
         principal: Principal = ANONYMOUS,
     ) -> Any:
-        """The decoded answer where it is there at once, else what is waited for."""
+        """The decoded answer if it is there at once, else an awaitable of it."""
         frame = bytearray(encode_request(request, version, 7, client_id))
         outcome = self.node.server.connections.dispatcher.handle(
             memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal
@@ -92,7 +92,7 @@ class InProcess:
         return response
 
     async def create(self, name: str, partitions: int = 1, **configs: object) -> bytes:
-        """Create a topic; settings with underscores for dots."""
+        """Create a topic and return its id; settings have underscores for dots."""
         wanted = [
             CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
             for key, value in configs.items()
@@ -112,7 +112,7 @@ class InProcess:
     async def produce(
         self, topic: str, batch: bytes, *, partition: int = 0, acks: int = -1, version: int = 9
     ) -> PartitionProduceResponse:
-        """Append one batch; the partition's answer."""
+        """Append one batch, and return the partition's answer."""
         response = await self.ask(produce_request(topic, batch, partition, acks=acks), version)
         answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return answer
@@ -120,7 +120,7 @@ class InProcess:
     async def fetch(
         self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **options: Any
     ) -> FetchPartitionData:
-        """Read one partition; its answer."""
+        """Fetch one partition, and return its answer."""
         response = await self.ask(fetch_request(topic, offset, partition, **options), version)
         assert response.error_code == ErrorCode.NONE
         data: FetchPartitionData = response.responses[0].partitions[0]
@@ -129,7 +129,7 @@ class InProcess:
 
 @contextlib.asynccontextmanager
 async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProcess]:
-    """A node without a tier, unless the settings (underscores for dots) say otherwise."""
+    """A started node, without a tier unless the settings (underscores for dots) enable it."""
     node = new_node(folder, **settings)
     await node.start()
     try:
@@ -139,7 +139,7 @@ async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProces
 
 
 def new_node(folder: Path, **settings: object) -> Node:
-    """The same, not started."""
+    """As `in_process`, but not started."""
     given = {
         "listeners": f"{LISTENER}://127.0.0.1:0",
         "log.dirs": folder / "log",
@@ -152,7 +152,7 @@ def new_node(folder: Path, **settings: object) -> Node:
 
 
 class Cluster:
-    """Nodes on one lake, in one event loop, that talk over real sockets; small time-outs."""
+    """Nodes on one lake, in one event loop, that talk over real sockets; their timeouts are short."""
 
     SETTINGS: Mapping[str, object] = {
         "broker_session_timeout_ms": 1_000,
@@ -184,17 +184,17 @@ class Cluster:
 
     @property
     def controller(self) -> InProcess:
-        """The broker that decides now."""
+        """The active controller."""
         (found,) = [each for each in self.nodes.values() if each.node.controller.is_active]
         return found
 
     @property
     def others(self) -> list[InProcess]:
-        """The brokers that do not."""
+        """The brokers that are not the controller."""
         return [each for each in self.nodes.values() if not each.node.controller.is_active]
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
-        """Wait for something that brokers come to by themselves."""
+        """Wait until the condition holds; `what` names it in the error."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -207,7 +207,7 @@ class Cluster:
 async def in_process_cluster(
     folder: Path, count: int, **settings: object
 ) -> AsyncIterator[Cluster]:
-    """So many brokers, numbered from 1, started together."""
+    """Brokers that were started together, numbered from 1."""
     cluster = Cluster(folder, **settings)
     try:
         await asyncio.gather(*(cluster.start(node_id) for node_id in range(1, count + 1)))
@@ -267,7 +267,7 @@ def fetch_request(
     partition_fields: dict[str, Any] | None = None,
     **fields: Any,
 ) -> FetchRequest:
-    """A request for one partition of one topic, and `more` of the same topic."""
+    """A request for one partition of a topic, and for `more` partitions of that topic."""
     wanted = FetchPartition(
         partition=partition,
         fetch_offset=offset,

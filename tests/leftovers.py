@@ -1,8 +1,8 @@
-"""What a test that failed has left behind is ended, or is at least no other test's failure.
+"""What a failed test leaves behind is ended, or at least does not fail other tests.
 
-A test that fails half-way may leave brokers and clients' threads, which use the machine, complain of brokers that are
-gone, and are collected while others run. The first failure is what is to be found out: to the end of its file what
-threads and finalizers raise on their own is shown, as pytest does, and fails nothing.
+A test that fails half-way may leave brokers and clients' threads. These use the machine, complain of brokers that are
+gone, and may be collected while other tests run. Only the first failure matters: until the end of its file, exceptions
+in threads and finalizers are shown, as pytest does, and fail nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _files_with_failures: set[Path] = set()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Before each test of a file that had a failure; pytest has set the filters of this one then."""
+    """Before each test of a file that had a failure. This runs after pytest has set the test's own filters."""
     _bear_leftovers(item)
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """The brokers that the test itself has made end with it; those of fixtures are the fixtures' to end."""
+    """End the brokers that a failed test has made itself; fixtures end their own."""
     try:
         with ended_when_it_fails():
             return (yield)
@@ -37,7 +37,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     except BaseException:
         if item.get_closest_marker("xfail") is None:
             _files_with_failures.add(item.path)
-        _bear_leftovers(item)  # its second try comes under the same filters
+        _bear_leftovers(item)  # its second try has the same filters
         raise
 
 

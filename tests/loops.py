@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a plain test of a coroutine function; fixtures and parameters stay as they are."""
+    """Turn a coroutine function into a plain test; fixtures and parameters stay as they are."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -19,13 +19,13 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 async def turns(count: int = 50) -> None:
-    """Give the running event loop so many turns: what can happen without time going on has happened then."""
+    """Give the running event loop this many turns, so that everything that needs no more time has happened."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def pass_time(seconds: float) -> None:
-    """Let time go on in the running event loop: what was to be called until then is called, and what follows of it."""
+    """Move the running event loop's time on: timers until then are called, and so is what they lead to."""
     loop = asyncio.get_running_loop()
     time = loop.time
     loop.time = lambda: time() + seconds  # type: ignore[method-assign]

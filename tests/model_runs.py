@@ -1,7 +1,7 @@
-"""How many examples the models run: few in `make test`, as many as asked for in `make sim`.
+"""How many examples the models run: few in `make test`, as many as `make sim` asks for.
 
-`make test` draws the same ones each time, so that a change is judged by what it changed; `make sim` others.
-How long an example takes is no test's business on a machine that does other things as well.
+`make test` draws the same examples each time, so that a failure comes from a change; `make sim` draws new ones.
+Hypothesis' deadline is off, because the machine may be busy with other work.
 """
 
 import os
@@ -17,7 +17,7 @@ def examples(default: int) -> int:
 
 
 def prepare() -> None:
-    """Give Hypothesis its settings, before the first test is imported."""
+    """Set Hypothesis' profile, before the first test is imported."""
     settings.register_profile(
         "kafka_ds",
         deadline=None,

@@ -47,9 +47,9 @@ class BrokerProcess:
             **(overrides or {}),
         }
         self.environment = dict(environment or {})
-        # Words before the command: what it is to run in.
+        # Words before the command, such as those that run it in a namespace.
         self.prefix: Sequence[str] = ()
-        # What is run, other than this checkout's own broker.
+        # The program: this checkout's broker, or another one.
         self.program: Sequence[str] = (sys.executable, "-m", "broker")
         self.process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
@@ -93,7 +93,7 @@ class BrokerProcess:
         return self
 
     def _hold_ports(self) -> None:
-        """A socket that is bound and does not listen keeps the port from all who want any, and not from the broker."""
+        """Bind the port without listening: no other process is given it as a free port, and the broker can bind it."""
         named = []
         for listener in str(self.overrides["listeners"]).split(","):
             name, any_port, rest = listener.partition("://127.0.0.1:0")
@@ -107,16 +107,16 @@ class BrokerProcess:
         self.overrides["listeners"] = ",".join(named)
 
     def address(self, listener: str) -> str:
-        """Where a listener of this name is; ``bootstrap`` is the first one's."""
+        """The address of the listener with this name; ``bootstrap`` is that of the first listener."""
         named = (each.split("://") for each in str(self.overrides["listeners"]).split(","))
         return dict(named)[listener]
 
     def stop(self) -> int:
-        """SIGTERM and the exit status."""
+        """Send SIGTERM; returns the exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """SIGKILL: the crash that recovery is for."""
+        """Send SIGKILL; returns the exit status."""
         return self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
@@ -154,13 +154,13 @@ def running_broker(
         broker.stop()
 
 
-# Those that each of the blocks of `ended_when_it_fails` has made.
+# For each open block of `ended_when_it_fails` the brokers that were made in it.
 _MADE: list[list[BrokerProcess]] = []
 
 
 @contextlib.contextmanager
 def ended_when_it_fails() -> Iterator[None]:
-    """Kill the brokers that were made inside and still run, if what is inside fails."""
+    """If the block fails, kill the brokers that were made in it and still run."""
     made: list[BrokerProcess] = []
     _MADE.append(made)
     try:
@@ -209,11 +209,11 @@ class BrokerCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin: every broker that was ever started."""
+        """The bootstrap servers: every broker that was ever started."""
         return ",".join(each.bootstrap for each in self.brokers.values() if each.bootstrap)
 
     def start(self) -> BrokerCluster:
-        """Start those that do not run, together; all are unfenced then."""
+        """Start all brokers that do not run; they are unfenced when this returns."""
         waiting = [each for each in self.brokers.values() if not each.running()]
         with ThreadPoolExecutor(max(1, len(waiting))) as pool:
             for started in [pool.submit(each.start) for each in waiting]:
@@ -221,7 +221,7 @@ class BrokerCluster:
         return self
 
     def stop(self) -> None:
-        """SIGTERM to all, together; whatever does not end is killed."""
+        """Send SIGTERM to all brokers at once, and kill those that do not end."""
         for each in self.brokers.values():
             if each.running():
                 os.kill(each.pid, signal.SIGCONT)
@@ -237,7 +237,7 @@ def cluster(
     overrides: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[BrokerCluster]:
-    """So many started brokers that are one cluster; stopped on the way out."""
+    """A cluster of started brokers, which are stopped on the way out."""
     brokers = BrokerCluster(folder, count, overrides, environment)
     try:
         yield brokers.start()
@@ -250,7 +250,8 @@ def wait_until(
 ) -> None:
     """Wait until ``condition()`` is true; ``what`` names it in the error.
 
-    Who reads a table to find out computes: twice as long the processor is left to those who are waited for.
+    A condition may take CPU time (it may read a table), so each pause is twice as long as the look before it took, up
+    to ASKING_PAUSE_MAX_S, and at least ``every_s``.
     """
     assert callable(condition)
     asked = time.monotonic()

@@ -1,9 +1,9 @@
-"""Which tests run a second time when they fail, and how many of them a run bears.
+"""Which tests run a second time when they fail, and how many of these a run may have.
 
-Tests with processes, sockets and clocks of their own wait for what others do; on a busy machine now and then one of
-them fails once. As in Apache Kafka's own build (``maxTestRetries``, ``maxTestRetryFailures``) such a one gets a second
-try, its first failure is printed all the same, and a run with more than a few of them fails. What is held to a model,
-or counts each record, gets none: there one failure in a thousand runs is a record lost.
+Tests with real processes, sockets and clocks wait for what others do, and on a busy machine one of them fails now and
+then. As in Apache Kafka's own build (``maxTestRetries``, ``maxTestRetryFailures``) such a test gets a second try. Its
+first failure is printed all the same, and a run with more than TOLERATED of them fails. A test that compares with a
+model or counts each record gets no second try: there one failure in a thousand runs means a lost record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 TOLERATED = 3  # Tests that passed in their second try, a run.
 
 _WITH_PROCESSES = frozenset({"integration", "lake", "peer", "clients", "spark", "demo"})
-# Their failure says that a record was lost, doubled or shown too early, however the machine fared.
+# A failure here means that a record was lost, duplicated or shown too early, however busy the machine was.
 _PROOFS = (
     "test_bank", "test_cluster_faults", "test_tier_crashes", "test_tier_faults", "test_tier_recovery",
     "test_transactions_crashes", "test_exactly_once", "test_races", "test_seam", "test_old_kafka",
@@ -26,20 +26,20 @@ _PROOFS = (
 
 @cache
 def has_a_second_try(path: Path) -> bool:
-    """Whether the tests of this file run once more when they fail."""
+    """Whether tests of this file run a second time when they fail."""
     kind = path.relative_to(Path(__file__).parent).parts[0]
     return kind in _WITH_PROCESSES and not path.stem.startswith(_PROOFS)
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Mark them, for pytest-rerunfailures."""
+    """Mark these tests for pytest-rerunfailures."""
     for item in items:
         if has_a_second_try(item.path):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how each first try failed."""
+    """Print how the first tries failed."""
     again = terminalreporter.stats.get("rerun", [])
     for report in again:
         terminalreporter.write_sep("_", f"first try of {report.nodeid}")
@@ -49,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run with too many of them has failed."""
+    """Fail a run with too many second tries."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and len(reporter.stats.get("rerun", [])) > TOLERATED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

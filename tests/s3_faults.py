@@ -1,4 +1,4 @@
-"""A way to an S3 server on which requests are slow, refused, lost, or done without an answer, as a cloud's are."""
+"""A proxy to an S3 server that delays, refuses or loses requests or loses their answers, as happens in a cloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-# What belongs to one connection, and what the next one makes anew.
+# Headers of one connection, which the proxy does not pass on.
 _OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect"}
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>'
@@ -23,7 +23,7 @@ SLOW_DOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens to one request: it waits, is throttled (503 SlowDown), lost, or done and its answer lost."""
+    """What happens to a request: it waits, is throttled (503 SlowDown), is lost, or is done and its answer is lost."""
 
     delay_ms: float = 0
     throttled: bool = False
@@ -36,7 +36,7 @@ Judge = Callable[[str, str], Fault]
 
 
 def first(count: int, fault: Fault, *, methods: tuple[str, ...] = ("PUT",)) -> Judge:
-    """The first so many requests of these methods meet a fault."""
+    """The first `count` requests with these methods meet the fault."""
     left = [count]
 
     def judge(method: str, path: str) -> Fault:
@@ -65,12 +65,12 @@ def bad_weather(seed: int, *, delay_ms: float = 0, throttled: float = 0, lost: f
 
 
 class FaultyWay:
-    """Passes requests on to `target`, each as `judge` says; `counts` tells what happened."""
+    """Passes requests on to `target`, each with the fault that `judge` returns; `counts` has what happened."""
 
     def __init__(self, target: str, judge: Judge) -> None:
         self.judge = judge
         self.counts = {"asked": 0, "throttled": 0, "lost": 0, "answers lost": 0}
-        # Requests that have come and are not passed on, refused or answered yet.
+        # Requests that have arrived and are not finished yet.
         self.pending = 0
         self._target = target
         self._port = 0
@@ -85,7 +85,7 @@ class FaultyWay:
 
     @property
     def faults(self) -> int:
-        """How many requests have met one that was not just time."""
+        """How many requests have met a fault other than a delay."""
         return sum(count for what, count in self.counts.items() if what != "asked")
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class FaultyWay:
 
             async def answer(request: web.BaseRequest) -> web.StreamResponse:
                 self.pending += 1
-                # Who asked may be gone by then: a store does what it was asked all the same.
+                # The client may be gone by then: a store carries out the request all the same.
                 work = asyncio.ensure_future(self._pass_on(session, request))
                 work.add_done_callback(self._done)
                 return await asyncio.shield(work)
@@ -140,7 +140,7 @@ class FaultyWay:
             return _hang_up(request)
         async with session.request(
             request.method,
-            # As it came: what is signed must not be written another way.
+            # The path as it came: a signed path must not be encoded in another way.
             URL(self._target + request.raw_path, encoded=True),
             headers=_kept(request.headers),
             data=body,
@@ -173,7 +173,7 @@ def _hang_up(request: web.BaseRequest) -> web.Response:
 
 @contextmanager
 def faulty_way(target: str, judge: Judge) -> Iterator[FaultyWay]:
-    """A way to the server at `target` for the time of a test."""
+    """A proxy to the server at `target` for the time of a test."""
     way = FaultyWay(target, judge)
     way.start()
     try:

@@ -15,7 +15,7 @@ READY_TIMEOUT_S = 120
 IDENTITY = "kafka-ds"
 CREDENTIAL = "kafka-ds-secret"
 BUCKET = "lake"
-# Without it the server tells everything that it does: 300 MB in one test.
+# Without this the server logs everything that it does: 300 MB in one test.
 LOGGING = """<configuration>
   <appender name="all" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d %-5level %logger %msg%n</pattern></encoder>
@@ -26,12 +26,12 @@ LOGGING = """<configuration>
 
 
 def address_for(folder: Path) -> str:
-    """A prefix of the bucket for a test whose own temporary folder this is: the bucket is everybody's."""
+    """A prefix of the bucket, which all tests share, for the test with this temporary folder."""
     return f"s3://{BUCKET}/{folder.name}"
 
 
 def quiet(folder: Path) -> str:
-    """The option of Java by which S3Proxy logs what is wrong, and no more; its file is put into `folder`."""
+    """The Java option that makes S3Proxy log problems only; its file is written into `folder`."""
     file = folder / "logback.xml"
     file.write_text(LOGGING)
     return f"-Dlogback.configurationFile={file}"
@@ -51,7 +51,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What AWS's clients read where the server is, and who asks."""
+        """The environment in which AWS clients find the server and credentials."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": IDENTITY,
@@ -61,7 +61,7 @@ class S3Server:
         }
 
     def start(self) -> S3Server:
-        """Start it, and wait until it accepts; the bucket is a folder of that name."""
+        """Start it, and wait until it accepts connections; the bucket is a folder of that name."""
         objects = self.folder / "objects"
         (objects / BUCKET).mkdir(parents=True, exist_ok=True)
         properties = self.folder / "s3proxy.properties"

@@ -1,4 +1,4 @@
-"""An environment that has this checkout's wheel, and of the tests' own environment what the wheel requires."""
+"""An environment with this checkout's wheel; the packages that it requires come from the tests' own environment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SOURCES = ("pyproject.toml", "README.md", "kafka_ds", "broker", "spark_conf")
 
 
 def run(*words: str | Path, cwd: Path) -> str:
-    """What a command prints, that must do well."""
+    """The output of a command, which must succeed."""
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def installed(folder: Path) -> Path:
-    """Build the wheel and install it, below ``folder``; the folder with the environment's programs."""
+    """Build the wheel and install it below ``folder``; returns the folder with the environment's programs."""
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -38,8 +38,8 @@ def installed(folder: Path) -> Path:
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     run(*pip, "--python", python, "install", "--no-deps", wheel, cwd=folder)
-    # A path file of the second environment is not read for those it names: the checkout, which is installed here as
-    # one to be edited, is not found.
+    # The new environment sees the tests' packages by a path file. Python reads no path files in the folders that it
+    # names, so the editable install of this checkout is not found.
     packages = Path(
         run(python, "-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=folder).strip()
     )

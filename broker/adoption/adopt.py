@@ -32,7 +32,7 @@ from broker.log.files import replace as replace_file
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.lake.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store.store import Store
 from kafka_ds.wire.types import NO_UUID
 
 COMMITS_MAX = 3

@@ -251,7 +251,7 @@ def _check_not_behind(found: Found, image: MetadataImage, lake_uri: str) -> None
 
 
 def _later_than(found: Found, image: MetadataImage) -> Iterator[str]:
-    """Topics and partitions of which the lake lacks something."""
+    """Topics and partitions that are not complete in the lake."""
     known = {topic.topic_id: topic.partitions for topic in image.topics.values()}
     for topic in found.cluster.topics.values() if found.cluster else ():
         if topic.name in RESERVED_TOPICS:

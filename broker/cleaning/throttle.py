@@ -21,7 +21,7 @@ class Throttle:
         self._free_at_ms = 0.0
 
     def wait_seconds(self, size: int) -> float:
-        """How long who has read or written `size` bytes has to wait, 0 as a rule."""
+        """How long to wait after `size` bytes were read or written; usually 0."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             self._free_at_ms = max(self._free_at_ms, now_ms) + size * self._ms_per_byte

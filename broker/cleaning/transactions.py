@@ -4,7 +4,7 @@ Rules of this file (KIP-98, and KAFKA-5415 for the markers):
 - Data of an aborted transaction goes at once: read_committed consumers never see it.
 - A marker stays as long as a batch of its transaction does, even an empty one: otherwise a reader could not tell how
   the transaction ended. Only then may it go, and only after delete.retention.ms, as tombstones do.
-- The transaction index of the cleaned log names the aborted transactions of which the run met a batch.
+- The transaction index of the cleaned log names those aborted transactions whose batches the run met.
 - Batches come in the order of their offsets, and only transactional and control batches come.
 """
 

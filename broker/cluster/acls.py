@@ -44,7 +44,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What somebody may do."""
+    """What a principal may do."""
 
     UNKNOWN = 0
     ANY = 1
@@ -123,7 +123,7 @@ class AclFilter:
     permission: int
 
     def why_invalid(self) -> str | None:
-        """What in it is none of Kafka's numbers."""
+        """Which part of it is not one of Kafka's numbers."""
         for kind, value in (
             (ResourceType, self.resource_type),
             (PatternType, self.pattern_type),

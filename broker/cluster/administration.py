@@ -134,7 +134,7 @@ def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
 
 
 def judge_elr(draft: Draft) -> None:
-    """Who is eligible by the rules that hold now."""
+    """Which replicas may lead by the rules that hold now."""
     for _, key, registration in draft.partitions():
         if registration.elr or registration.last_known_elr:
             draft.change(key)

@@ -30,7 +30,7 @@ from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLiveness
 if TYPE_CHECKING:
     from broker.cluster.driver import Claiming, ClusterDriver
     from broker.seams import Clock, Network
-    from kafka_ds.lake.store import Store
+    from kafka_ds.lake.store.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class Candidacy:
         _LOGGER.info("claiming to be the controller: %s", claim.reason)
         won = False
         try:
-            # Whoever starts meanwhile and finds the claim in the log must find a lease beside it.
+            # A broker that starts meanwhile and finds the claim in the log must find a lease beside it.
             await self._write(claim.controller_epoch + 1)
             won = await driver.claim(
                 lambda claiming: self._decide_claim(claiming, dead),

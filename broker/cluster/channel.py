@@ -50,7 +50,7 @@ class ControllerChannel:
         self._answer_here = answer_here
 
     async def ask(self, request: Any, *, timeout_ms: int) -> Any:
-        """The answer of the active controller, whatever its error code, but for NOT_CONTROLLER.
+        """The answer of the active controller, with any error code except NOT_CONTROLLER.
 
         Raises KafkaError: REQUEST_TIMED_OUT where no controller has answered by then; what a handler raises.
         """

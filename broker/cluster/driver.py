@@ -102,7 +102,7 @@ class ClusterDriver:
         # Told of each commit of this controller after it was applied: version and events.
         self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
         self.on_resigned: Callable[[], None] | None = None
-        # Told of what nobody foresaw: this broker cannot go on.
+        # Called after an unexpected error: this broker cannot go on.
         self.on_failed: Callable[[BaseException], None] | None = None
         # Counted for the metrics.
         self.new_active_controllers = 0

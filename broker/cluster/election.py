@@ -168,7 +168,7 @@ class Election:
         self.stance = Stance.ACTIVE
 
     def claim_failed(self, now_ms: int) -> None:
-        """Somebody else was faster, or the store did not answer: look again before the next claim."""
+        """Another broker was faster, or the store did not answer: look again before the next claim."""
         self.stance = Stance.FOLLOWING
         self._due_ms = now_ms + self._lease_interval_ms
 

@@ -76,7 +76,7 @@ def _settings(kind: int, name: str, names: list[str]) -> Line:
 
 
 def _partitions(topic: str, leaders: Counter[int]) -> Line:
-    """Many partitions of a topic, by who leads them now."""
+    """Many partitions of a topic, by their new leaders."""
     by_leader = ", ".join(f"{count} by {leader}" for leader, count in sorted(leaders.items()))
     return (
         f"{leaders.total()} partitions of {topic} have changed and are led now: {by_leader}",

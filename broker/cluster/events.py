@@ -75,7 +75,7 @@ class PartitionRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaComponent:
-    """One part of whom a quota is for: the type (`user`, `client-id`, `ip`) and the name, None the type's default."""
+    """One part of a quota's entity: the type (`user`, `client-id`, `ip`) and the name, None for the type's default."""
 
     entity_type: str
     entity_name: str | None
@@ -101,7 +101,7 @@ class ClusterCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerChange(Event):
-    """This broker decides from now on; whoever decided with a lower epoch resigns."""
+    """This broker is the controller from now on; controllers with a lower epoch resign."""
 
     controller_id: int
     controller_epoch: int
@@ -241,7 +241,7 @@ class AclDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaChanged(Event):
-    """A quota of whom these parts name together; a null value takes it away."""
+    """A quota of the entity that these parts make up; a null value removes it."""
 
     entity: tuple[QuotaComponent, ...]
     name: str

@@ -203,7 +203,7 @@ class MetadataImage:
         self.last_broker_epoch = max(self.last_broker_epoch, registration.broker_epoch)
 
     def _replay_fencing(self, event: FenceBroker | UnfenceBroker, _: Position) -> None:
-        # Who is fenced begins anew: it is no more on its way out.
+        # A fenced broker begins again: it is no longer shutting down.
         fenced = isinstance(event, FenceBroker)
         self._change_broker(event, fenced=fenced, in_controlled_shutdown=False)
 

@@ -33,7 +33,7 @@ class InternalTopicSettings:
     num_partitions: int
     replication_factor: int
     segment_bytes: int
-    # Whether the factor is somebody's will, or Kafka's default.
+    # Whether the factor was set, or is Kafka's default.
     is_factor_set: bool = False
     more: tuple[tuple[str, str | None], ...] = ()
 

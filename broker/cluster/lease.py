@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 
 from kafka_ds.lake.names import CLUSTER_METADATA
 
-# A name with an underscore in front is nobody's data: engines and VACUUM pass it over.
+# A leading underscore marks a name that is not data: engines and VACUUM skip it.
 LEASE_PATH = f"{CLUSTER_METADATA}/_lease"
 
 
@@ -42,7 +42,7 @@ class Lease:
 
 
 def decode_lease(data: bytes) -> Lease | None:
-    """The lease in these bytes; None where they are none, which counts as no sign of life."""
+    """The lease in these bytes; None if they are not a lease, which counts as no sign of life."""
     try:
         found = json.loads(data)
         values = {field.name: found[field.name] for field in fields(Lease)}

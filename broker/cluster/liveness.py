@@ -56,7 +56,7 @@ class Sessions:
         }
 
     def begin_one(self, broker: BrokerRegistration, now_ms: int) -> None:
-        """An unfenced broker of which nothing is known has been heard of just now."""
+        """An unfenced broker without a known heartbeat counts as heard of just now."""
         session = Session(broker_epoch=broker.broker_epoch, last_contact_ms=now_ms)
         self._by_broker[broker.broker_id] = session
 

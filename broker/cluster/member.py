@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.cluster.driver import Claiming, ClusterDriver
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
-    from kafka_ds.lake.store import Store
+    from kafka_ds.lake.store.store import Store
 
 
 _LOGGER = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from broker.cluster.image import MetadataImage, Position
 from broker.cluster.tail import encode_listed
 from broker.config.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
-from kafka_ds.lake.attempt import (
+from kafka_ds.lake.log.attempt import (
     Attempt,
     CommitError,
     Conflict,
@@ -43,9 +43,9 @@ from kafka_ds.lake.attempt import (
     PlainChange,
     VersionsGone,
 )
-from kafka_ds.lake.log import DeltaLog, ForeignTable
+from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store.store import Store
 
 EVENTS_KEY = "events"
 OPERATION = "DECIDE"

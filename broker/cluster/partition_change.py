@@ -34,7 +34,7 @@ class Election(Enum):
 
     # The preferred replica, if it may lead cleanly; else as ONLINE.
     PREFERRED = auto()
-    # Whoever may lead cleanly.
+    # The replicas that may lead after a clean election.
     ONLINE = auto()
     # As ONLINE, and where that fails anybody who lives.
     UNCLEAN = auto()
@@ -194,7 +194,7 @@ class PartitionChange:
         return replica in eligible and self._is_acceptable(replica)
 
     def _last_known_leader(self) -> int:
-        """Who may lead though it may have lost something: the last leader, where nobody knows more (KIP-966)."""
+        """The last known leader, if ISR and ELR are empty: it may lead although it may have lost records (KIP-966)."""
         if not self._elr_enabled or self.isr or self._elr:
             return NO_LEADER
         known = self._last_known_elr(NO_LEADER)
@@ -203,7 +203,7 @@ class PartitionChange:
         return NO_LEADER
 
     def _settle_isr(self, leader: int) -> None:
-        """Who is in sync under this leader."""
+        """The replicas in sync under this leader."""
         if leader == NO_LEADER:
             return
         if self._is_unclean:

@@ -39,7 +39,7 @@ class ScramEntry(NamedTuple):
 
 
 class SecurityImage:
-    """Who may do what, how much of it, and who can say who they are."""
+    """ACLs, quotas, and users with SCRAM credentials."""
 
     __slots__ = ("acls", "credentials", "quotas")
 

@@ -37,7 +37,7 @@ DEFAULT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as somebody wants it; -1 asks for the default, assignments replace both numbers."""
+    """A requested topic; -1 asks for the default, assignments replace both numbers."""
 
     name: str
     num_partitions: int = DEFAULT
@@ -72,7 +72,7 @@ class MorePartitions:
 
 
 class TopicCreation:
-    """Topics that somebody wants, and what stands against them."""
+    """Requested topics, and the reasons against them."""
 
     def __init__(
         self,

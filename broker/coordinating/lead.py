@@ -50,7 +50,7 @@ class Lead:
         self._load_bytes = load_bytes
         # Why no request is taken; None: they are.
         self.refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        # The offset of the last record of which this coordinator knows.
+        # The offset of the last record that this coordinator knows.
         self.written = -1
         self._loading: asyncio.Task[None] | None = None
 

@@ -77,7 +77,7 @@ class Outbox(Generic[T]):
         return sum(map(len, self._queues.values()))
 
     def send(self, broker_id: int, item: T) -> asyncio.Future[ErrorCode]:
-        """Ask a broker; what it answers. Who is cancelled is asked for all the same."""
+        """Ask a broker; returns its answer. If the caller is cancelled the request is sent all the same."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ErrorCode] = loop.create_future()
         queue = self._queues.setdefault(broker_id, deque())
@@ -148,5 +148,5 @@ def _batch(queue: deque[_Queued[T]]) -> list[_Queued[T]]:
 def found_in(
     codes: Mapping[Hashable, int], wanted: Iterable[Hashable], *, otherwise: int
 ) -> Iterable[ErrorCode]:
-    """The codes of what was asked for, where the response has them."""
+    """The error codes of the requested items, if the response has them."""
     return (ErrorCode(codes.get(each, otherwise)) for each in wanted)

@@ -186,7 +186,7 @@ class Group:
         self.pending.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or an id that never came back; whoever was next leads."""
+        """Forget a member, or an id that never came back; the next member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._supporters.subtract(name for name, _ in member.protocols)
@@ -214,7 +214,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def rename_static(self, group_instance_id: str, member_id: str) -> Member:
-        """Let a static member go on under another member id; whoever has the old one is fenced."""
+        """Let a static member go on under another member id; the old id is fenced."""
         old_id = self.static_ids[group_instance_id]
         assert old_id not in self.joining and old_id not in self.syncing, "nobody is dropped"
         old = self.members.pop(old_id)

@@ -155,7 +155,7 @@ class _Join:
 
     def _has_room(self, member_id: str) -> bool:
         """Whether the group may have this member. Those who have joined count while it rebalances, so that a
-        group that was allowed to be larger once loses who comes last."""
+        group that was allowed to be larger once loses the members that come last."""
         group, size_max = self._group, self._state.settings.group_max_size
         if group.state is GroupState.EMPTY:
             return True
@@ -254,7 +254,7 @@ class _Join:
         )
         superseded = group.joining.pop(member.member_id, None)
         if superseded is not None:
-            # The client has given its first request up; whoever still listens is to ask again.
+            # The client has given up its first request; if it still listens it has to ask again.
             code = ErrorCode.REBALANCE_IN_PROGRESS
             self._step.reply(superseded, refused_join(code, member.member_id))
         group.joining[member.member_id] = self._ticket
@@ -289,7 +289,7 @@ class _Join:
             self._rebalancing.prepare_or_complete(group, now, step)
 
     def _fence(self, member_id: str) -> None:
-        """Whoever still waits under the old id is told that another has its place."""
+        """Requests that wait under the old id are told that another member has its place."""
         group, code = self._group, ErrorCode.FENCED_INSTANCE_ID
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)

@@ -1,8 +1,8 @@
 """Pure: what a broker notes in the lake of where its partitions and groups are, as it goes to the worker.
 
-Rules of this file: lists, not objects, as there may be many, in the order of the columns in `broker/tier/notes.py`,
-which makes rows of them; ids are texts, times milliseconds, -1 where there is none. The groups of one partition of
-`__consumer_offsets` are encoded once, and again only when something was written there.
+Rules of this file: lists, not objects, as there may be many, in the order of the columns in
+`broker/tier/metadata/notes.py`, which makes rows of them; ids are texts, times milliseconds, -1 where there is none.
+The groups of one partition of `__consumer_offsets` are encoded once, and again only when something was written there.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Rebalancing:
             if member.member_id not in group.joining and not member.is_static:
                 self.drop(group, member.member_id, step)
         if group.members and not group.elect_joined_leader():
-            # Static members alone, none of which came: until their sessions end.
+            # Only static members, and none of them joined: wait until their sessions end.
             self._wait_for_joins(group, group.rebalance_timeout_ms, now)
             return
         group.begin_generation(now.now_ms)

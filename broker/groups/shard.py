@@ -166,7 +166,7 @@ class GroupShard:
             for member in group.members.values():
                 self._rebalancing.begin_session(group, member, now)
             if len(group.members) > self._settings.group_max_size:
-                # The limit was lowered: let all join again, and drop who comes last.
+                # The limit was lowered: let all join again, and drop those that come last.
                 self._rebalancing.prepare(group, now, step)
         self._consumers.loaded(now)
         self._expect_expiry(now)
@@ -218,7 +218,7 @@ class GroupShard:
 
     def handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
         """Decide what a request comes to."""
-        # Who takes members out may be an operator, without the right to what the others' expressions stand for.
+        # The request may be an operator's, who may not describe the topics that the others' expressions match.
         self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
         try:
             return self._handle(request, client, ticket, now)

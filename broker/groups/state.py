@@ -55,7 +55,7 @@ class ShardState:
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self.counts: Counter[Count] = Counter()
-        # Which topics whoever asks may describe; None while nobody asks, and time alone goes on.
+        # Which topics the asking client may describe; None while there is no request, only time.
         self.sees: Callable[[str], bool] | None = None
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
@@ -86,7 +86,7 @@ class ShardState:
         return default if own is None else min(max(int(own), least), most)
 
     def find(self, group_id: str) -> Group | None:
-        """The group of this id, if there is one and it is none of the consumer protocol."""
+        """The group of this id, if there is one and it is not of the consumer protocol."""
         group = self.groups.get(group_id)
         if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
             group = self.create(group_id)
@@ -105,7 +105,7 @@ class ShardState:
         yield from tuple(self.groups.values())
 
     def forget_if_void(self, group: Group) -> None:
-        """Let go of a group in which nobody is and of which the log knows nothing."""
+        """Forget a group without members and without records in the log."""
         if group.state is not GroupState.EMPTY or group.members or group.pending:
             return
         if group.group_id in self.metadata or self.offsets.has_group(group.group_id):

@@ -21,7 +21,7 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 EMPTY_ASSIGNMENT = b""
 NO_MEMBER_ID = ""
 NO_PRODUCER_ID = -1
-# A new member that waits in a rebalance cannot send heartbeats yet, and nobody sees it go: this is its session.
+# A new member that waits in a rebalance cannot send heartbeats yet, so its end is not noticed: this is its session.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 

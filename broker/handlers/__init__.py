@@ -1,10 +1,10 @@
 """Shell: the APIs that this broker serves; importing the package registers them all.
 
 Rules of this file:
-- A folder a subject, as its `__init__` says, which registers its handlers; in it one module an API, opening with
-  its contract: what it does, what its versions add, what is left out.
-- No subject knows another one. What several need is here: `common`, `answers`, `waiting`.
-- `docs/protocol.md` and the answer to ApiVersions follow from the registrations.
+- Each subject has a folder, whose `__init__` describes it and registers its handlers. Each API has a module, which
+  opens with its contract: what it does, what its versions add, what is left out.
+- No subject imports another one. Code that several need is here: `common`, `answers`, `waiting`.
+- `docs/protocol.md` and the answer to ApiVersions are derived from the registrations.
 """
 
 from broker.handlers import (

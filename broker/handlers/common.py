@@ -1,6 +1,6 @@
-"""Pure: what several handlers say in the same words: who leads, what one may do, how long one waits.
+"""Pure: answers that several handlers share: leaders, permitted operations, how long to wait.
 
-Rules of this file: no handler is registered here; nothing here knows one API more than another.
+Rules of this file: no handler is registered here, and nothing here is special to one API.
 """
 
 from __future__ import annotations

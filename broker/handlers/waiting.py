@@ -1,7 +1,7 @@
-"""Shell: waiting for a decision no longer than a client is willing to.
+"""Shell: waiting for a decision, as long as the client allows.
 
-Rules of this file: who stops waiting does not stop what is under way: a decision that is being written may still
-become durable, and Kafka's clients know that REQUEST_TIMED_OUT leaves that open.
+Rules of this file: when the wait ends, the decision goes on and may still become durable. Kafka's clients know that
+REQUEST_TIMED_OUT leaves this open.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ async def within(timeout_ms: int, decision: Coroutine[Any, Any, Result]) -> Resu
 
 
 def _look_away(task: asyncio.Task[Any]) -> None:
-    """Nobody waits any more: an error of it is nobody's."""
+    """Nothing waits any more: an error is dropped."""
     if not task.cancelled():
         task.exception()

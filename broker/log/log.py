@@ -33,7 +33,6 @@ from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
     AppendOrigin,
-    FileSlice,
     LogRead,
     SegmentView,
     TimestampOffset,
@@ -279,14 +278,6 @@ class Log:
             min_one_batch=min_one_batch,
             may_wait=may_wait,
         )
-
-    def pread(self, part: FileSlice) -> bytes | bytearray | None:
-        """The bytes of a slice, or None where reading them would wait for the disk."""
-        return part.file.read_now(part.size_bytes, part.position)
-
-    def pread_blocking(self, part: FileSlice) -> bytes:
-        """The bytes of a slice; for a thread."""
-        return part.file.read(part.size_bytes, part.position)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Every transaction below it is decided, with its marker below the high watermark."""

@@ -39,7 +39,7 @@ FUTURE_FOLDER = "-future"
 STRAY_FOLDER = "-stray"
 FOLDER_NAME_MAX = 255
 
-# Kafka's own metadata log lies among the topics of its data directory; it is none.
+# Kafka's own metadata log is in its data directory among the topics, but is not a topic.
 METADATA_TOPIC = "__cluster_metadata"
 
 

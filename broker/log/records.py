@@ -107,7 +107,7 @@ def _record(payload: bytes, position: int, expected: int) -> tuple[int, bool, in
     """The time of the record that begins there, whether it has a key, and where it ends."""
     length, position = _varint(payload, position)
     end = position + length
-    # One byte of attributes, of which no bit is in use.
+    # One byte of attributes, without any bit in use.
     delta_ms, position = _varint(payload, position + 1, _LONG_BYTES_MAX)
     delta, position = _varint(payload, position)
     if delta != expected:

@@ -53,7 +53,7 @@ async def replay_log(
         if not read.slices:
             offset = end_offset  # compaction has left nothing up to there
         for part in read.slices:
-            offset = await _replay_slice(log, replay, await _read(log, part), offset)
+            offset = await _replay_slice(log, replay, await _read(part), offset)
         on_progress(offset)
 
 
@@ -77,6 +77,6 @@ async def _replay_slice(log: Log, replay: ReplayBatch, data: bytes | bytearray, 
     return offset
 
 
-async def _read(log: Log, part: FileSlice) -> bytes | bytearray:
-    data = log.pread(part)
-    return await asyncio.to_thread(log.pread_blocking, part) if data is None else data
+async def _read(part: FileSlice) -> bytes | bytearray:
+    data = part.read_now()
+    return await asyncio.to_thread(part.read) if data is None else data

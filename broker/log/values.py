@@ -49,6 +49,14 @@ class FileSlice(NamedTuple):
     position: int
     size_bytes: int
 
+    def read_now(self) -> bytes | bytearray | None:
+        """Its bytes, or None where reading them would wait for the disk; raises OSError."""
+        return self.file.read_now(self.size_bytes, self.position)
+
+    def read(self) -> bytes:
+        """Its bytes, for a thread; raises OSError."""
+        return self.file.read(self.size_bytes, self.position)
+
 
 class LogRead(NamedTuple):
     """Where the batches of a read are. No slice: there is nothing below the bound (or within max_bytes)."""

@@ -1,6 +1,6 @@
 """Pure: what a metric is: declared once, by Kafka's own name for it; its Prometheus name follows by rule.
 
-Rules of this file: whoever has something to show declares it next to where it is shown, by the MBean under which
+Rules of this file: a metric is declared next to the code that shows it, by the MBean under which
 Apache Kafka has it, with one sentence and the labels that samples may carry. The Prometheus name is what the JMX
 exporter makes of that MBean with the rules of its example for Kafka (`kafka-kraft-3_0_0.yml`, names in lower case):
 - domain, type and name are joined by `_`; what Prometheus does not allow in a name becomes `_`;

@@ -1,6 +1,6 @@
-"""Pure: counters of which each topic has its own, and their samples.
+"""Pure: the counters that each topic has, and their samples.
 
-Rules of this file: whoever counts holds its topic's counters, so that counting is an addition. The broker's own totals
+Rules of this file: code that counts holds its topic's counters, so counting is an addition. The broker's own totals
 are the sums over its topics, and over those that it has no part of any more: a topic's samples go with its last
 partition here, as Kafka's do, while what was counted of it stays in the totals.
 """

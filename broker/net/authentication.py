@@ -1,13 +1,13 @@
 """Shell: the door of a connection with SASL: nothing passes before its client has said who it is.
 
 Rules of this file, which are Apache Kafka's:
-- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; who asks anything else has failed.
+- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; any other request is a failure.
   A session that is over closes the connection, unless its client authenticates anew (KIP-368).
-- Who fails is answered after connection.failed.authentication.delay.ms, and disconnected; nothing more is heard of it.
+- A failed client is answered after connection.failed.authentication.delay.ms, and disconnected; no more is read of it.
   So is any other request between a handshake and its token: by its API's own error, ILLEGAL_SASL_STATE. Without a
   handshake, to tokens without requests around them, and to what is no request that is served there is no answer; the
   connection ends after the same time.
-- All that fails is counted, a request larger than sasl.server.max.receive.size as well; that somebody leaves is not.
+- Every failure is counted, also a request larger than sasl.server.max.receive.size; a client that hangs up is not.
 - A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
 - Where no session ends the door is taken away afterwards: requests cost what they cost without it.
 """
@@ -112,7 +112,7 @@ class Authentication:
         try:
             self._machine.handshake(request.mechanism, version)
         except KafkaError as error:
-            # Only who has asked for another one is told what there is, as by Kafka.
+            # Only a client that asked for an unknown mechanism gets the list, as from Kafka.
             is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             told = self._machine.mechanisms if is_other else []
             return self._refuse(

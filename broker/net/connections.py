@@ -1,4 +1,4 @@
-"""Shell: what all connections share: who may come, who is there, their buffers, who has been silent for too long.
+"""Shell: what all connections share: limits, the list of them, buffers, and which was silent for too long.
 
 Rules of this file: it knows no Kafka. Silence is measured in ticks, counted by one timer; a connection notes the
 tick of its last byte, so that a request costs no timer and no look at a clock.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,7 +65,7 @@ class Connections:
         self.scratch = Scratch()
         self.pool = BufferPool()
         self.request_bytes_max = config.socket_request_max_bytes
-        # Of who has not authenticated yet.
+        # Connections that have not authenticated yet.
         self.unknown_bytes_max = min(config.sasl_server_max_receive_size, self.request_bytes_max)
         most = config.queued_max_request_bytes
         self.memory = RequestMemory(most) if most > 0 else None
@@ -77,7 +76,7 @@ class Connections:
         self.tick = 0
         self.gathers_writes = False
         self._open: dict[Guest, None] = {}  # In the order in which they came.
-        # Who has come too fast, and how it is closed.
+        # Clients that connected too fast, and how each is closed.
         self._kept_out: set[Callable[[], object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_at_last_tick = 0
@@ -94,12 +93,9 @@ class Connections:
 
     def begin(self) -> None:
         """Let clients come, and the ticks run."""
-        loop = asyncio.get_running_loop()
-        # Selector transports of Python 3.11 join what they are given to write.
-        self.gathers_writes = type(loop).__module__.startswith("uvloop") or sys.version_info >= (
-            3,
-            12,
-        )
+        # Selector transports join what they are given (Python 3.11), or never ask for a pause, however much it is
+        # (3.12.0 to 3.12.8, 3.13.0 and 3.13.1; CVE-2024-12254).
+        self.gathers_writes = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
         self._tick()
 
     @property
@@ -108,7 +104,7 @@ class Connections:
         return self._all_gone is not None
 
     def close_the_doors(self) -> None:
-        """Let nobody in any more; who is there is served."""
+        """Accept no more connections; those that are open are served."""
         if self._timer is not None:
             self._timer.cancel()
         self._all_gone = asyncio.Event()
@@ -147,7 +143,7 @@ class Connections:
         return None
 
     def _send_away(self, listener: str) -> None:
-        """Makes room for a broker: who has been silent for longest goes, of another listener (KIP-402)."""
+        """Makes room for a broker: closes the connection of another listener that was silent for longest (KIP-402)."""
         others = [connection for connection in self._open if connection.listener != listener]
         if others:
             silent = min(others, key=lambda connection: connection.last_tick)

@@ -2,9 +2,9 @@
 
 Rules of this file:
 - An address that comes too fast is kept out before all else.
-- Who has come counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
+- A client counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
   has HANDSHAKE_SECONDS_MAX for it.
-- The context is that of the moment: keys that were read anew are there for the next one who comes.
+- The context is that of the moment: keys that were read again apply to the next client.
 - Whose handshake fails is sent an alert (`broker.transport.alerts`) and has ALERTED_SECONDS_MAX to read it and hang up.
 - As in Kafka only a failure of TLS counts as one of authentication: not that a client hangs up or is silent.
 """
@@ -76,7 +76,7 @@ class Entrance:
             self._task.cancel()
 
     def close(self) -> None:
-        """The same: nothing is owed to who has not come in."""
+        """As above: a client that was not let in is owed no answer."""
         self.abort()
 
     def is_closing(self) -> bool:

@@ -33,7 +33,7 @@ class LimitSettings:
 
 
 class ConnectionLimits:
-    """Who is there."""
+    """The open connections."""
 
     def __init__(self, settings: LimitSettings) -> None:
         self.settings = settings

@@ -1,6 +1,6 @@
 """Pure: what the network layer counts, and where all that a broker shows comes together.
 
-Rules of this file: counters are plain numbers that only grow; who reads them makes rates of them. Counting is part of
+Rules of this file: counters are plain numbers that only grow; their readers make rates of them. Counting is part of
 every request, so it is a few additions; everything else happens when the metrics are read. Other parts show their own
 through `add_source`; how a metric is declared says `broker.metrics.names`.
 """
@@ -126,7 +126,7 @@ class NetMetrics:
     """What the network layer counts."""
 
     apis: dict[int, ApiCounters] = field(default_factory=dict)
-    # Fetch is counted by who asks: by its key consumers, here brokers.
+    # Fetch has two counters: consumers' under its key, brokers' here.
     followers: ApiCounters = field(default_factory=lambda: ApiCounters(FETCH_FOLLOWER))
     bytes_in: int = 0
     bytes_out: int = 0

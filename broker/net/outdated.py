@@ -24,7 +24,7 @@ from kafka_ds.wire.messages.cluster import ApiVersion
 from kafka_ds.wire.messages.data import PartitionProduceResponse, TopicProduceResponse
 
 _NO_TRANSACTIONAL_ID = b"\xff\xff"  # a null string
-_PRODUCE_LIKE = 3  # the version whose fields those of 0-2 are, but for the transactional id
+_PRODUCE_LIKE = 3  # the version that has the fields of 0-2, and the transactional id
 _THROTTLE_TIME_BYTES = 4
 
 

@@ -99,7 +99,7 @@ class Server:
             log.error("the limits of connections stay as they were: %s", error)
 
     async def stop_accepting(self) -> None:
-        """Lets nobody in any more; who is there is served."""
+        """Accepts no more connections; those that are open are served."""
         self.keys.stop()
         self.connections.close_the_doors()
         for _, listener in self._listeners:

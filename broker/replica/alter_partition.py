@@ -4,7 +4,7 @@ Rules of this file:
 - One request at a time is under way for the whole broker; what is proposed meanwhile goes with the next one, of each
   partition the latest. So a controller that is slow or away is not asked more the longer it is.
 - What comes of a proposal is the partition's to decide (`LeaderPartition.alter_partition_answered`): each is told the
-  answer, or the error that stands for none. Whoever wants it asked again says so, with a pause.
+  answer, or the error that stands for none. The caller repeats the question if it wants to, after a pause.
 - The broker epoch is the one of the moment of sending: a broker that has just registered anew asks in its new epoch.
 """
 

@@ -62,7 +62,7 @@ class CachedPartition:
         self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
 
     def is_news(self, data: FetchPartitionData) -> bool:
-        """Whether the reader has to be told this; remembers what it is told."""
+        """Whether this is news for the reader; remembers it as told."""
         is_news = (
             bool(data.records)
             or data.high_watermark != self.high_watermark
@@ -177,11 +177,11 @@ class FetchSession:
 
     @property
     def worth(self) -> tuple[bool, int, int]:
-        """Who is closed for whom: the least worth first."""
+        """Which sessions may be closed for a new one: those worth least first."""
         return (self.is_privileged, len(self.partitions), self.session_id)
 
     def gives_way(self, to_privileged: bool) -> bool:
-        """Whether it may be closed for one that is worth more: young ones only for followers, and if they are none."""
+        """Whether it may be closed for one that is worth more; a young consumer's session only for a follower."""
         is_old = self.last_used_ms - self.created_ms > EVICTION_MS
         return is_old or (to_privileged and not self.is_privileged)
 
@@ -329,7 +329,7 @@ class FetchContext(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether the request stands for itself: its answer is the reader's as it is."""
+        """Whether the request has no session, so that its answer is complete by itself."""
         return self.opening is None and self.session is None
 
     def finish(self, response: FetchResponse, now_ms: int) -> FetchResponse:

@@ -389,7 +389,7 @@ class Fetcher:
         now_ms = self._around.clock.now_ms()
         appended = partition.append(data, asked.leader_epoch, now_ms)
         if appended:
-            # To the end of the line: who has had nothing for long is asked for first.
+            # To the end of the line: partitions that got nothing for long are asked for first.
             self._partitions[partition.key] = self._partitions.pop(partition.key)
             self.bytes_in += appended
             self._around.came_in(partition, appended)

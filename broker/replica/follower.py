@@ -52,7 +52,7 @@ class Question(NamedTuple):
     last_fetched_epoch: int
 
 
-# An answer of who has not heard yet that it leads, and how soon it is asked again at first.
+# The answer of a broker that does not know yet that it leads, and how soon it is first asked again.
 _NOT_LEADING_YET = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -6,7 +6,7 @@ Rules of this file:
   meanwhile later appends wait with it, as the high watermark must not pass what is not durable.
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
-- A proposal for the ISR goes to whoever asks the controller (`Proposer`), who brings the answer back (`answered`).
+- A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Watcher(Protocol):
 
 
 class Proposer(Protocol):
-    """Whoever asks the controller to change an ISR."""
+    """Asks the controller to change ISRs."""
 
     def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
         """Ask, and apply the answer."""
@@ -333,7 +333,7 @@ class HostedPartition:
             self._following.pop(watcher, None)
 
     def lose(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """This broker has nothing more to say about the partition; who waits for an append gets this code."""
+        """This broker no longer answers for the partition; requests that wait for an append get this code."""
         if self._is_lost:
             return
         self._is_lost = True

@@ -173,7 +173,7 @@ class LakeRecovery:
 def _must_fence(partition: HostedPartition) -> bool:
     """Whether a leader of before may have copied, or be about to copy, what this one's log does not hold.
 
-    Who led alone, and has its disk, holds all that it ever copied.
+    A partition's only replica, if it still has its disk, holds everything that was ever copied.
     """
     return partition.leader.has_lost or len(partition.leader.replicas) > 1
 

@@ -54,7 +54,7 @@ async def _undecided(_: Sequence[tuple[bytes, int]]) -> None:
 
 
 class ReplicaManager:
-    """All partitions of which this broker has a replica. Iterating gives those that it leads."""
+    """All partitions with a replica on this broker. Iterating gives those that it leads."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class ReplicaManager:
         self._stopped = False
         # At the end: whether a log that had lost something has not met the lake yet.
         self.has_lost = False
-        # Whoever asks the controller for changes of ISRs; None where nobody follows.
+        # Asks the controller for changes of ISRs; None if there are no followers.
         self.proposer: Proposer | None = None
-        # Set by whoever decides for the cluster: makes it durable that these have met the lake.
+        # Set by the controller's side: makes it durable that these partitions have met the lake.
         self.decide_recovered: DecideRecovered = _undecided
         self.fetchers: Fetchers | None = None
         self._transitions = Transitions(
@@ -262,7 +262,7 @@ class ReplicaManager:
         self._replicas.checkpointed = current
 
     def stop(self) -> None:
-        """Answer everybody who waits, and take nothing more; the logs are closed by their manager."""
+        """Answer all waiting requests, and take no more; the logs are closed by their manager."""
         if self._stopped:
             return
         self._stopped = True

@@ -264,7 +264,7 @@ class LogMoves:
             except BlockingIOError:
                 return False
             for part in found.slices:
-                data = log.pread(part)
+                data = part.read_now()
                 if data is None:
                     return False
                 self._append(future.log, data)
@@ -317,7 +317,7 @@ class LogMoves:
         offset = copy.log_end_offset
         try:
             found = await asyncio.to_thread(self._find, log, offset)
-            read = [await asyncio.to_thread(log.pread_blocking, part) for part in found.slices]
+            read = [await asyncio.to_thread(part.read) for part in found.slices]
         except OSError as error:
             log.failed_to_read(error)
             raise

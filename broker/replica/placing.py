@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Following(Protocol):
-    """Whoever fetches the partitions."""
+    """The fetcher of the partitions."""
 
     source: int
     connection: PeerConnection | None

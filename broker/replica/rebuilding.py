@@ -31,7 +31,7 @@ Place = tuple[int, Ending, int]
 
 
 class Source(Protocol):
-    """Whoever fetches the partition."""
+    """The fetcher of the partition."""
 
     async def offset_at_leader(
         self, partition: FollowedPartition, timestamp: int

@@ -36,5 +36,5 @@ class Replicas:
             yield from partitions.values()
 
     def topics(self) -> set[str]:
-        """The topics of which something is here."""
+        """The topics with a replica on this broker."""
         return {*self.led, *(topic for topic, _ in self.followed)}

@@ -31,7 +31,7 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
 
 
 def _replica_here(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:
-    """The id of the topic whose partition has a replica on this broker; None where it has none."""
+    """The id of the topic if the partition has a replica on this broker, else None."""
     known, registration = image.topics.get(topic), image.partition(topic, partition)
     if known is None or registration is None or node_id not in registration.replicas:
         return None

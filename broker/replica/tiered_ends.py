@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from broker.replica.fetch_requests import LATEST_TIERED, offsets_request
 from broker.replica.followed import FollowedPartition
 from broker.replica.surroundings import Surroundings
-from broker.tier.policy import CopyState
+from broker.tier.copying.policy import CopyState
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError

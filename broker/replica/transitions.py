@@ -51,7 +51,7 @@ LOGS_TRIED_AGAIN_AT_ONCE = 64
 
 
 class Host(Protocol):
-    """Whoever has the replicas."""
+    """The owner of the replicas."""
 
     tier: TierManager | None
     proposer: Proposer | None
@@ -293,7 +293,7 @@ class Transitions:
     def end(
         self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
     ) -> None:
-        """Lead it no more; who waits for an append gets this code."""
+        """Stop leading it; requests that wait for an append get this code."""
         partitions = self._replicas.led[partition.topic]
         del partitions[partition.index]
         if not partitions:
@@ -363,7 +363,7 @@ class Transitions:
         self._logs.delete(topic, index)
 
     def _keep_metrics(self) -> None:
-        """Topics of which nothing is left here are not shown any more."""
+        """Hide topics that have nothing left on this broker."""
         self._host.topic_metrics.keep(self._replicas.topics())
 
     def delete(self, topic: str, topic_id: bytes) -> None:

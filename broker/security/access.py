@@ -94,7 +94,7 @@ Rule: TypeAlias = Whole | Every | Parts | Shown
 
 
 def _topic(item: Any, image: MetadataImage, _: Any) -> Resource | None:
-    """A topic by its name, or by its id; what nobody knows is the handler's matter."""
+    """A topic by its name, or by its id; unknown topics are the handler's matter."""
     topic_id = getattr(item, "topic_id", NO_UUID)
     if topic_id != NO_UUID:
         known = image.topics_by_id.get(topic_id)
@@ -213,7 +213,7 @@ def _since(limit: int) -> Callable[[int], bool]:
 
 
 ACCESS: Mapping[str, tuple[Rule, ...]] = {
-    # Whoever connects may ask what is spoken here, and say who it is.
+    # Any client may ask for the API versions and authenticate.
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),

@@ -2,8 +2,9 @@
 
 Rules of this file:
 - An address has the quota of its own, else that of all others (the default `ip`), else none.
-- The rate is taken as those of clients are (`broker.security.quotas`). Who comes too fast is not let in: it is kept
-  waiting, for no longer than a sample, and sent away then; it does not count, so that one who tries on and on gets in.
+- The rate is taken as those of clients are (`broker.security.quotas`). A client that connects too fast is not let
+  in: it is kept waiting, for no longer than a sample, and then sent away. This does not count as a connection, so that
+  a client that keeps trying gets in.
 - Addresses that nobody has come from for longest are forgotten, where there are more than ADDRESSES_MAX.
 """
 

@@ -27,7 +27,7 @@ def may(
     resource_type: ResourceType = ResourceType.CLUSTER,
     name: str = CLUSTER_NAME,
 ) -> bool:
-    """Whether whoever asks may do this."""
+    """Whether the asking client may do this."""
     decides = authorizer_of(context)
     return decides is None or decides.allows(
         context.principal, context.client_host, operation, resource_type, name
@@ -35,7 +35,7 @@ def may(
 
 
 def operations_for(context: RequestContext, resource_type: ResourceType, name: str) -> int:
-    """What whoever asks may do to a resource, as bits by the operations' numbers (KIP-430)."""
+    """What the asking client may do to a resource, as bits by the operations' numbers (KIP-430)."""
     decides = authorizer_of(context)
     if decides is None:
         return operations_bits(OPERATIONS[resource_type])

@@ -36,7 +36,7 @@ from kafka_ds.wire.types import uuid_text
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from kafka_ds.lake.store import Store
+    from kafka_ds.lake.store.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Credentials:
                 self._read.pop((event.user, event.mechanism), None)
                 self._users.forget(event.user, event.mechanism)
             elif isinstance(event, ScramCredentialChanged):
-                # Whatever the user had does not let anybody in any more.
+                # The user's former credentials let no client in any more.
                 self._users.forget(event.user, event.mechanism)
                 self._read_on()
             elif isinstance(event, ControllerChange) and event.controller_id == self._node_id:
@@ -195,6 +195,6 @@ class Credentials:
 
 
 def _epoch_of(path: str) -> float:
-    """Under which controller an object was written, or begun; what is called otherwise is nobody's."""
+    """The controller epoch in which an object was written, or begun; infinite for other names."""
     text = path.rsplit("/", 1)[-1].lstrip(".")[:_EPOCH_DIGITS]
     return int(text) if text.isascii() and text.isdigit() else float("inf")

@@ -1,11 +1,11 @@
-"""Pure: why somebody is not let in."""
+"""Pure: why a client is not let in."""
 
 from __future__ import annotations
 
 
 class AuthenticationFailed(Exception):
-    """The client is told this text, in which nothing stands that it has sent."""
+    """The client gets this text, which repeats nothing that it has sent."""
 
 
 class InvalidCredentials(AuthenticationFailed):
-    """It is not told what is wrong: no such user, or a wrong password; the text is for the broker's own log."""
+    """No such user, or a wrong password. The client is not told which; the text is for the broker's own log."""

@@ -144,7 +144,7 @@ class _Guarding:
 
     def _finish(self, response: Any) -> Any:
         if response is None:
-            # Who awaits no answer learns by the end of the connection that something was refused.
+            # A client that awaits no answer learns from the end of the connection that something was refused.
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for rule in self._shown:
             shown = [

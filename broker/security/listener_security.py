@@ -128,7 +128,7 @@ class ListenerSecurity:
         return self._now.offered
 
     def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal | None:
-        """Who the holder of a certificate is; None: nobody whom a rule names."""
+        """The principal of a certificate's holder; None if no rule matches."""
         if not certificate:
             return ANONYMOUS
         user = user_of(self._now.rules, distinguished_name(certificate["subject"]))
@@ -190,7 +190,7 @@ class ListenerSecurity:
         if mechanism == PLAIN:
             return partial(PlainServer, self._entry(config, mechanism).users())
         if mechanism == OAUTHBEARER:
-            # Here: who does not use it does not pay for its libraries.
+            # Imported here, so that brokers without it do not load its libraries.
             from broker.security.oauth_tokens import TokenVerifier
 
             settings = self._oauth_settings(config)

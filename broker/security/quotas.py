@@ -45,7 +45,7 @@ _MS = 1_000
 
 
 class Shared(NamedTuple):
-    """Who shares a quota: None where it does not matter who."""
+    """The clients that share a quota; None: any."""
 
     user: str | None
     client_id: str | None
@@ -180,7 +180,7 @@ class Sensor:
 
 
 class ClientQuotas:
-    """The quotas at work: what was used, and who has to wait."""
+    """The quotas at work: what was used, and which clients have to wait."""
 
     def __init__(
         self,

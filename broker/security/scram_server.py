@@ -39,7 +39,7 @@ _CLIENT_FINAL = re.compile(
 
 
 class ScramServer:
-    """One exchange: two messages of the client. `nonce` is drawn by whoever makes it."""
+    """One exchange: two messages of the client. The caller draws `nonce`."""
 
     def __init__(self, mechanism: str, credential: Credential, nonce: str) -> None:
         self._mechanism = mechanism

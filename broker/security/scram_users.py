@@ -59,7 +59,7 @@ def encode_credential(credential: ScramCredential) -> bytes:
 
 
 def decode_credential(data: bytes) -> ScramCredential:
-    """The credential in these bytes; a ValueError, which shows nothing of them, where they are none."""
+    """The credential in these bytes; if they are not one a ValueError, which shows nothing of them."""
     try:
         found = json.loads(data)
         return ScramCredential(

@@ -68,7 +68,7 @@ def _added(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
 
 def _deleted(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
     name = topic if isinstance(topic, str) else topic.name
-    # One by id has null for its name; a name may be empty, and is nobody's.
+    # A topic by id has null for its name; an empty name belongs to no topic.
     known = image.topics.get(name) if name is not None else image.topics_by_id.get(topic.topic_id)
     return len(known.partitions) if known is not None else 0
 

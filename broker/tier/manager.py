@@ -17,18 +17,18 @@ from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.metrics.names import Metric, Sample
 from broker.seams import Clock
-from broker.tier.copies import CopyLoop
-from broker.tier.expiring import ExpirationLoop
-from broker.tier.laying import LayoutLoop
-from broker.tier.local_deletion import LocalDeletion
+from broker.tier.copying.copies import CopyLoop
+from broker.tier.copying.partitions import Led
+from broker.tier.copying.policy import CopyState, Phase
+from broker.tier.expiry.expiring import ExpirationLoop
+from broker.tier.expiry.local_deletion import LocalDeletion
 from broker.tier.messages import OUT_OF_RANGE
 from broker.tier.metrics import TierMetrics, tier_samples
-from broker.tier.partitions import Led
-from broker.tier.policy import CopyState, Phase
 from broker.tier.process import new_worker
 from broker.tier.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
-from broker.tier.remote_reads import RemoteReads
+from broker.tier.reading.remote_reads import RemoteReads
 from broker.tier.settings import TierSettings
+from broker.tier.upkeep.laying import LayoutLoop
 from broker.workers.channel import AskWorker, Buffer, Header, cut
 from broker.workers.child import WorkerFailed, WorkerLost
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -84,7 +84,7 @@ class PartitionOutcome:
     partition: int
     outcome: str
     tiered_end: int
-    """Last offset that is FINISHED (-1: none), whoever copied it; -2: not known."""
+    """Last offset that is FINISHED (-1: none), by any broker's copy; -2: not known."""
     message: str = ""
     ranges: int = 0
     rows: int = 0

@@ -12,26 +12,26 @@ from typing import Any
 
 from broker.crash_points import CrashPoints
 from broker.system import SystemClock, SystemDisk, new_uuid
-from broker.tier.copier import STORE_ERRORS, Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
-from broker.tier.disk_cache import FOLDER, DiskCache
-from broker.tier.expiration import Retention
-from broker.tier.materialise import Materialiser
+from broker.tier.copying.copier import STORE_ERRORS, Copier
+from broker.tier.delta.storage import DeltaStorage
+from broker.tier.expiry.expiration import Retention
+from broker.tier.expiry.sweeper import Place, Sweeper
 from broker.tier.messages import CopyRequest
-from broker.tier.notes import rows_of
-from broker.tier.orphans import Orphans
+from broker.tier.metadata.materialise import Materialiser
+from broker.tier.metadata.notes import rows_of
+from broker.tier.metadata.remote_log import DeltaMetadata
+from broker.tier.reading.disk_cache import FOLDER, DiskCache
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
-from broker.tier.sweeper import Place, Sweeper
-from broker.tier.upkeep import Upkeep
+from broker.tier.upkeep.orphans import Orphans
+from broker.tier.upkeep.upkeep import Upkeep
 from broker.workers.channel import Answer, Operation
 from broker.workers.shared_memory import WorkerMemory
-from kafka_ds.lake.attempt import CommitError, Conflict
-from kafka_ds.lake.log import ForeignTable, SystemLogClock
+from kafka_ds.lake.log.attempt import CommitError, Conflict
+from kafka_ds.lake.log.log import ForeignTable, SystemLogClock
 from kafka_ds.lake.names import OFFSETS
-from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.opening import open_store, probe
+from kafka_ds.lake.store.opening import open_store, probe
+from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from kafka_ds.wire.types import uuid_from_text
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.tier.messages import CopyRange, TieredState
-from kafka_ds.lake.states import RemoteLogSegment
+from kafka_ds.lake.tables.states import RemoteLogSegment
 from kafka_ds.wire.crc import Buffer
 
 

@@ -119,7 +119,7 @@ class TransactionCoordinator:
             self._timer.cancel()
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Begin to read what is led here now; wait no more for who is gone."""
+        """Begin to read the partitions that are led here now; stop waiting for brokers that are gone."""
         self._marker_outbox.apply(events)
         self._join_outbox.apply(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
@@ -147,7 +147,7 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> Any:
-        """Who goes on under the transactional id: ProducerIdAndEpoch."""
+        """The next producer of the transactional id: ProducerIdAndEpoch."""
         runner = self.topic.runner_of(transactional_id)
 
         def ask(spare_producer_id: int | None) -> Any:

@@ -71,7 +71,7 @@ class MarkerWriter:
     def __init__(
         self, partitions: Partitions, clock: Clock, offsets_marked: OffsetsMarked, marked: Marked
     ) -> None:
-        """`offsets_marked` is told partition, producer id and whether it was a commit; `marked` of every marker."""
+        """`offsets_marked` is called with partition, producer id and whether it commits; `marked` for every marker."""
         self._partitions = partitions
         self._clock = clock
         self._offsets_marked = offsets_marked

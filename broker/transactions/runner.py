@@ -104,14 +104,14 @@ class TransactionRunner:
         return len(records)
 
     def close(self) -> None:
-        """Take nothing more; who waits is told by the partition."""
+        """Take no more requests; the partition answers those that wait."""
         self.lead.end()
         self.partition.unwatch(self)
         for task in tuple(self._tasks):
             task.cancel()
 
     def advanced(self, partition: HostedPartition) -> None:
-        """The high watermark has moved: who waits for it waits with the partition."""
+        """The high watermark has moved. Requests that wait for it wait with the partition."""
 
     def lost(self, partition: HostedPartition) -> None:
         """Another broker leads the partition, or none does."""
@@ -142,12 +142,12 @@ class TransactionRunner:
         try:
             result = event(shard, self._clock.now_ms())
         except KafkaError as error:
-            # It was judged by what may not be committed yet: whoever loses it must not say so.
+            # The decision rests on records that may not be committed yet: if they may be lost it must not be answered.
             return self._after_commit(partial(_refuse, error))
         return self._perform(result)
 
     def tick(self, now_ms: int, *, expire: bool) -> None:
-        """Abort what is open for too long and, when asked, forget what nobody uses."""
+        """Abort transactions that are open for too long and, if asked, forget unused transactional ids."""
         if self.lead.refusal is not None:
             return
         try:
@@ -198,7 +198,7 @@ class TransactionRunner:
     def _write_markers(self, decided: Transaction) -> None:
         """Write what can be written at once, and go on with the rest in a task."""
         if self.lead.refusal is not None:
-            return  # Who leads now will find the decision, and does this.
+            return  # The new leader finds the decision and does this.
         marker = Marker.of(decided, self.coordinator_epoch)
         listed = sorted(decided.partitions)
         outcomes = self._write_some(marker, listed[:MARKERS_AT_ONCE])
@@ -258,7 +258,7 @@ class TransactionRunner:
             self.markers_left -= len(left)
 
     def _fenced(self, decided: Transaction, where: TopicPartition, code: ErrorCode) -> None:
-        """Somebody newer has ended this there: nothing is left to do for this partition."""
+        """A newer producer or coordinator has ended this there: nothing is left to do for this partition."""
         _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
 
     def _complete(self, decided: Transaction) -> None:

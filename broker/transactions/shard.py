@@ -132,7 +132,7 @@ class TransactionShard:
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
             last_producer_epoch=NO_EPOCH,
-            # This epoch was raised by nobody's request: who asks to end the transaction is no repeat, but fenced.
+            # No request raised this epoch, so a request to end the transaction is not a repeat: its producer is fenced.
             client_version=TRANSACTION_VERSION_0,
         )
         return _decided(fenced, committed=False, now_ms=now_ms, response=response)

@@ -28,7 +28,7 @@ class TransactionState(Enum):
     DEAD = (6, "Dead")
     """The transactional id has expired; never in the log, where a tombstone says it."""
     PREPARE_EPOCH_FENCE = (7, "PrepareEpochFence")
-    """The epoch is being raised above that of who is to be aborted; never in the log."""
+    """The epoch is being raised above that of the producer that is to be aborted; never in the log."""
 
     @property
     def number(self) -> int:

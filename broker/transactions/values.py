@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a producer is."""
+    """A producer's id and epoch."""
 
     producer_id: int
     producer_epoch: int

@@ -3,7 +3,7 @@
 Rules of this file:
 - asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it,
   so that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop
-  sends what there is to send, which is the alert, and whoever has begun the handshake is told and closes.
+  sends what there is to send, which is the alert, and the side that began the handshake is told and closes.
 - What comes after that is read and forgotten: a connection that ends with bytes unread is reset, and a reset may
   overtake the alert. Clients of TLS 1.3 have sent their first request by then.
 - Where OpenSSL has no alert (the client has sent one, or does not speak TLS) the failure is the event loop's, as ever.
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from weakref import WeakMethod
 
-# Who is told of a handshake's failure. Weak: a connection's context lives as long as the connection.
+# What is called after a handshake's failure. Weak: a connection's context lives as long as the connection.
 Told = Callable[[ssl.SSLError], None]
 _TOLD: ContextVar[WeakMethod[Told] | None] = ContextVar("told", default=None)
 
 
 def tell(told: Told) -> None:
-    """Have this method told if a handshake fails that the running task begins by an `AlertingContext`."""
+    """Call this method if a handshake fails that the running task begins by an `AlertingContext`."""
     _TOLD.set(WeakMethod(told))
 
 

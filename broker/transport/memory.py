@@ -1,7 +1,7 @@
 """Pure: the memory that requests of all connections may take together (queued.max.request.bytes, KIP-72).
 
-Rules of this file, which are Apache Kafka's: who begins a request while there is room gets all of what its length says,
-so that the limit is passed by one request at most and a large one is never starved; who begins one without room waits,
+Rules of this file, which are Apache Kafka's: a request that begins while there is room gets the memory for its length,
+so one request at most passes the limit, and a large one never starves; a request that begins without room waits,
 and is called in the order of coming. What a connection has read already, one buffer at most, is counted and stays.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class RequestMemory:
-    """How much is taken, and who waits."""
+    """The memory in use, and the requests that wait for some."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -29,7 +29,7 @@ class RequestMemory:
         self.used_bytes += size
 
     def give(self, size: int) -> None:
-        """So much less; who waits is called while there is room."""
+        """Give memory back; requests that wait are called while there is room."""
         self.used_bytes -= size
         assert self.used_bytes >= 0
         while self._waiting and self.has_room:

@@ -181,7 +181,7 @@ class PeerConnection:
     async def ask(self, request: Any, *, timeout_ms: int) -> Any:
         """The answer to a request, within `timeout_ms`.
 
-        Who is cancelled leaves the connection as it is: the answer is read and forgotten.
+        If the caller is cancelled the connection stays as it is: the answer is read and dropped.
 
         Raises:
             PeerUnreachable: the connection is lost, or the answer late; the connection is closed then.
@@ -210,7 +210,7 @@ class PeerConnection:
         return await self._send(request, version, timeout_ms, deadline)
 
     def _must_renew(self, session: Session, timeout_ms: int) -> bool:
-        """Whether there is a renewal to wait for; begins it where it is time."""
+        """Whether a renewal has to be waited for; begins one when it is time."""
         if self._renewing is None and self._why_closed is None:
             at_s = session.renew_at_s
             if at_s is not None and self._loop.time() >= at_s:

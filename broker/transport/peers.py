@@ -1,7 +1,7 @@
 """Shell: connections to other brokers by their number: one each, made when needed, kept while it works.
 
-Rules of this file: who asks for the same broker at once waits for the same connection. One that is lost, or leads to
-where the broker is not any more, is made anew at the next question.
+Rules of this file: callers that ask for the same broker at once wait for the same connection. A connection that is
+lost, or leads to an old address of the broker, is made again at the next request.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Peers:
                 )
             )
             kept = self._kept[broker_id] = _Kept(host, port, connecting)
-        # Who is cancelled must not take the connection from those who wait for it, too.
+        # A cancelled caller must not take the connection away from others that wait for it.
         connection = await asyncio.shield(kept.connecting)
         return await connection.ask(request, timeout_ms=timeout_ms)
 

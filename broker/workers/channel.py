@@ -25,7 +25,7 @@ Operation = Callable[[Header], Answer]
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30
-# A piece of a cold read goes over in one go, and whoever made it goes on with the next; the kernel may allow less.
+# Room for a piece of a cold read, so that its thread can go on with the next piece; the kernel may allow less.
 SOCKET_BYTES = 2 * 1024 * 1024
 
 

@@ -240,7 +240,7 @@ class Worker:
 
     @staticmethod
     async def _reap(process: asyncio.subprocess.Process) -> None:
-        """See the process gone; one that hung up but lives on is killed, lest two be at work."""
+        """Wait until the process is gone; one that hung up but lives on is killed, so that there are never two."""
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
         except TimeoutError:

@@ -89,7 +89,7 @@ class Trimmer:
 
 
 def freed_bytes() -> int:
-    """What the C library has, and nobody uses; 0 where it does not tell."""
+    """Bytes that the C library holds unused; 0 if it does not tell."""
     with contextlib.suppress(AttributeError, OSError):
         tell = ctypes.CDLL(None).mallinfo2
         tell.restype = _Mallinfo2

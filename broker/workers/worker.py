@@ -106,7 +106,7 @@ class Worker:
         threading.Thread(target=work, daemon=True).start()
 
     def _look_after(self) -> None:
-        """Upkeep, whose failure is nobody's answer: it is tried again after the next write."""
+        """Upkeep. No request waits for it, so after a failure it is tried again with the next write."""
         try:
             self._afterwards()
         except Exception:
@@ -139,7 +139,7 @@ def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
 
 
 def serve(worker: Worker) -> None:
-    """Work until the broker hangs up. Nothing is flushed or cleaned up: whoever comes next expects a crash."""
+    """Work until the broker hangs up. Nothing is flushed or cleaned up: the next worker expects a crash."""
     try:
         worker.run()
     finally:

@@ -8,6 +8,7 @@ connection is dropped and the metadata are requested again. Topics are created o
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
+    NoSuchHost,
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
@@ -42,6 +44,7 @@ from kafka_ds.wire.messages.offsets import (
     OffsetForLeaderTopic,
 )
 
+LOGGER = logging.getLogger("kafka_ds.client")
 TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
@@ -52,6 +55,8 @@ EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 CONSUMER: Final = -1
 BRIEF_MS: Final = 20
 BROKER_RESOURCE: Final = 4
+# A wrong name is told soon, but not before a name has come back that is unknown while brokers are rolled (Kubernetes).
+NO_SUCH_HOST_PATIENCE_MS: Final = 10_000
 
 _ABSENT: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -102,6 +107,7 @@ class Cluster:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
+        self._silence_told = False
 
     def close(self) -> None:
         """End every connection."""
@@ -356,19 +362,21 @@ class Cluster:
 
         Raises:
             BrokerUnreachable: none does; the message tells of each.
+            NoSuchHost: none has a name that can be resolved.
         """
         addresses = dict.fromkeys([*self._brokers.values(), *self.settings.bootstrap_servers])
         open_ones = [a for a in addresses if a in self._connections and self._connections[a].idle]
-        problems: list[str] = []
+        problems: list[ClientError] = []
         for address in [*open_ones, *(a for a in addresses if a not in open_ones)]:
             try:
                 return self.connection(address)
             except AuthenticationRefused:
                 raise
             except ClientError as problem:
-                problems.append(str(problem))
-        raise BrokerUnreachable(
-            f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(problems)}"
+                problems.append(problem)
+        kind = NoSuchHost if all(isinstance(p, NoSuchHost) for p in problems) else BrokerUnreachable
+        raise kind(
+            f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(map(str, problems))}"
         )
 
     def addresses(self) -> dict[int, tuple[str, int]]:
@@ -421,10 +429,13 @@ class Cluster:
 
         Raises:
             BrokerTimeout: it is; the message says what was asked for, and the last problem.
+            NoSuchHost: no bootstrap server has a name that can be resolved, nor had one before in this process. That is
+                a mistake, as it is for Java's client, but only after `NO_SUCH_HOST_PATIENCE_MS`.
             KafkaError: a refusal that no retry mends.
         """
         settings = self.settings
         deadline = time.monotonic() + settings.default_api_timeout_ms / 1_000
+        unknown_until: float | None = None
         pause_ms = settings.retry_backoff_ms
         while True:
             problem: ClientError | KafkaError
@@ -432,6 +443,13 @@ class Cluster:
                 return ask()
             except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as found:
                 self._topics.clear()
+                if isinstance(found, NoSuchHost) and not self._brokers:
+                    now = time.monotonic()
+                    if unknown_until is None:
+                        unknown_until = min(deadline, now + NO_SUCH_HOST_PATIENCE_MS / 1_000)
+                    if now + pause_ms / 1_000 >= unknown_until:
+                        raise
+                self._tell_of_silence(found)
                 problem = found if isinstance(found, ClientError) else ClientError(str(found))
             except KafkaError as found:
                 if not found.code.retriable:
@@ -447,6 +465,16 @@ class Cluster:
                 continue
             time.sleep(pause_ms / 1_000)
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
+
+    def _tell_of_silence(self, problem: ClientError | MalformedFrame) -> None:
+        """Tell the user of a wrong address now, and not only when the time is over."""
+        if self._brokers or self._silence_told:
+            return
+        self._silence_told = True
+        limit = f"kafka.default.api.timeout.ms={self.settings.default_api_timeout_ms}"
+        if isinstance(problem, NoSuchHost):
+            limit = f"{NO_SUCH_HOST_PATIENCE_MS / 1_000:g} s"
+        LOGGER.warning("%s; trying for %s", problem, limit)
 
 
 def _is_brief(problem: ClientError | KafkaError) -> bool:

@@ -23,8 +23,10 @@ from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
+    NoSuchHost,
     UnsupportedByBroker,
 )
+from kafka_ds.client.hosts import had_address, has_address
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.security.mechanisms import Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError
@@ -96,8 +98,10 @@ class Connection:
                 f"no connection to broker {self.address} within "
                 f"kafka.socket.connection.setup.timeout.ms={setup_ms}"
             ) from None
-        except OSError as problem:
-            raise BrokerUnreachable(f"no connection to broker {self.address}: {problem}") from None
+        except (OSError, UnicodeError) as problem:
+            kind = NoSuchHost if _is_no_host(host, problem) else BrokerUnreachable
+            raise kind(f"no connection to broker {self.address}: {problem}") from None
+        has_address(host)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         buffers = (
             (socket.SO_RCVBUF, self._settings.receive_buffer_bytes),
@@ -328,6 +332,17 @@ class Connection:
             f"broker {self.address} did not answer {request.__name__} within "
             f"kafka.request.timeout.ms={self._settings.request_timeout_ms}"
         )
+
+
+def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
+    """Whether the name is a mistake, by how it failed: no name server knows it, and none did before."""
+    if isinstance(problem, UnicodeError):
+        # An empty label, or one of more than 63 characters: it cannot be asked for (RFC 1035, section 2.3.4).
+        return True
+    if not isinstance(problem, socket.gaierror):
+        has_address(host)
+        return False
+    return problem.errno == socket.EAI_NONAME and not had_address(host)
 
 
 def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> str:

@@ -15,6 +15,10 @@ class BrokerUnreachable(ClientError):
     """No connection, or one that ended: the request may or may not have been done."""
 
 
+class NoSuchHost(BrokerUnreachable):
+    """A broker's name that no name server knows, nor did before in this process."""
+
+
 class AuthenticationRefused(ClientError):
     """The broker does not accept who we say we are, or we do not accept its certificate; not retried."""
 

@@ -124,7 +124,7 @@ class _RangeReader:
             pause_ms = self._settings.retry_backoff_ms
             self._progress = time.monotonic()
             yield chunk
-            # What was waited for in whoever takes the chunks is not the broker's delay.
+            # Time that the consumer of the chunks took is not the broker's delay.
             self._progress = time.monotonic()
 
     def _find_leader(self) -> Connection:

@@ -17,7 +17,7 @@ from typing import Final
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import ClientSettings
 
-# Settings of which a client is kept, and for how long one is that nobody takes.
+# For how many settings a client is kept, and for how long an unused one.
 KEPT_MAX: Final = 4
 IDLE_MAX_S: Final = 60.0
 

@@ -262,7 +262,7 @@ class Producer:
         lane = self._lanes[batch.key]
         if code in _DONE:
             if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
-                # A duplicate of long ago. Whoever decides about the attempt has to know where it lies.
+                # A duplicate of long ago. The decision about the attempt needs its offset.
                 raise NotWritten(
                     f"{_place(batch)}: written, and the broker does not tell at which offset"
                 )
@@ -328,7 +328,7 @@ class Producer:
             lane.failed.append(batch)
 
     def _again(self, back: dict[TopicPartition, _Lane]) -> None:
-        """All that was under way there has come back: what failed goes again, in its order, to whoever leads now."""
+        """All requests to that broker are answered: failed batches go again, in order, to the present leader."""
         self._failures += 1
         client = self._settings.client
         pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)

@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What one answer told: bytes an offset from ``start`` on; or None, and that no record lies before ``start``."""
+    """What one answer showed: bytes per offset from ``start`` on; None: there is no record before ``start``."""
 
     offset_bytes: float | None
     start: int
@@ -66,7 +66,7 @@ class Samples:
     def look(
         self, cluster: Cluster, places: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Sample]:
-        """What lies behind each of these places. A partition that is gone is for whoever reads to report."""
+        """What comes after each of these places. A partition that is gone is reported by the read."""
         left = {tp: place for tp, place in places.items() if self._asked.get(tp) != place}
         pause_ms = cluster.settings.retry_backoff_ms
         for attempt in range(LOOKS_MAX):
@@ -180,5 +180,5 @@ def _headers(records: memoryview | bytes) -> list[BatchHeader]:
         if len(records) - position >= HEADER_BYTES:
             headers.append(read_header(records, position))
     except CorruptRecord:
-        pass  # Whoever reads will meet it.
+        pass  # The read will meet it.
     return headers

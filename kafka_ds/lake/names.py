@@ -128,12 +128,12 @@ def deleted_mark(topic_id: bytes) -> str:
 
 
 def complaint_mark(version: int) -> str:
-    """The application id whose presence says that somebody else's commit was complained of."""
+    """The application id whose presence says that a foreign commit was reported."""
     return f"kafkaDs-foreign-{version}"
 
 
 def quarantine_mark(action_path: str) -> str:
-    """The application id whose presence says that a file's rows are nobody's record."""
+    """The application id whose presence says that a file's rows are not a topic's records."""
     return QUARANTINE_PREFIX + action_path
 
 

@@ -16,12 +16,12 @@ class Holder(NamedTuple):
 
 
 def holder_of(settings: TlsSettings) -> Holder:
-    """Of the certificate that goes with the key. Raises TlsError where it cannot be read."""
+    """The holder of the certificate that goes with the key. Raises TlsError if it cannot be read."""
     return holder_in(certificate_of(settings))
 
 
 def holder_in(pem: bytes) -> Holder:
-    """Of this certificate. Raises TlsError where it is none."""
+    """The holder of this certificate. Raises TlsError if the bytes are not a certificate."""
     # Here: who never changes keys does not pay for the library.
     from cryptography import x509
 

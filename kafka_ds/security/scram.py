@@ -67,7 +67,7 @@ def xor(left: bytes, right: bytes) -> bytes:
 
 
 def base64_of(text: str) -> bytes:
-    """The bytes that a text stands for; ScramError where it is no base64."""
+    """The bytes of a base64 text; ScramError if it is not base64."""
     try:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError):
@@ -75,7 +75,7 @@ def base64_of(text: str) -> bytes:
 
 
 def text_of(message: bytes) -> str:
-    """A message as text; ScramError where it is none."""
+    """A message as text; ScramError if it is not text."""
     try:
         return message.decode()
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for whoever has to use it."""
+        """The text itself."""
         return self._text
 
     def __repr__(self) -> str:

@@ -23,8 +23,8 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
-from kafka_ds.lake.arrow import columns_of
-from kafka_ds.lake.rebuild import KernelBatch, sealed
+from kafka_ds.lake.batches.arrow import columns_of
+from kafka_ds.lake.batches.rebuild import KernelBatch, sealed
 from kafka_ds.sink.columns import Columns, RowError
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.rows import TopicRows, rows_by_topic

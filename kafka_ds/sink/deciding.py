@@ -248,7 +248,7 @@ class Deciding:
         self._in_transaction(lambda producer: self._send_note(producer, pair))
 
     def _finish(self, decision: Decision) -> None:
-        """Without a transaction: it is true whoever says it, and as often as it is said."""
+        """Without a transaction: it is true whichever driver writes it, and however often."""
         producer = Producer(self._cluster, self._settings)
         try:
             pair = (finished_key(self._prefix), finished_value(decision))
@@ -315,7 +315,7 @@ class Deciding:
     def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool | None:
         """Whether read_committed finds the attempt's record at this offset; None where the log begins behind it."""
         # Heavy, and seldom asked for: a driver is here for each micro-batch.
-        from kafka_ds.lake.convert import decode_hot
+        from kafka_ds.lake.batches.convert import decode_hot
 
         owner = (attempt.producer_id, attempt.epoch)
         try:
@@ -401,7 +401,7 @@ def _settled(chunk: Chunk, end: int) -> Iterator[Pair]:
 
 
 def _by_markers(chunks: Iterable[Chunk]) -> tuple[list[Pair], list[Pair]]:
-    """The records that are committed, in the order of their commits, and those of which it is not known."""
+    """The committed records, in the order of their commits, and those whose outcome is not known."""
     committed: list[Pair] = []
     waiting: dict[int, list[Pair]] = {}
     for chunk in chunks:

@@ -85,7 +85,7 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Fence whoever holds the lock; answers when nothing of theirs is open any more."""
+    """Fence the holder of the lock; returns when none of its transactions is open any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ListOpen:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Abort what is open under this id, whoever it is."""
+    """Abort any open transaction of this id."""
 
     transactional_id: str
 
@@ -194,7 +194,7 @@ def commit(query: str, batch: int, attempts: Sequence[Attempt]) -> Steps:
 
 
 def abort(attempts: Sequence[Attempt]) -> Steps:
-    """A job that failed, in a task or in `commit`: nothing of it stays open, but for what was decided nevertheless."""
+    """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already."""
     yield Lock()
     last: Last = yield ReadLast()
     kept = None if last.finished else last.decision

@@ -27,7 +27,7 @@ class LayoutUnknown(ValueError):
 
 
 def lock_id(prefix: str) -> str:
-    """The transactional id of whoever decides."""
+    """The transactional id of the deciding driver."""
     return f"{prefix}-driver"
 
 

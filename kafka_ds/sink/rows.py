@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_ds.lake.tables import HEADERS_TYPE, TIMESTAMP_TYPE
+from kafka_ds.lake.schemas import HEADERS_TYPE, TIMESTAMP_TYPE
 from kafka_ds.sink.columns import Columns, RowError
 from kafka_ds.wire.partitioning import NO_PARTITION
 

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -30,13 +31,12 @@ from pyspark.sql.types import (
 from kafka_ds.source import optimizer, unprojected
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import Options, parse_options
+from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-    from kafka_ds.source.stream import KafkaStreamReader
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
@@ -130,6 +130,11 @@ class KafkaDataSource(DataSource):
     True
     """
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark tells it to the process that makes this object, and not to all others that use it.
+        self._logs_are_kept = keeps_logs()
+
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -147,11 +152,18 @@ class KafkaDataSource(DataSource):
 
         return KafkaBatchReader(self._parsed(stream=False), declared(schema))
 
-    def streamReader(self, schema: StructType) -> KafkaStreamReader:
-        """The reader of a stream."""
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of a stream; after a mistake in the options, one that says so as soon as it is used."""
+        from kafka_ds.source.refused import RefusedStream
         from kafka_ds.source.stream import KafkaStreamReader
 
-        return KafkaStreamReader(self._parsed(stream=True), declared(schema))
+        sends_along = not self._logs_are_kept
+        try:
+            return KafkaStreamReader(
+                self._parsed(stream=True), declared(schema), sends_along=sends_along
+            )
+        except OptionError as problem:
+            return RefusedStream(problem)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a batch query."""

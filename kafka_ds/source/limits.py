@@ -150,7 +150,7 @@ def parse_partition_numbers(option: str, text: str) -> dict[TopicPartition, int]
 
 
 def check_batch(starting: Limit, ending: Limit) -> None:
-    """Refuse what a batch cannot mean: a start at the end, an end at the start, a start behind its end.
+    """Refuse what a batch cannot mean: a start at the end, an end at the start, a start beyond its end.
 
     Raises:
         OptionError: naming the option and the partition.
@@ -189,7 +189,7 @@ def _compare(
         )
     behind = {tp: n for tp, n in starts.items() if n > ends[tp] >= 0}
     if behind:
-        raise OptionError(f"option '{left}' lies behind '{right}' in {names(behind)}")
+        raise OptionError(f"option '{left}' lies beyond '{right}' in {names(behind)}")
 
 
 def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:

@@ -226,8 +226,13 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
         if name.lower() in _SPELLINGS or name.lower().startswith("kafka."):
             continue
+        if name.lower() == "path":
+            raise OptionError(
+                "option 'path', the argument of load(), says nothing: topics are named by option 'subscribe'"
+            )
         close = difflib.get_close_matches(name.lower(), _SPELLINGS, 1)
-        hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
+        meant = _SPELLINGS[close[0]] if close else f"kafka.{name}" if "." in name else None
+        hint = f"; did you mean '{meant}'?" if meant else ""
         raise OptionError(f"option '{name}' is unknown{hint}")
 
 

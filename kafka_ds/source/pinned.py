@@ -1,8 +1,9 @@
 """Shell: what a batch reads, pinned to one moment: options in, one view per partition out.
 
 Rules of this file: `survey` fixes the order of the questions. If the brokers are away and the option `lake` says where
-the tables are, that is no error: what the tables hold is read, and a warning says up to which offsets. Starts and ends
-by time, and offsets beyond the tables, need the brokers.
+the tables are, that is no error: what the tables hold is read, and a warning says up to which offsets. A host name that
+does not exist is an error all the same, since it is a mistake. Starts and ends by time, and offsets beyond the tables,
+need the brokers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
+from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost
 from kafka_ds.source.epochs import Bounds, held_to
 from kafka_ds.source.limits import (
     AtLeaderEpoch,
@@ -53,6 +54,10 @@ def pin(options: Options, predicate: Predicate, *, with_tables: bool = False) ->
     except (BrokerUnreachable, BrokerTimeout) as problem:
         if not _can_do_without(options):
             raise
+        if isinstance(problem, NoSuchHost):
+            # With a wrong name fewer rows would come each time, and brokers that are up would never be asked.
+            hint = "is a name in it wrong? To read the lake alone, set option 'tiers' to remote (tiers=remote)"
+            raise NoSuchHost(f"{problem}; {hint}") from problem
         away = problem
     try:
         alone = replace(options, tiers="remote")
@@ -81,7 +86,7 @@ def _pin(
         asked_wrongly = options.tiers == "both" or stands_in
         if behind and asked_wrongly and not isinstance(options.ending, AtLeaderEpoch):
             raise OptionError(
-                f"option '{options.starting.option}' lies behind the end in {names(behind)}"
+                f"option '{options.starting.option}' lies beyond the end in {names(behind)}"
             )
         ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
         return Pinned(

@@ -49,7 +49,7 @@ class LakeView:
     end: int
     files: tuple[LakeFile, ...] = ()
     find: Callable[[int, int], Iterable[LakeFile]] | None = None
-    """Gives the files that may hold offsets of [start, end): instead of `files`, of which there may be very many."""
+    """Gives the files that may hold offsets of [start, end): instead of `files`, which may be very many."""
 
     def within(self, wanted: Intervals) -> list[LakeFile]:
         """The files that may hold wanted offsets, each once."""

@@ -186,14 +186,25 @@ class Steps:
     problems: tuple[str, ...] = ()
 
 
+def gone(start: StreamOffset, end: StreamOffset) -> list[str]:
+    """What ``start`` has and ``end`` does not, in words: whole topics by their names."""
+    missing: dict[str, list[int]] = {}
+    for topic, partition in sorted(set(start.positions) - set(end.positions)):
+        missing.setdefault(topic, []).append(partition)
+    there = {topic for topic, _ in end.positions}
+    return [
+        f"{', '.join(f'{topic}-{partition}' for partition in partitions)} are gone"
+        if topic in there
+        else f"topic {topic} is gone, or the options do not name it any more"
+        for topic, partitions in missing.items()
+    ]
+
+
 def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartition, int]) -> Steps:
     """The ranges between two offsets. ``earliest`` tells where partitions begin that are new."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     fences: dict[TopicPartition, Position] = {}
-    problems: list[str] = []
-    gone = sorted(set(start.positions) - set(end.positions))
-    if gone:
-        problems.append(f"{', '.join(f'{t}-{p}' for t, p in gone)} are gone")
+    problems = list(gone(start, end))
     for tp, until in sorted(end.positions.items()):
         name = f"{tp[0]}-{tp[1]}"
         begin = start.positions.get(tp)

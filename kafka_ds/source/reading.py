@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from kafka_ds.lake.convert import ResidueBatch
+    from kafka_ds.lake.batches.convert import ResidueBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
@@ -79,7 +79,7 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     text = f"{count} offsets are not there: {', '.join(map(str, lost))}"
     if fail:
         raise DataLoss(
-            f"{text}. They were removed by retention, or the topic was deleted or cut; "
+            f"{text}. They were removed by retention, the topic was deleted or cut, or they lie beyond its end; "
             "option 'failOnDataLoss' = false goes on without them"
         )
     LOGGER.warning("kafka_ds: %s", text)
@@ -243,7 +243,7 @@ def _read_hot(
 def _fetch(
     cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: Touched
 ) -> Iterator[pa.RecordBatch]:
-    from kafka_ds.lake.convert import decode_hot
+    from kafka_ds.lake.batches.convert import decode_hot
 
     committed = config.client.read_committed
     chunks = fetch_range(
@@ -276,7 +276,7 @@ def _fetch(
 def _read_cold(
     piece: ColdPiece, wanted: frozenset[str], predicate: Predicate, touched: Touched
 ) -> Iterator[pa.RecordBatch]:
-    from kafka_ds.lake.parquet import open_at
+    from kafka_ds.lake.files.parquet import open_at
 
     for file_slice in piece.files:
         try:
@@ -377,7 +377,7 @@ def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
         return None
     import pyarrow as pa
 
-    from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+    from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 
     known = set(TOPIC_FILE_SCHEMA.names)
     return pa.schema(

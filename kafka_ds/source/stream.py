@@ -4,7 +4,7 @@ Rules of this file: `read` is stateless and the reader is pickled for the execut
 that is left out of the pickle; an end is pinned when it is named (high watermark or last stable offset) and read as
 often as Spark replays the batch, with the same rows; what Spark asks with `ReadAllAvailable` overrides our limits. A
 batch without rows of the tables that is planned right after its end was named asks nothing again: what goes meanwhile
-is missed when it is read.
+is missed when it is read. The rows of a small micro-batch go along with its plan (`along`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kafka_ds.client.cluster import Topic
+from kafka_ds.source.along import SendsAlong
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.epochs import Bounds
-from kafka_ds.source.limits import TopicPartition
+from kafka_ds.source.limits import OptionError, TopicPartition
 from kafka_ds.source.options import Options
-from kafka_ds.source.planning import LostRange, plan_scan
+from kafka_ds.source.planning import LostRange, Task, plan_scan
 from kafka_ds.source.progress import (
     Position,
     StreamOffset,
+    gone,
     limited,
     same_topic,
     steps,
     waiting,
     waiting_offsets,
 )
-from kafka_ds.source.reading import LOGGER, DataLoss, read_task, report_loss
+from kafka_ds.source.reading import LOGGER, DataLoss, ReadConfig, read_task, report_loss
 from kafka_ds.source.sizes import limited_by_bytes
 from kafka_ds.source.survey import Survey
 
@@ -47,16 +49,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is appended, micro-batch by micro-batch, beginning where the options say."""
 
-    def __init__(self, options: Options, schema: pa.Schema) -> None:
+    def __init__(self, options: Options, schema: pa.Schema, *, sends_along: bool = False) -> None:
         self._options = options
         self._schema = schema
+        self._sends_along = sends_along
         self._survey = Survey(options)
         self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._initial: dict[str, Any] | None = None
+        # Why the options do not say where the stream begins.
+        self._unclear: OptionError | None = None
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
@@ -64,6 +69,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened = False
         # The end that was named last, by what was seen for it: to be planned next, as a rule.
         self._named: dict[str, Any] | None = None
+        # The last plan, and between which offsets it is.
+        self._planned: tuple[dict[str, Any], dict[str, Any], list[InputPartition]] | None = None
         # None before the first micro-batch, which waits for nothing.
         self._last_trigger: float | None = None
 
@@ -87,11 +94,20 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self) -> StreamOffset:
         # With AvailableNow the end is pinned first: what comes after it is not between this stream's two ends.
         ends = self._target if self._target is not None else self._look()
-        starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
+        try:
+            starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
+        except OptionError as problem:
+            # A first micro-batch that is played again knows it by itself: partitions may have been added since.
+            self._unclear, starts = problem, {}
         positions = {
             tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
         }
         return StreamOffset(topic_ids=ends.topic_ids, positions=positions, is_initial=True)
+
+    def _known(self, begin: StreamOffset) -> StreamOffset:
+        if begin.is_initial and self._unclear is not None:
+            raise self._unclear
+        return begin
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""
@@ -100,13 +116,16 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _end_of_next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = StreamOffset.parse(start)
+        begin = self._known(StreamOffset.parse(start))
         if self._available_now:
             if self._target is None:
                 self._target = self._look()
             latest = self._target
         else:
             latest = self._look()
+        # Spark writes down what is named here. With an end that lacks topics the options would have to be mended, and
+        # the checkpoint, too.
+        self._refuse(gone(begin, latest))
         self._latest = latest
         if isinstance(limit, ReadAllAvailable):
             return self._next(begin, latest)
@@ -224,9 +243,24 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- micro-batches --------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch."""
+        """The tasks of one micro-batch.
+
+        Spark asks twice unless rows came along: our strategy (`unprojected`) looks at the partitions of a plan of which
+        Spark then executes a copy. The second answer is the first one: with rows the plan would be another one, too.
+        """
+        self._along = None
+        if self._planned is not None and self._planned[:2] == (start, end):
+            return self._planned[2]
+        tasks = self._tasks(start, end)
+        if self._sends_along:
+            self._send_along(tasks, self._config())
+        found = [InputPartition(task) for task in tasks]
+        self._planned = (start, end, found)
+        return found
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Task]:
         until = StreamOffset.parse(end)
-        begin = until.beginning(StreamOffset.parse(start))
+        begin = self._known(until.beginning(StreamOffset.parse(start)))
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
             return []
         if end != self._named or self._meets_tables(begin):
@@ -238,10 +272,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         problems = list(
             dict.fromkeys((*planned.problems, *strange.values(), *self._diverged(fences, until)))
         )
-        if problems and self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"{'; '.join(problems)}. Some rows may be lost; option 'failOnDataLoss' = false goes on"
-            )
+        self._refuse(problems)
         for problem in problems:
             LOGGER.warning("kafka_ds: %s", problem)
         left_out = [
@@ -258,7 +289,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
-        return [InputPartition(task) for task in plan.tasks]
+        return plan.tasks
+
+    def _refuse(self, problems: Sequence[str]) -> None:
+        if problems and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{'; '.join(problems)}. Some rows may be lost; option 'failOnDataLoss' = false goes on"
+            )
 
     def _meets_tables(self, begin: StreamOffset) -> bool:
         """Whether tables hold rows behind the beginning: those are for leaders to confirm that are asked afterwards."""
@@ -315,8 +352,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task, as Arrow batches."""
-        config = read_config(self._options, self._schema, self._options.where)
-        return read_task(partition.value, config)
+        return read_task(partition.value, self._config())
+
+    def _config(self) -> ReadConfig:
+        return read_config(self._options, self._schema, self._options.where)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: positions live in Spark's checkpoint alone."""

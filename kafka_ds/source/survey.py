@@ -23,7 +23,13 @@ from kafka_ds.client.cluster import (
     OffsetAnswer,
     Topic,
 )
-from kafka_ds.client.errors import ClientError, UnsupportedByBroker
+from kafka_ds.client.errors import (
+    AuthenticationRefused,
+    ClientError,
+    NoSuchHost,
+    TopicGone,
+    UnsupportedByBroker,
+)
 from kafka_ds.client.samples import Samples
 from kafka_ds.source.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
 from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST
@@ -45,6 +51,7 @@ from kafka_ds.source.scanning import TableVersion
 from kafka_ds.source.sizes import Stored
 from kafka_ds.source.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.types import NO_UUID
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
@@ -128,22 +135,61 @@ class Survey:
     def bounds(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Bounds]:
-        """Where each partition begins and (pinned) ends for the tiers that are read."""
+        """Where each partition begins and (pinned) ends for the tiers that are read.
+
+        What was deleted since the topics were asked for is left out.
+        """
         if self.options.tiers == "remote":
             return self._bounds_of_tables(topics, partitions)
         committed = self.options.client.read_committed
         first = EARLIEST_LOCAL if self.options.tiers == "local" else EARLIEST
-        ends = self.answers(dict.fromkeys(partitions, LATEST), committed=committed)
-        starts = self.ask(dict.fromkeys(partitions, first), committed=False)
+        left = set(partitions)
+
+        def ask() -> tuple[dict[TopicPartition, OffsetAnswer], dict[TopicPartition, OffsetAnswer]]:
+            while True:
+                try:
+                    found = (
+                        self.cluster.offsets(dict.fromkeys(left, LATEST), read_committed=committed),
+                        self.cluster.offsets(dict.fromkeys(left, first), read_committed=False),
+                    )
+                    self._check_ids(topics, {topic for topic, _ in left})
+                    return found
+                except TopicGone:
+                    # Also with no retries at all: a topic that goes is no failure of the brokers.
+                    still = left & self._still_there(topics)
+                    if still == left:
+                        raise
+                    left.intersection_update(still)
+
+        ends, starts = self._retried(ask)
         return {
             (name, index): Bounds(
                 topic_id=topics[name].topic_id,
-                start=starts[name, index],
-                end=max(ends[name, index].offset, starts[name, index]),
+                start=starts[name, index].offset,
+                end=max(ends[name, index].offset, starts[name, index].offset),
                 leader_epoch=_epoch_of_end(ends[name, index], topics[name].partitions[index].epoch),
             )
-            for name, index in partitions
+            for name, index in sorted(left)
         }
+
+    def _check_ids(self, topics: Mapping[str, Topic], wanted: Collection[str]) -> None:
+        """Offsets are asked for by name: where the client had to look again, they may be another topic's.
+
+        Raises:
+            TopicGone: they are.
+        """
+        for name in wanted:
+            old, new = topics[name], self.cluster.topic(name)
+            if _differ(old, new):
+                raise TopicGone(f"topic {name}: {old.topic_id.hex()} is now {new.topic_id.hex()}")
+
+    def _still_there(self, topics: Mapping[str, Topic]) -> set[TopicPartition]:
+        """Which partitions subscribed to these topics still have: another topic of the same name is none of them."""
+        found = self.topics()
+        anew = {name for name in topics.keys() & found.keys() if _differ(topics[name], found[name])}
+        if anew and self.options.subscription.pattern is None:
+            self._missing(f"topics were deleted and created again just now: {sorted(anew)}")
+        return {tp for tp in self.partitions(found) if tp[0] not in anew}
 
     def open_tables(self, topics: Mapping[str, Topic]) -> None:
         """Pin one version of each topic's table; to be called before the bounds are asked for."""
@@ -234,6 +280,8 @@ class Survey:
         for attempt in range(self.options.fetch_offset_retries + 1):
             try:
                 return ask()
+            except (AuthenticationRefused, NoSuchHost):
+                raise
             except (ClientError, KafkaError) as problem:
                 if attempt == self.options.fetch_offset_retries:
                     raise
@@ -411,6 +459,11 @@ class Survey:
                 f"option {meant}, but no lake is known; name its folder with option 'lake'"
             )
         return tables
+
+
+def _differ(old: Topic, new: Topic) -> bool:
+    """Whether a topic was deleted and created again, as far as the brokers tell ids (KIP-516)."""
+    return NO_UUID not in (old.topic_id, new.topic_id) and old.topic_id != new.topic_id
 
 
 def _epoch_of_end(answer: OffsetAnswer, known: int) -> int:

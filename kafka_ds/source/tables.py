@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
-from kafka_ds.lake.opening import open_store
-from kafka_ds.lake.store import Store, UnsupportedStore
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store, UnsupportedStore
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import AsOf
 from kafka_ds.source.planning import LakeFile, LakeView
@@ -22,8 +22,8 @@ from kafka_ds.source.scanning import TableVersion
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.index import FileEntry, PartitionFiles
-    from kafka_ds.lake.snapshot import TopicSnapshot
+    from kafka_ds.lake.index.index import FileEntry, PartitionFiles
+    from kafka_ds.lake.log.snapshot import TopicSnapshot
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -149,9 +149,9 @@ class LakeTables:
 
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
         from kafka_ds.lake.actions import CorruptLog
-        from kafka_ds.lake.parquet import UnreadableFile
-        from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
-        from kafka_ds.lake.stats import UnsupportedFile
+        from kafka_ds.lake.files.parquet import UnreadableFile
+        from kafka_ds.lake.index.stats import UnsupportedFile
+        from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 
         assert self._store is not None
         known = self._snapshots.get(topic)
@@ -184,8 +184,8 @@ class LakeTables:
         """
         if self._as_of is None:
             return None
-        from kafka_ds.lake.history import history
-        from kafka_ds.lake.log import DeltaLog
+        from kafka_ds.lake.log.history import history
+        from kafka_ds.lake.log.log import DeltaLog
         from kafka_ds.lake.names import topic_table
 
         assert self._store is not None

@@ -63,7 +63,7 @@ def source_of(cls: type, version: int) -> tuple[str, str]:
 def decode(
     cls: type[M], buffer: Buffer, version: int, position: int = 0, *, spare_bytes_max: int = 0
 ) -> M:
-    """The message that fills `buffer` from `position` to its end, but for `spare_bytes_max` bytes."""
+    """The message that fills `buffer` from `position` to its end; at most `spare_bytes_max` bytes may be left."""
     read = reader(cls, version)
     view = memoryview(buffer)
     end = len(view)
@@ -78,7 +78,7 @@ def decode(
 
 
 def write_parts(message: Any, version: int, out: bytearray) -> list[Any]:
-    """Append the message to `out`, and return `out` and whatever has to follow it."""
+    """Append the message to `out`, and return `out` and the parts that have to follow it."""
     parts: list[Any] = []
     try:
         last = writer(type(message), version)(message, out, parts)

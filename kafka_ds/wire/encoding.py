@@ -50,7 +50,7 @@ HEADER_OVERHEAD_BYTES_MAX = 5 + 5
 
 
 class BinaryColumn(NamedTuple):
-    """Arrow's layout, but for nulls: one byte a row, and none at all where no row is null."""
+    """Arrow's layout, except that nulls have one byte a row, and no bytes if no row is null."""
 
     offsets: NDArray[np.int32]
     data: NDArray[np.uint8]

@@ -299,7 +299,7 @@ def encode(
 class Scratch:
     """Memory that one call of the encoding loop after the other writes to: fresh memory costs more than the loop does.
 
-    Who takes it up again (`clear`) is done with all that was written to it.
+    A user that clears it (`clear`) needs nothing any more of what was written to it.
     """
 
     def __init__(self) -> None:
@@ -309,7 +309,7 @@ class Scratch:
     def room(self, size_bytes: int) -> NDArray[np.uint8]:
         """So many bytes that nobody uses."""
         if len(self._data) - self.used < size_bytes:
-            # What was written before stays where it is: who has a view of it keeps it.
+            # What was written before stays where it is, so views of it stay valid.
             self._data, self.used = np.empty(size_bytes, np.uint8), 0
         return self._data[self.used : self.used + size_bytes]
 

@@ -68,7 +68,7 @@ class Message(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The number of the codec; 4 and above are none of these formats."""
+        """The number of the codec; these formats have no codecs from 4 on."""
         return self.attributes & CODEC_MASK
 
     @property

@@ -193,7 +193,7 @@ class WriterSource:
         return f"{value} != {self.page.constant(field.default, 'default')}"
 
     def tags(self, plan: StructPlan, name: str) -> None:
-        """The tagged fields, in a function of their own: nearly always there are none."""
+        """The tagged fields, in a separate function because messages rarely have any."""
         page = self.page
         self.flush()
         function = page.name("tags_of_" + plan.cls.__name__)

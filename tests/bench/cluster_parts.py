@@ -18,7 +18,7 @@ from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import decide_claim
 from broker.cluster.metadata_log import MetadataLog
 from broker.system import new_uuid
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from kafka_ds.lake.convert import decode_batches
-from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.batches.convert import decode_batches
+from kafka_ds.lake.files.parquet import write_rows
+from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.batch import Record, build_batch
 from tests.bench.load import words
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from broker.crash_points import CrashPoints
 from broker.system import SystemClock
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.process import new_worker
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.maintenance import write_checkpoint
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.topics import TopicTable
 from kafka_ds.wire.types import uuid_text
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from kafka_ds.lake.intent import Intent, PartitionIntent
+from kafka_ds.lake.files.parquet import write_rows
 from kafka_ds.lake.names import data_file
-from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.tables.intent import Intent, PartitionIntent
 
 TOPIC_ID = bytes(range(1, 17))
 START_MS = 1_600_000_000_000
@@ -44,7 +44,7 @@ def batch_of(offsets, *, leader_epoch=0, value=b"value-%d", timestamp_ms=None):
 
 
 def write_file(table, partition, batches, *, attempt="a"):
-    """A file of a topic's table: where it lies, and its add action."""
+    """A file of a topic's table: its path, and its add action."""
     batches = list(batches)
     start = batches[0].column("offset")[0].as_py()
     path = f"{table.folder}/{data_file(partition, start, attempt)}"
@@ -53,7 +53,7 @@ def write_file(table, partition, batches, *, attempt="a"):
 
 
 def copy_of(table, partition, start, end, *, leader_epoch=0, attempt="a", offsets=None):
-    """The intent of a copy of [start, end], with a row for each offset unless told otherwise."""
+    """The intent of a copy of [start, end], with a row for each offset, or for each of `offsets`."""
     offsets = range(start, end + 1) if offsets is None else offsets
     _, add = write_file(
         table, partition, [batch_of(offsets, leader_epoch=leader_epoch)], attempt=attempt

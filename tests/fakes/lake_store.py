@@ -1,16 +1,16 @@
-"""A store in memory that loses answers, fails and stalls on demand, and a clock that is set by hand."""
+"""A store in memory that loses answers, fails and stalls on demand, and a clock that tests move."""
 
 import contextlib
 import io
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.store import Entry, NotWritten
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.store.store import Entry, NotWritten
 
 
 class FakeLogClock:
-    """Time goes on only when told; sleeping is telling."""
+    """A clock that goes on only when a test moves it, or by `sleep`."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -28,7 +28,7 @@ class FakeLogClock:
 
 
 class MemoryStore:
-    """Objects by path. `before_put` and `after_put` are called around the moment of decision."""
+    """Objects by path. `before_put` and `after_put` are called around each exclusive put."""
 
     def __init__(self, clock: FakeLogClock | None = None) -> None:
         self.clock = clock or FakeLogClock()
@@ -100,7 +100,7 @@ class MemoryStore:
 
 
 def times(count: int, action: Callable[[], Any]) -> Callable[[str], None]:
-    """A hook that acts the first `count` times that it is called for a commit."""
+    """A hook that acts on its first `count` calls for a commit."""
     left = [count]
 
     def hook(path: str) -> None:

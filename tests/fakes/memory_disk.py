@@ -1,16 +1,16 @@
-"""A file system in memory that forgets, tears and refuses as a real one may: the twin of `broker.system.SystemDisk`.
+"""A file system in memory that loses, tears and refuses writes as a real one may: twin of `broker.system.SystemDisk`.
 
-What it promises after `lose_power` is what a journaling file system promises and no more:
+After `lose_power` it promises what a journaling file system promises, and no more:
 
-- Contents: what was synced is there. Of what was written since, a part is: the writes of each file up to some point,
-  the next one torn or full of zeros, the rest gone.
+- Contents: everything that was synced is there. Later writes of each file are there up to some point; the next one is
+  torn or full of zeros, and the rest is lost.
 - Names: creations, renames and deletions survive in the order in which they happened, up to some point that is not
   before the last `sync_directory`.
 
-`kill` keeps everything (the page cache outlives a process). Either way the open files are gone, and the object is used
-on. Errors come on demand: `capacity_bytes` (a full disk, with a short write first), `failing` (names of operations that
-raise `failing_with`) and `crash_after` (so many operations that change something succeed, then `PowerLoss` is raised
-for ever).
+`kill` keeps everything (the page cache outlives a process). After either, open files are closed, and the object can be
+used again. Errors come on demand: `capacity_bytes` (a full disk, with a short write first), `failing` (names of
+operations that raise `failing_with`) and `crash_after` (this many changing operations succeed, then each raises
+`PowerLoss`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from random import Random
 
 
 class PowerLoss(Exception):
-    """The machine stops here. Not an OSError, as nobody lives to handle it."""
+    """The machine stops here. Not an OSError, because no process is left to handle it."""
 
 
 class Inode:
-    """The contents of a file: what is durable, and what was done since."""
+    """The contents of a file: durable contents, and the writes since."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -133,27 +133,27 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        # What time it is, in the place of `now_ms`.
+        # Replaces `now_ms` if it is set.
         self.clock: Callable[[], int] | None = None
         self.generation = 0
         self.capacity_bytes: int | None = None
         self.failing: set[str] = set()
         self.failing_with = errno.EIO
-        # Folders whose disk is broken: whatever is done below them is an error.
+        # Folders whose disk is broken: every operation below them fails.
         self.broken: set[str] = set()
         self.crash_after: int | None = None
         self.is_cold = False
         self.bytes_read = 0
         self._names: dict[str, Inode] = {}
         self._directories = {"/"}
-        # What the journal may hold after a loss of power: names of files, and of directories.
+        # The states in which the journal may be after a loss of power: names of files, and of directories.
         self._history: list[tuple[dict[str, Inode], set[str]]] = [({}, {"/"})]
         self._locks: set[str] = set()
 
     # -- what tests do to it --------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process is gone: open files and locks go with it, contents stay."""
+        """The process is gone: its open files and locks are closed, contents stay."""
         self.generation += 1
         self.crash_after = None
         self._locks.clear()
@@ -200,7 +200,7 @@ class MemoryDisk:
         return self._names[path].data
 
     def plant(self, path: str, data: bytes) -> None:
-        """A file that somebody else left."""
+        """Create a file that another program left."""
         inode = self._names.setdefault(path, Inode())
         inode.data[:] = data
         inode.sync()
@@ -250,7 +250,7 @@ class MemoryDisk:
 
     @property
     def moment_ms(self) -> int:
-        """What is written now was modified then."""
+        """The modification time of a write now, in milliseconds."""
         return self.clock() if self.clock is not None else self.now_ms
 
     def modified_ms(self, path: str) -> int:
@@ -314,7 +314,7 @@ class MemoryDisk:
     def sync_directory(self, path: str) -> None:
         self.reach(path)
         self.changing("sync_directory")
-        # A journal is committed as a whole: syncing one directory takes earlier changes along.
+        # A journal is committed as a whole: syncing one directory makes all earlier changes durable.
         self._settle()
 
     def lock(self, path: str) -> Callable[[], None]:
@@ -338,7 +338,7 @@ class ManualClock:
 
 
 class ManualBackground:
-    """Holds the work back until a test lets it be done."""
+    """Holds work back until a test calls `run`."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], object], Callable[[BaseException | None], None]]] = []
@@ -349,7 +349,7 @@ class ManualBackground:
         self.waiting.append((work, done))
 
     def run(self) -> None:
-        """Do what is waiting now."""
+        """Do all waiting work now."""
         waiting, self.waiting = self.waiting, []
         for work, done in waiting:
             error: BaseException | None = None

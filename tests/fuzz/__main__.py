@@ -1,9 +1,9 @@
-"""Coverage-guided fuzzing: `make fuzz SECONDS=n`, each target that long; what is found goes to tests/fuzz/corpus.
+"""Coverage-guided fuzzing: `make fuzz SECONDS=n` runs each target that long; findings go to tests/fuzz/corpus.
 
-Rules of this file: one process a target (libFuzzer ends its process), memory and time of one input bounded. Kept are,
-as hexadecimal digits, a finding in a file of its own, and a few small inputs of those that were learnt (`learning`).
-The loops that numba compiles run as plain Python (NUMBA_DISABLE_JIT=1), where what they reach is seen, and what they
-would read or write out of bounds is an error.
+Rules of this file: each target has a process, because libFuzzer ends it; memory and time of an input are bounded. Each
+finding is kept in its own file, and a few small inputs that reach new code in another (`learning`), all as hexadecimal
+digits. Loops that numba compiles run as plain Python (NUMBA_DISABLE_JIT=1): there their coverage is seen, and a read or
+write out of bounds is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.fuzz.targets import INPUT_BYTES_MAX, TARGETS
 
 SECONDS = 60
 ONE_INPUT_CPU_S = 5
-# Where the machine is busy with others, the one is far from the other.
+# In wall time: on a busy machine an input takes far longer than its CPU time.
 ONE_INPUT_S = 60
 MEMORY_MIB = 2048
 LEARNT = "learnt.hex"
@@ -33,7 +33,7 @@ INSTRUMENTED = ("kafka_ds", "broker")
 
 
 def fuzz(target: str, words: list[str]) -> None:
-    """One target in this process; libFuzzer reads `words`, and does not come back."""
+    """Run one target in this process; libFuzzer reads `words` and does not return."""
     import atheris  # only where fuzzing is done
     from atheris.instrument_bytecode import patch_code
 
@@ -48,7 +48,7 @@ def fuzz(target: str, words: list[str]) -> None:
     def compile_watched(source: str, title: str, mode: str) -> CodeType:
         return patch_code(compile(source, title, mode), True)
 
-    # What reads messages is written by us while we run.
+    # The readers of messages are generated at run time.
     vars(emit)["compile"] = compile_watched
     read = targets.TARGETS[target]
     for data in seeds.seeds(target):
@@ -64,7 +64,7 @@ def fuzz(target: str, words: list[str]) -> None:
 
 
 def keep(target: str, known: list[bytes], learnt: list[bytes]) -> None:
-    """Add what is worth it to the corpus."""
+    """Add the inputs that are worth keeping to the corpus."""
     fresh = worth_keeping(known, learnt, partial(steps_of, TARGETS[target]))
     print(f"{target}: {len(fresh)} of {len(learnt)} inputs are kept", flush=True)
     if fresh:
@@ -88,7 +88,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main(words: list[str]) -> int:
-    """All targets one after the other, or those that are named behind the seconds."""
+    """Run all targets one after the other, or those that are named after the seconds."""
     if words[:1] == ["--one"]:
         fuzz(words[1], words[2:])
         return 0

@@ -1,7 +1,7 @@
-"""What is kept of what fuzzing learnt: few and small inputs that reach what those known before do not.
+"""Which inputs of fuzzing are kept: a few small ones that reach code which known inputs do not reach.
 
-Rules of this file: what an input reaches are steps from line to line, within the code that is fuzzed. Small inputs come
-first, and one whose steps others take as well goes again.
+Rules of this file: an input reaches steps from line to line, within the fuzzed code. Small inputs are chosen first, and
+an input whose steps are all reached by others is dropped again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[2]
-# And what readers and writers of messages are called, which are written while we run.
+# With the names of the generated readers and writers of messages.
 FUZZED = (*(f"{ROOT / name}/" for name in ("kafka_ds", "broker")), "<reader of ", "<writer of ")
-# Larger inputs are not kept, nor more of them by one run of a target: all are replayed with each run of the tests.
+# Larger inputs are not kept, and no more than this many by one run of a target: each run of the tests replays them all.
 KEPT_BYTES_MAX = 1024
 KEPT_MAX = 30
 
@@ -25,7 +25,7 @@ _Place = TypeVar("_Place", bound=Hashable)
 
 
 def steps_of(target: Callable[[bytes], None], data: bytes) -> set[Step]:
-    """File, line before and line, wherever the target comes by; what it raises is told elsewhere."""
+    """The steps that a target takes: file, line before, and line. What it raises is ignored here."""
     found: set[Step] = set()
 
     def enter(frame: FrameType, _event: str, _argument: Any) -> Any:

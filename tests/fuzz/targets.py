@@ -1,6 +1,6 @@
 """What reads bytes that others wrote, one function each: it returns, or raises an error that it declares.
 
-Rules of this file: a target takes any bytes and knows its declared errors; whatever else it raises is a finding. The
+Rules of this file: a target takes any bytes and knows its declared errors; any other error is a finding. The
 same functions run under coverage guidance (`make fuzz`) and over the corpus (`test_corpus.py`).
 """
 
@@ -22,14 +22,14 @@ from broker.log.validation import check_client_batch, prepare_client_batch
 from broker.registry import REGISTRY
 from broker.transactions.records import decode_record
 from kafka_ds.lake.actions import CorruptLog
-from kafka_ds.lake.convert import decode_hot
-from kafka_ds.lake.log import DeltaLog, ForeignTable
-from kafka_ds.lake.pages import Chunk, Part, Unusual, binaries, numbers
-from kafka_ds.lake.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.residue import ResidueBatch
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.batches.convert import decode_hot
+from kafka_ds.lake.batches.residue import ResidueBatch
+from kafka_ds.lake.files.pages import Chunk, Part, Unusual, binaries, numbers
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.log.log import DeltaLog, ForeignTable
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.batch import (
     ATTRIBUTES_POSITION,
@@ -51,14 +51,14 @@ from kafka_ds.wire.legacy import Upconverter
 from tests.fakes.lake_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
-# What a target reads at most; larger inputs teach nothing.
+# The largest input; larger ones teach nothing.
 INPUT_BYTES_MAX = 4096
 _PLAIN = LogConfig()
 _LOOKED_INTO = LogConfig(compression_type="gzip", message_timestamp_before_max_ms=10**15)
 
 
 def frame(data: bytes) -> None:
-    """A request as it comes from a socket: header, then message; what is read is written and read alike."""
+    """A request as it comes from a socket: header, then message. A decoded message is encoded and decoded again."""
     try:
         header, position = decode_request_header(data)
         served = REGISTRY.get(header.api_key)
@@ -83,10 +83,10 @@ def batches(data: bytes) -> None:
 
 
 def converted(data: bytes) -> None:
-    """A run of batches on its way into a table: whatever it is, it becomes rows or residue."""
+    """A run of batches on its way into a table: any bytes become rows or residue."""
     whole = bytearray(data)
     with suppress(CorruptRecord):
-        # Most changes would end at the checksum.
+        # Otherwise most changed batches would be refused by their checksums.
         for position, header in iterate_headers(data):
             end = position + header.batch_length + LOG_OVERHEAD_BYTES
             checksum = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])

@@ -1,9 +1,9 @@
 """A teller of the bank test: a process that carries out transfer orders, each batch of them in one transaction.
 
 It reads orders as a member of a group, writes a debit and a credit for each into the topics of the two accounts, and
-sends the offsets of the orders with the transaction. Now and then it aborts a batch that is written already, and begins
-it again. What it did goes, line by line, to its journal; it may be killed at any place, and fall asleep where a file
-`<journal>.nap` says so.
+sends the offsets of the orders with the transaction. Now and then it aborts a written batch and begins it again. It
+notes what it did, line by line, in its journal. It may be killed anywhere, and sleeps where a file `<journal>.nap`
+says so.
 
     python -m tests.integration.bank_teller <bootstrap> <transactional id> <journal>
 """
@@ -30,7 +30,7 @@ PATIENCE_S = 2.0
 TRANSACTION_TIMEOUT_MS = 20_000
 SESSION_TIMEOUT_MS = 3_000
 EXIT_FENCED = 3
-# Where a teller may fall asleep: its entries are written, or its offsets are sent, too.
+# Where a teller may sleep: after its entries are written, or after its offsets are sent, too.
 WRITTEN, SENT = "written", "sent"
 NAP_S = 2.0
 
@@ -45,7 +45,7 @@ class Fenced(Exception):
 
 @contextlib.contextmanager
 def judged() -> Iterator[None]:
-    """What an error of librdkafka means for the transaction."""
+    """Turn an error of librdkafka into what it means for the transaction: `MustAbort` or `Fenced`."""
     try:
         yield
     except KafkaException as refused:
@@ -58,7 +58,7 @@ def judged() -> Iterator[None]:
 
 
 def nap_of(journal: Path) -> Path:
-    """The file that says where who is to fall asleep."""
+    """The file that says where the teller with this journal shall sleep."""
     return journal.with_suffix(".nap")
 
 
@@ -81,8 +81,8 @@ class Teller:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "reconnect.backoff.max.ms": 500,
-                # Else it forgets a single broker that is down, and waits for ever for the group's coordinator that it
-                # remembers (librdkafka 5511).
+                # Otherwise librdkafka forgets a single broker that is down, and waits for ever for the group's
+                # coordinator, which it remembers (librdkafka 5511).
                 "metadata.recovery.strategy": "none",
                 "linger.ms": 1,
             }
@@ -101,7 +101,7 @@ class Teller:
         )
 
     def run(self) -> None:
-        """Until the process is killed, or there is a newer one."""
+        """Carry out orders until the process is killed or a newer teller fences it."""
         self._insist(self._producer.init_transactions)
         self._consumer.subscribe([ORDERS], on_assign=self._given, on_revoke=self._taken)
         for number in itertools.count():
@@ -124,7 +124,7 @@ class Teller:
         self._due.clear()
 
     def _go_back(self, partitions: list[TopicPartition]) -> None:
-        """To what is committed: the answer waits until no transaction may change it."""
+        """Go back to the committed offsets; the broker answers when no open transaction can change them."""
         found = self._insist(lambda seconds: self._consumer.committed(partitions, seconds))
         for each in found:
             if each.error is not None:
@@ -132,7 +132,7 @@ class Teller:
             self._due[each.topic, each.partition] = max(each.offset, 0)
 
     def _next_orders(self) -> list[Any]:
-        """The next orders of partitions that are ours at the end of this: none twice, none left out."""
+        """The next orders of the partitions that are ours when this returns: none twice, none left out."""
         read = [m for m in self._consumer.consume(BATCH, timeout=0.3) if m.error() is None]
         orders = []
         for message in read:
@@ -192,7 +192,7 @@ class Teller:
             )
 
     def _insist(self, ask: Callable[[float], Any]) -> Any:
-        """Ask until there is an answer, as long as another might help."""
+        """Repeat a call while its error is retriable."""
         while True:
             with judged():
                 try:
@@ -203,7 +203,7 @@ class Teller:
                         raise
 
     def _may_sleep(self, where: str, attempt: str) -> None:
-        """So that whoever wants to stop the process just here has the time to do so."""
+        """Sleep here if the nap file says so, so that the test has time to stop the process at this point."""
         if self._nap.exists() and self._nap.read_text() == f"{where} {self._name}":
             self._note(where, attempt)
             time.sleep(NAP_S)

@@ -1,4 +1,4 @@
-"""Clients of librdkafka that write and read while brokers fail, and what is held against the logs afterwards."""
+"""Clients of librdkafka that write and read while brokers fail, and the checks of the logs afterwards."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.processes import wait_until
 
 FLUSH_S = 120
 
-# Partition, offset and value. No offset where an idempotent producer knows alone that it is there: the answer was
-# lost, and too much has been written since for the broker to know the batch again by its sequence.
+# Partition, offset and value. The offset is None if an idempotent producer only knows that the record is there: the
+# answer was lost, and too much was written since for the broker to recognise the batch by its sequence.
 Acknowledged = tuple[int, int | None, bytes]
 
 
 class NumberedWriter:
-    """Writes `<name> <number>` with acks=all and idempotence, numbers in turn over the partitions."""
+    """Writes `<name> <number>` with acks=all and idempotence, to one partition after the other."""
 
     def __init__(self, name: str, bootstrap: str, topic: str, partitions: int) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class NumberedWriter:
             self.failed.append(str(error))
 
     def wait_for(self, more: int, timeout_s: float = 120) -> None:
-        """Wait until so many more are acknowledged, of whatever partitions."""
+        """Wait until this many more records are acknowledged, in any partitions."""
         wanted = len(self.acknowledged) + more
         wait_until(
             f"{more} more of {self.name} acknowledged; failed: {self.failed[:3]}",
@@ -76,7 +76,7 @@ class NumberedWriter:
         )
 
     def wait_for_each(self, timeout_s: float = 120) -> None:
-        """Wait until every partition has taken more."""
+        """Wait until one more record is acknowledged in every partition."""
         begin = len(self.acknowledged)
 
         def have_all() -> bool:
@@ -86,7 +86,7 @@ class NumberedWriter:
         wait_until(f"{self.name} in each partition", have_all, timeout_s=timeout_s)
 
     def stop(self) -> None:
-        """Write no more, and wait until all is answered."""
+        """Stop writing, and wait until everything is answered."""
         self._stop.set()
         self._thread.join()
         assert self.left == 0, f"{self.name}: {self.left} records were never answered"
@@ -94,7 +94,7 @@ class NumberedWriter:
         assert len(self.acknowledged) == self.sent
 
     def give_up(self) -> None:
-        """Write no more, whatever is not answered yet: there is nothing left to be found out."""
+        """Stop writing at once, without waiting for answers: the test has failed already."""
         self._stop.set()
         while self._thread.is_alive():
             self._producer.purge()
@@ -102,7 +102,7 @@ class NumberedWriter:
 
 
 class OffsetReader:
-    """Reads every partition from its beginning, and keeps what it got in the order in which it came."""
+    """Reads every partition from its beginning, and keeps the records in the order of their arrival."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.seen: list[list[tuple[int, bytes]]] = [[] for _ in range(partitions)]
@@ -134,7 +134,7 @@ class OffsetReader:
                     read: Any = message
                     self.seen[read.partition()].append((read.offset(), read.value()))
                 elif not error.retriable():
-                    # Brokers that are gone are retriable; a reset of offsets is not.
+                    # That a broker is gone is retriable; a reset of offsets is not.
                     self.errors.append(str(error))
         self._consumer.close()
 
@@ -149,7 +149,7 @@ class OffsetReader:
 def check_acknowledged(
     stored: Sequence[Mapping[int, bytes | None]], acknowledged: Iterable[Acknowledged]
 ) -> None:
-    """All of it is in the logs, where it was said to be."""
+    """Every acknowledged record is in the logs, at its acknowledged offset."""
     everywhere = [set(records.values()) for records in stored]
     for partition, offset, value in acknowledged:
         if offset is None:
@@ -162,7 +162,7 @@ def check_acknowledged(
 def check(
     stored: list[dict[int, bytes | None]], writers: list[NumberedWriter], reader: OffsetReader
 ) -> None:
-    """What is promised: nothing lost, nothing twice, nobody's records out of order, and readers saw just that."""
+    """Nothing is lost, nothing is there twice, each writer's records are in order, and readers saw exactly this."""
     for writer in writers:
         check_acknowledged(stored, writer.acknowledged)
     for partition, records in enumerate(stored):

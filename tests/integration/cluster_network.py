@@ -1,10 +1,10 @@
-"""A network of the brokers' own: a namespace each behind one bridge, cut pair by pair and direction by direction.
+"""A network for brokers: one namespace each behind a bridge, which can be cut for each pair and direction.
 
-To be used inside of a user, network and mount namespace that this file makes (`inside_namespaces`), so that nothing
-outside of it changes and all of it is gone with its last process. Addresses are those kept for documentation.
+It is used inside a user, network and mount namespace that this file makes (`inside_namespaces`). So nothing outside
+changes, and everything goes with the last process inside. Addresses are those reserved for documentation.
 
-A cut is silent, as a failed switch is: who sends finds out by waiting. Hardware addresses are fixed, no ARP asks for
-them, and a cut points the sender's entry for the receiver at an address that nobody has.
+A cut is silent, like a failed switch: the sender notices it only by waiting. Hardware addresses are fixed, without ARP,
+and a cut points the sender's entry for the receiver at an address that nobody has.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 BRIDGE = "brokers"
-# The clients' end of the bridge; brokers have their numbers.
+# The number of the clients' end of the bridge; a broker has its node id.
 CLIENTS = 100
 NOWHERE = "02:00:00:00:ff:ff"
 
 
 def inside_namespaces(command: Sequence[str]) -> list[str]:
-    """The command, run as root of namespaces of its own, which end with it."""
+    """The command that runs `command` as root of new namespaces, which end with it."""
     return ["unshare", "--user", "--map-root-user", "--net", "--mount", "--", *command]
 
 
 def are_permitted() -> bool:
-    """Whether this machine lets us make such namespaces, and has the tools for it."""
+    """Whether this machine permits such namespaces and has the tools for them."""
     try:
         tried = inside_namespaces(["ip", "link", "add", BRIDGE, "type", "bridge"])
         return subprocess.run(tried, capture_output=True, check=False).returncode == 0
@@ -34,7 +34,7 @@ def are_permitted() -> bool:
 
 
 def address(node: int) -> str:
-    """Where a broker, or the clients, are found."""
+    """The address of a broker, or of the clients."""
     return f"192.0.2.{node}"
 
 
@@ -47,7 +47,7 @@ def _run(*words: str) -> None:
 
 
 class ClusterNetwork:
-    """The bridge, a namespace for each broker, and what is cut."""
+    """The bridge, a namespace for each broker, and the cuts."""
 
     def __init__(self, nodes: Iterable[int]) -> None:
         self.nodes = tuple(nodes)
@@ -63,7 +63,7 @@ class ClusterNetwork:
         self.heal_all()
 
     def _add(self, node: int) -> None:
-        # The namespace lives as long as this process, over restarts of the broker.
+        # This process keeps the namespace alive while its broker restarts.
         holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo made; exec sleep infinity"],
             stdout=subprocess.PIPE,
@@ -81,7 +81,7 @@ class ClusterNetwork:
         self._inside(node, "address", "add", f"{address(node)}/24", "dev", "eth0")
 
     def prefix(self, node: int) -> list[str]:
-        """Words before a command that is to run where this broker is; the process keeps its number."""
+        """The words that run a command in this broker's namespace; the process keeps its id."""
         return ["nsenter", f"--net=/proc/{self._holders[node].pid}/ns/net", "--"]
 
     def _inside(self, node: int, *words: str) -> None:
@@ -94,15 +94,15 @@ class ClusterNetwork:
         _run(*(words if sender == CLIENTS else (*self.prefix(sender), *words)))
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Nothing that the one sends reaches the other any more."""
+        """Let nothing from the sender reach the receiver."""
         self._send(sender, receiver, NOWHERE)
 
     def heal(self, sender: int, receiver: int) -> None:
-        """What the one sends reaches the other again."""
+        """Let the sender reach the receiver again."""
         self._send(sender, receiver, _hardware(receiver))
 
     def heal_all(self) -> None:
-        """Everybody reaches everybody."""
+        """Undo all cuts."""
         everybody = (*self.nodes, CLIENTS)
         for sender in everybody:
             for receiver in everybody:
@@ -110,7 +110,7 @@ class ClusterNetwork:
                     self.heal(sender, receiver)
 
     def close(self) -> None:
-        """End what holds the namespaces."""
+        """End the processes that keep the namespaces alive."""
         for holder in self._holders.values():
             holder.kill()
             holder.wait()
@@ -119,7 +119,7 @@ class ClusterNetwork:
 
 
 class SmallDisk:
-    """A file system of its own in memory, small enough to be filled."""
+    """A file system in memory, small enough to be filled."""
 
     SIZE = "96m"
 

@@ -1,9 +1,9 @@
 """``python -m tests.integration.cluster_rounds FOLDER ROUNDS SEED``: brokers fail round by round under load.
 
-Run in namespaces of its own (`cluster_network.inside_namespaces`). Each round one thing befalls one broker, and in some
-the whole cluster: it is killed, frozen past its session, its disk fills up, or it is cut from others, in one direction
-or both, with and without its clients. The others go on acknowledging meanwhile, and all are in sync again afterwards.
-Prints one line of JSON: how often each fault was tried, and how much was acknowledged.
+It runs in its own namespaces (`cluster_network.inside_namespaces`). In each round one fault hits one broker, or the
+whole cluster: a broker is killed, frozen past its session, its disk fills up, or it is cut from others, in one
+direction or both, with or without its clients. The others acknowledge records meanwhile, and all are in sync again
+afterwards. It prints one line of JSON: how often each fault was tried, and how much was acknowledged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OWN_SETTINGS = {
 
 
 class Rounds:
-    """Three brokers, what befalls them, and who writes and reads meanwhile."""
+    """Three brokers, their faults, and the clients that write and read meanwhile."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -80,7 +80,7 @@ class Rounds:
     def run(self, count: int) -> None:
         names: list[str] = []
         for number in range(count):
-            # Each fault comes once before any comes again; the first four are the ones that must not be missed.
+            # Each fault comes once before any comes again; the first four are the most important ones.
             if not names:
                 names = list(self.faults)
                 if number:
@@ -97,11 +97,11 @@ class Rounds:
     def all_in_sync(self) -> bool:
         try:
             return self.watcher.all_in_sync()
-        except (OSError, IndexError):  # Not there yet, or it does not know the topic yet.
+        except (OSError, IndexError):  # The broker is not up yet, or does not know the topic yet.
             return False
 
     def progress(self) -> None:
-        """Every partition takes records."""
+        """Wait until every partition has taken records."""
         for writer in self.writers:
             writer.wait_for_each(PATIENCE_S)
 
@@ -126,7 +126,7 @@ class Rounds:
             os.kill(self.brokers[node].pid, signal.SIGCONT)
 
     def fill_disk(self, node: int) -> None:
-        """What it leads takes nothing until there is room; what it follows goes on without it."""
+        """Its leaders take nothing until there is room; partitions that it follows continue without it."""
         broker = self.brokers[node]
         before = broker.log_file.stat().st_size
         self.disks[node].fill()
@@ -142,19 +142,19 @@ class Rounds:
         self.disks[node].free()
 
     def cut_off(self, node: int) -> None:
-        """From everybody."""
+        """Cut a broker from all brokers and clients."""
         self.cut(node, [each for each in (*NODES, CLIENTS) if each != node])
 
     def cut_from_brokers(self, node: int) -> None:
-        """Its clients reach it still."""
+        """Cut a broker from the other brokers; clients still reach it."""
         self.cut(node, [each for each in NODES if each != node])
 
     def cut_from_one(self, node: int) -> None:
-        """The third broker reaches both."""
+        """Cut a broker from one other; the third broker reaches both."""
         self.cut(node, [self.chance.choice([each for each in NODES if each != node])])
 
     def cut_one_way(self, node: int) -> None:
-        """It hears the others, or they hear it, but not both."""
+        """Cut one direction: the broker hears the others, or they hear it, but not both."""
         others = [each for each in NODES if each != node]
         self.cut(node, others, is_deaf=self.chance.random() < 0.5, is_both=False)
 
@@ -186,7 +186,7 @@ class Rounds:
         check(stored, self.writers, self.reader)
 
     def describe(self) -> str:
-        """What each broker knows, and what is not answered: for whoever has to find out why a round did not end."""
+        """What each broker knows, and what is not answered, to explain why a round did not end."""
         lines = []
         for node in NODES:
             try:
@@ -201,7 +201,7 @@ class Rounds:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """End all of it: a thread that is left would keep this process, and what it has found out, from its end."""
+        """End everything: a thread that is left would keep this process alive, and its result unseen."""
         for writer in self.writers:
             writer.give_up()
         self.reader.stop()

@@ -1,4 +1,4 @@
-"""Clients of coordinators in a cluster in one event loop: each request goes to who is named, until it is settled."""
+"""Clients of coordinators in a cluster in one event loop: each request goes to the coordinator until it is settled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RETRIABLE = frozenset(
 
 
 async def coordinator(cluster: Cluster, key_type: int, key: str) -> InProcess:
-    """Who is named by whoever is asked first."""
+    """The coordinator, as the first broker that answers names it."""
     request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
     async with asyncio.timeout(TIMEOUT_S):
         while True:
@@ -66,7 +66,7 @@ async def coordinator(cluster: Cluster, key_type: int, key: str) -> InProcess:
 
 
 async def ask(cluster: Cluster, key_type: int, key: str, request: Any, version: int) -> Any:
-    """The answer of a coordinator, when it is no error that is tried again."""
+    """The first answer of a coordinator without a retriable error."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             broker = await coordinator(cluster, key_type, key)
@@ -77,7 +77,7 @@ async def ask(cluster: Cluster, key_type: int, key: str, request: Any, version: 
 
 
 def code_of(answer: Any) -> ErrorCode:
-    """The first error of an answer, wherever its API has it."""
+    """The first error code in an answer of any of these APIs."""
     if getattr(answer, "error_code", 0):
         return ErrorCode(answer.error_code)
     for topic in (
@@ -93,7 +93,7 @@ def code_of(answer: Any) -> ErrorCode:
 
 
 class Transactions:
-    """A transactional producer, in the protocol before KIP-890 or the one since."""
+    """A transactional producer, in the protocol before KIP-890 or in KIP-890's."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, *, second: bool = False) -> None:
         self._cluster = cluster
@@ -120,7 +120,7 @@ class Transactions:
         self.producer_id, self.epoch = producer_id, epoch
 
     async def add(self, *indexes: int) -> ErrorCode:
-        """Let partitions of t join."""
+        """Add partitions of the topic t to the transaction."""
         topic = AddPartitionsToTxnTopic(name="t", partitions=list(indexes))
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
@@ -152,7 +152,7 @@ class Transactions:
         return request, 12 if self._second else 11
 
     async def write(self, index: int, *values: bytes) -> ErrorCode:
-        """Append one batch, wherever the partition is led."""
+        """Append one batch at the partition's leader."""
         request, version = self.produce(self.batch(values, index), index)
         async with asyncio.timeout(TIMEOUT_S):
             while True:
@@ -191,7 +191,7 @@ class Transactions:
         return code_of(await ask(self._cluster, GROUP_TYPE, group, request, version))
 
     async def end(self, *, committed: bool) -> ErrorCode:
-        """Decide the transaction."""
+        """End the transaction."""
         answer = await self.ask_to_end(committed=committed)
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE and self._second:
@@ -210,7 +210,7 @@ class Transactions:
 
 
 def leader(cluster: Cluster, topic: str, index: int) -> InProcess | None:
-    """Who leads a partition, by its own account."""
+    """The broker that leads a partition according to itself."""
     for broker in cluster.nodes.values():
         if broker.node.replica_manager.find(topic, index) is not None:
             return broker
@@ -218,7 +218,7 @@ def leader(cluster: Cluster, topic: str, index: int) -> InProcess | None:
 
 
 async def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None:
-    """Give a partition its replicas in another order; the first of them leads then."""
+    """Reassign a partition to its replicas in another order, and let the first of them lead."""
     partition = ReassignablePartition(partition_index=index, replicas=list(replicas))
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=topic, partitions=[partition])]
@@ -250,7 +250,7 @@ async def commit_offset(cluster: Cluster, group: str, offset: int) -> ErrorCode:
 
 
 async def committed_offset(cluster: Cluster, group: str) -> int:
-    """The offset of t-0 that counts; what an open transaction may change is waited for (KIP-447)."""
+    """The committed offset of t-0, after open transactions that may change it (KIP-447)."""
     request = OffsetFetchRequest(
         group_id=group,
         topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])],

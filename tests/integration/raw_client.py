@@ -1,4 +1,4 @@
-"""A client of the barest kind for tests: what it sends are the frames it is told to send."""
+"""A minimal client for tests, which sends exactly the requests that it is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RawClient:
         self.socket.sendall(encode_request(request, version, self._sent, "raw"))
 
     def receive(self, request: Any, version: int) -> Any:
-        """The answer to the oldest request that has none; `request` tells of what kind it is."""
+        """The answer to the oldest unanswered request, which is of the same API as `request`."""
         size = int.from_bytes(self._exactly(4), "big")
         key = message_info(type(request)).key
         assert key is not None

@@ -1,4 +1,4 @@
-"""A broker with a listener of each protocol, for clients that others wrote, in the event loop that brokers run on."""
+"""A broker with a listener of each protocol, for foreign clients, in the event loop that brokers run on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LISTENERS = {
 
 
 class Broker:
-    """A node in a thread of its own, with the event loop that brokers run on."""
+    """A node in its own thread, with the event loop that brokers run on."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "certificates")
@@ -111,7 +111,7 @@ class Broker:
         return "{}:{}".format(*self.address(listener))
 
     def principals(self, listener: str) -> set[str]:
-        """Who is there by a listener, right now."""
+        """The principals that are connected to a listener now."""
 
         async def look() -> set[str]:
             guests = self.node.server.connections

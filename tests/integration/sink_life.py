@@ -1,4 +1,4 @@
-"""A driver and its tasks without Spark: batches whose commit may be cut short at any step, on any brokers."""
+"""A driver and its tasks without Spark: batches whose commit may end at any step, on any brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS = 3  # of each topic
 
 
 def read_all(bootstrap: str, topics: list[str], level: str = "read_committed") -> list[Message]:
-    """Every record, as a client of another make sees them."""
+    """Every record, as librdkafka reads it."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -57,7 +57,7 @@ def options(bootstrap: str, *, stream: bool = False, **more: str) -> Any:
 
 @dataclass
 class Context:
-    """What Spark tells a task."""
+    """What Spark's TaskContext tells a task."""
 
     partition: int = 0
     attempt: int = 0
@@ -74,11 +74,11 @@ class Context:
 
 
 class Killed(BaseException):
-    """Where a process would have died: nothing that is ours may catch it."""
+    """Raised where a process would have died. A BaseException, so that no code of ours catches it."""
 
 
 def half_flushed(this: BatchWriter) -> None:
-    """An executor that is killed with rows acknowledged, and its transaction open."""
+    """An executor is killed after rows were acknowledged, with its transaction open."""
     this._write()
     this._producer._step()
     raise Killed
@@ -86,7 +86,7 @@ def half_flushed(this: BatchWriter) -> None:
 
 @dataclass
 class Spark:
-    """The driver and its executors: batches whose tasks write, and whose commit may be cut short at any step."""
+    """The driver and its executors: batches whose tasks write, and whose commit may end at any step."""
 
     sink: TransactionalSink
     bootstrap: str
@@ -105,7 +105,7 @@ class Spark:
             return self.sink.write(iter([batch] if rows else []))
 
     def batch(self, number: int, *, die_at: int | None = None, after: bool = False) -> int:
-        """Run a micro-batch; how many steps its commit had. Some attempts die, or are given up."""
+        """Run a micro-batch, and return the number of steps of its commit. Some task attempts die or are aborted."""
         self.step = 0
         self.patched(die_at, after, lambda: self.sink.recover())
         rows = [b"%d-%d" % (number, n) for n in range(self.rows_a_batch)]
@@ -156,7 +156,7 @@ def each_once(spark: Spark, batches: int) -> None:
 
 
 def run_through_deaths(spark: Spark, batches: int, deaths: int) -> None:
-    """Each batch dies that often at the places that come next, before and after each step, and then gets through."""
+    """Each batch dies `deaths` times, at the next steps in turn, before or after a step, and then succeeds."""
     places = itertools.cycle([(step, after) for step in range(1, 17) for after in (False, True)])
     for number in range(batches):
         for die_at, after in itertools.islice(places, deaths):
@@ -166,7 +166,7 @@ def run_through_deaths(spark: Spark, batches: int, deaths: int) -> None:
 
 
 def abort_what_is_open(spark: Spark) -> None:
-    """As time-outs do, or tasks that were taken for dead."""
+    """Abort open transactions, as timeouts do, or tasks that Spark believed dead."""
     with Cluster(spark.sink._options.producer.client) as cluster:
         transactions = Transactions(cluster)
         left = transactions.open_ids(f"{spark.topics[0]}-")

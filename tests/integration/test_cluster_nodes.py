@@ -9,7 +9,7 @@ import pytest
 
 from broker.cluster.lease import LEASE_PATH
 from broker.config.settings import ConfigError
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AllocateProducerIdsRequest,

@@ -68,7 +68,7 @@ def check_content(log: Log) -> None:
             offset, max_bytes=10_000, upper_bound_offset=log.log_end_offset, min_one_batch=True
         )
         for part in found.slices:
-            data = log.pread_blocking(part)
+            data = part.read()
             for position, header in iterate_headers(data):
                 assert header.base_offset == offset
                 values = [record.value for record in read_records(data, position, header)]
@@ -120,13 +120,13 @@ def test_a_slice_outlives_its_segment_on_a_real_disk(tmp_path: Path) -> None:
     for _ in range(300):
         append_next(log)
     found = log.read(0, max_bytes=5000, upper_bound_offset=100, min_one_batch=True)
-    before = log.pread(found.slices[0])
+    before = found.slices[0].read_now()
     assert before is not None
     log.advance_log_start_offset(log.log_end_offset)
     assert log.delete_local_segments(0)
-    assert log.pread_blocking(found.slices[0]) == bytes(before)
+    assert found.slices[0].read() == bytes(before)
     manager.delete("t", 0)
-    assert log.pread_blocking(found.slices[0]) == bytes(before)
+    assert found.slices[0].read() == bytes(before)
     manager.tick(SystemClock().now_ms() + 60_001)
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
     manager.close()

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog
-from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views
 from tests.duck import connect
 from tests.integration.tier_broker import (

@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from deltalake import DeltaTable
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafka_ds.source.batch import KafkaBatchReader
@@ -231,7 +232,7 @@ class World:
         ]
         limit = self.chance.choice(limits)
         reader = KafkaStreamReader(
-            parse_options({**options, **limit}, stream=True), schema(COLUMNS)
+            parse_options({**options, **limit}, stream=True), schema(COLUMNS), sends_along=True
         )
         try:
             start = self.position if self.position is not None else reader.initialOffset()
@@ -296,15 +297,23 @@ class World:
 
 
 def _rows(reader: Any, tasks: Iterable[InputPartition]) -> list[Row]:
-    """The rows of tasks that were sent to an executor."""
+    """The rows of tasks that were sent to an executor; what went along with a stream's plan is the same."""
+    along = None
+    if isinstance(reader, _SimpleStreamReaderWrapper):
+        along = _of(reader.getCache({}, {}))
     found: list[Row] = []
     for task in tasks:
         if task.value is None:
             continue
         sent = pickle.loads(pickle.dumps(task))
-        rows = pa.Table.from_batches(pickle.loads(pickle.dumps(reader)).read(sent), schema(COLUMNS))
-        found += zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True)
+        found += _of(pickle.loads(pickle.dumps(reader)).read(sent))
+    assert along is None or sorted(along) == sorted(found)
     return sorted(found)
+
+
+def _of(batches: Iterator[pa.RecordBatch]) -> list[Row]:
+    rows = pa.Table.from_batches(batches, schema(COLUMNS))
+    return list(zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True))
 
 
 @pytest.mark.timeout(1200)

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store.opening import open_store
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, MetadataRequest
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic

@@ -12,10 +12,10 @@ from broker.crash_points import CrashPoints
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from broker.system import new_uuid
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.copying.copier import Copier
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import CONFLICT, FAILED, FINISHED, CopyRange
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, StorageError
 from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker

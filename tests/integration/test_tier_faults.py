@@ -8,15 +8,15 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.copying.copier import Copier
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import CONFLICT, FAILED, FINISHED, PartitionOutcome
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from kafka_ds.lake.actions import encode_actions, txn_action
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import AppIdKind, app_id, commit_file
-from kafka_ds.lake.states import RemoteLogSegmentState
+from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,

@@ -14,20 +14,20 @@ import pytest
 from deltalake.schema import Field, PrimitiveType
 
 from broker.crash_points import LAYOUT_POINTS
-from broker.tier import delta_layout
-from broker.tier.delta_layout import OPERATION, LaidOut
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.delta import layout as delta_layout
+from broker.tier.delta.layout import OPERATION, LaidOut
+from broker.tier.delta.storage import DeltaStorage
+from broker.tier.expiry.sweeper import Place, Sweeper
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
-from broker.tier.sweeper import Place, Sweeper
 from broker.workers.channel import frame
-from kafka_ds.lake import relaying
+from kafka_ds.lake.files import relaying
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, write_rows
+from kafka_ds.lake.files.relaying import is_well_laid
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import is_light_file
-from kafka_ds.lake.opening import open_store
-from kafka_ds.lake.parquet import FileReader, UnreadableFile, write_rows
-from kafka_ds.lake.relaying import is_well_laid
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
@@ -211,7 +211,7 @@ def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
 def lay_by_hand(lake: Lake, tables: list[pa.Table], name: str = "by-hand") -> None:
     """As some engine might: these files for all that are there."""
     from kafka_ds.lake.actions import add_action, remove_action
-    from kafka_ds.lake.attempt import PlainChange
+    from kafka_ds.lake.log.attempt import PlainChange
 
     found = snapshot(lake)
     actions: list[dict[str, Any]] = []
@@ -272,7 +272,7 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
             table(lake).delete('"offset" = 41')
         return made
 
-    monkeypatch.setattr("broker.tier.delta_layout.write_anew", erase_first)
+    monkeypatch.setattr("broker.tier.delta.layout.write_anew", erase_first)
     done = lay_out(storage)
     expected = [each for each in range(END) if each != 41]
     assert (done.lost, done.files_after) == (1, 1)

@@ -10,18 +10,19 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier import copier as copying
-from broker.tier import delta_reader, delta_storage
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
-from broker.tier.orphans import Orphans
+from broker.tier.copying import copier as copying
+from broker.tier.copying.copier import Copier
+from broker.tier.delta import reader as delta_reader
+from broker.tier.delta import storage as delta_storage
+from broker.tier.delta.storage import DeltaStorage
+from broker.tier.expiry.sweeper import Sweeper
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
-from broker.tier.sweeper import Sweeper
-from kafka_ds.lake import store_local
+from broker.tier.upkeep.orphans import Orphans
 from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.names import TOPICS
-from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store import local as store_local
+from kafka_ds.lake.store.opening import open_store
 from tests.fakes.lake_store import FakeLogClock
 from tests.integration.tier_segments import copy_range, copy_request, segment
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.orphans import Orphans
-from kafka_ds.lake.log import SystemLogClock
-from kafka_ds.lake.opening import open_store
+from broker.tier.upkeep.orphans import Orphans
+from kafka_ds.lake.log.log import SystemLogClock
+from kafka_ds.lake.store.opening import open_store
 from tests.integration.test_tier_spi import Crash, Lake
 from tests.integration.tier_segments import (
     TOPIC,

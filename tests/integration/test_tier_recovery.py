@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DELETIONS, DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.copying.copier import Copier
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED
+from broker.tier.metadata.remote_log import DELETIONS, DeltaMetadata
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.states import RemoteLogSegmentState
-from kafka_ds.lake.tables import DAY_MS
+from kafka_ds.lake.schemas import DAY_MS
+from kafka_ds.lake.tables.events import RemoteLogEvents
+from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version

@@ -6,10 +6,10 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.copying.copier import Copier
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import PartitionOutcome
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from kafka_ds.wire.batch import (

@@ -7,13 +7,13 @@ import pytest
 
 from broker.crash_points import COPY_POINTS, CrashPoints
 from broker.system import new_uuid
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.copying.copier import Copier
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import CopyAnswer, CopyRequest
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
-from kafka_ds.lake.states import RemoteLogSegmentState
+from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from kafka_ds.wire.batch import Record
 from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (

@@ -9,17 +9,17 @@ import deltalake
 import pytest
 
 from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_storage import DeltaStorage
-from broker.tier.expiration import Retention
+from broker.tier.delta.storage import DeltaStorage
+from broker.tier.expiry.expiration import Retention
+from broker.tier.expiry.sweeper import Place, Survey, Sweeper
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, StorageError
-from broker.tier.sweeper import Place, Survey, Sweeper
 from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.opening import open_store
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.states import RemoteLogSegmentState
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.tables.events import RemoteLogEvents
+from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,

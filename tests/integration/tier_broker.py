@@ -1,4 +1,4 @@
-"""A broker whose topics roll and tier quickly, what was acknowledged by it, and what its lake then holds."""
+"""A broker whose topics roll and tier quickly, the records that it acknowledged, and the rows in its lake."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from tests.processes import BrokerProcess
 
 MIB = 1024 * 1024
 QUICK = {
-    # The records are of 2023: what is local goes by their timestamps, what is in the lake stays.
+    # The records have timestamps of 2023: local segments expire at once, and rows in the lake stay.
     "log.retention.ms": -1,
     "log.local.retention.ms": 1,
     "log.segment.bytes": MIB,
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the broker acknowledged, by partition and offset."""
+    """The records that the broker acknowledged, by partition and offset."""
 
     rows: dict[tuple[int, int], Row] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ def rows(count: int, *, size: int = 1000, start: int = 0) -> list[Row]:
 
 
 class Feeder:
-    """A producer that notes what was acknowledged, across restarts of the broker."""
+    """A producer that notes acknowledged records, across restarts of the broker."""
 
     def __init__(self, bootstrap: str, topic: str, **settings: object) -> None:
         self.topic = topic
@@ -196,8 +196,8 @@ def table(lake: Path, topic: str) -> pl.DataFrame:
 
 
 def tiered_end(lake: Path, topic: str, partition: int) -> int:
-    """The last offset in the table, -1 where there is none."""
-    # Its folder comes a moment before its first commit.
+    """The last offset in the table; -1 without any."""
+    # The table's folder is there a moment before its first commit.
     if not any((lake / "topics" / topic / "_delta_log").glob("*.json")):
         return -1
     offsets = table(lake, topic).filter(pl.col("partition") == partition)["offset"]
@@ -229,7 +229,7 @@ def segment_states(lake: Path, topic: str, partition: int) -> list[tuple[str, in
 
 
 def finished_end(lake: Path, topic: str, partition: int) -> int:
-    """The last offset that was told to be finished."""
+    """The last offset of the finished segments."""
     ends = [
         end
         for state, _, end in segment_states(lake, topic, partition)
@@ -239,7 +239,7 @@ def finished_end(lake: Path, topic: str, partition: int) -> int:
 
 
 def assert_segments_finished(lake: Path, topic: str, partition: int, end: int) -> None:
-    """The finished segments follow each other from 0 to `end`, each told to be finished once."""
+    """The finished segments follow each other from 0 to `end`, and each has one FINISHED event."""
     events = pl.read_delta(str(lake / "__remote_log_metadata"))
     finished = events.filter(
         (pl.col("topic") == topic)

@@ -1,4 +1,4 @@
-"""A second remote storage: files in a folder. It keeps the protocols of `broker.tier.spi` honest."""
+"""A second remote storage, files in a folder: it shows that the protocols of `broker.tier.spi` suit another one."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from broker.tier.spi import (
     StorageError,
     Written,
 )
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
 from kafka_ds.wire.batch import iterate_headers, read_records
 from kafka_ds.wire.types import uuid_text
 
@@ -29,7 +29,7 @@ DELETIONS = (
 
 
 class FolderStorage:
-    """Segments as they are, one file each; a commit is one manifest that names several."""
+    """Segments as they are, one file each; a commit is a manifest that names several of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -329,7 +329,7 @@ class FolderMetadata:
         return [each for number in numbers for each in self.list_segments(topic_id, number)]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Nothing is in memory."""
+        """Does nothing: there is nothing in memory."""
 
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int

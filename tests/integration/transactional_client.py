@@ -59,7 +59,7 @@ class TransactionalClient:
         self._client.socket.close()
 
     def begin(self, *, timeout_ms: int = 60_000) -> None:
-        """Get a producer id, waiting for whoever must be aborted first."""
+        """Get a producer id; waits until an earlier transaction is aborted."""
         self.find_coordinator(1, self._id)
         request = InitProducerIdRequest(
             transactional_id=self._id, transaction_timeout_ms=timeout_ms
@@ -69,7 +69,7 @@ class TransactionalClient:
         self._goes_on_as(answer.producer_id, answer.producer_epoch)
 
     def find_coordinator(self, key_type: int, key: str) -> None:
-        """Ask who coordinates a group (0) or a transactional id (1): the first who asks makes the topic."""
+        """Find the coordinator of a group (0) or a transactional id (1); the first request creates the topic."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         _until_settled(lambda: self._client.ask(request, 5).coordinators[0].error_code)
 
@@ -103,7 +103,7 @@ class TransactionalClient:
         return ErrorCode(results[0].partition_error_code)
 
     def write(self, values: list[bytes], partition: int = 0) -> ErrorCode:
-        """Write without asking whether it may: that is the broker's to say."""
+        """Write without a check on this side: the broker decides whether it may."""
         sequence = self._sequences.get(partition, 0)
         now_ms = int(time.time() * 1000)
         batch = build_batch(
@@ -158,7 +158,7 @@ class TransactionalClient:
         )
 
     def committed_offset(self, group: str, *, stable: bool) -> int | ErrorCode:
-        """The group's offset of partition 0; UNSTABLE_OFFSET_COMMIT where a transaction may change it."""
+        """The group's offset of partition 0; UNSTABLE_OFFSET_COMMIT if an open transaction may change it."""
         topic = OffsetFetchRequestTopic(name=self._topic, partition_indexes=[0])
         request = OffsetFetchRequest(group_id=group, topics=[topic], require_stable=stable)
         found: Any = None
@@ -190,7 +190,7 @@ class TransactionalClient:
         return ErrorCode(answer.error_code)
 
     def state(self) -> str:
-        """What the coordinator says of the transaction."""
+        """The transaction's state, as its coordinator describes it."""
         request = DescribeTransactionsRequest(transactional_ids=[self._id])
         found: Any = None
 
@@ -205,7 +205,7 @@ class TransactionalClient:
 
 
 def _until_settled(ask: Callable[[], int]) -> ErrorCode:
-    """Ask until the error is none that goes away by itself."""
+    """Ask until there is no retriable error."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         code = ErrorCode(ask())

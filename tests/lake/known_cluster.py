@@ -28,15 +28,15 @@ from broker.cluster.events import (
 )
 from broker.cluster.metadata_log import MetadataLog, replay_commit
 from broker.crash_points import CrashPoints
-from broker.tier.materialise import Materialiser
+from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.offsets import OffsetsTable
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store import Store
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.events import RemoteLogEvents
+from kafka_ds.lake.tables.offsets import OffsetsTable
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock
 

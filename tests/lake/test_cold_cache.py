@@ -11,19 +11,20 @@ from deltalake import DeltaTable
 
 from broker.crash_points import CrashPoints
 from broker.system import SystemDisk, new_uuid
-from broker.tier import delta_reader, delta_tables
-from broker.tier.copier import Copier
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_reader import ColdReader
-from broker.tier.delta_storage import DeltaStorage
-from broker.tier.disk_cache import DiskCache
-from broker.tier.piece_files import PieceKey
-from broker.tier.pieces import Piece
+from broker.tier.copying.copier import Copier
+from broker.tier.delta import reader as delta_reader
+from broker.tier.delta import tables as delta_tables
+from broker.tier.delta.reader import ColdReader
+from broker.tier.delta.storage import DeltaStorage
+from broker.tier.metadata.remote_log import DeltaMetadata
+from broker.tier.reading.disk_cache import DiskCache
+from broker.tier.reading.piece_files import PieceKey
+from broker.tier.reading.pieces import Piece
 from broker.tier.settings import TierSettings
 from broker.tier.spi import ColdRead
 from broker.workers import shared_memory
 from broker.workers.shared_memory import BrokerMemory, WorkerMemory
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (
     TOPIC,

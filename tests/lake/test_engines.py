@@ -6,11 +6,11 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.files.parquet import read_files
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.parquet import read_files
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
 

@@ -5,12 +5,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
-from kafka_ds.lake.intent import TableChanged
-from kafka_ds.lake.maintenance import write_checkpoint
-from kafka_ds.lake.parquet import read_files
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.files.parquet import read_files
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
+from kafka_ds.lake.tables.intent import TableChanged
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
 
 

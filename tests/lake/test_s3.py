@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.lake import store_s3
 from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.attempt import PlainChange
-from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.opening import open_store, probe
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Store, UnsupportedStore
+from kafka_ds.lake.log.attempt import PlainChange
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.store import s3 as store_s3
+from kafka_ds.lake.store.opening import open_store, probe
+from kafka_ds.lake.store.store import Store, UnsupportedStore
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.tables import LakeTables
 from tests.integration.test_restore import restore

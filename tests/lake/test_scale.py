@@ -6,12 +6,12 @@ import time
 import pytest
 
 from kafka_ds.lake.actions import add_action, txn_action
-from kafka_ds.lake.attempt import PlainChange
-from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.log.attempt import PlainChange
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import AppIdKind, app_id, data_file
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
 PARTITIONS = 20

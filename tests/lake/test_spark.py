@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.delta_storage import DeltaStorage
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.topics import TopicTable
 from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows

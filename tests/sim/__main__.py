@@ -1,4 +1,4 @@
-"""Runs one seed again and tells everything: `python -m tests.sim cluster 17`."""
+"""Runs one seed again and prints everything that happens: `python -m tests.sim cluster 17`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.shapes import FAMILIES
 
 
 class _Lines(logging.Handler):
-    """The brokers' own log lines, between what the run notes."""
+    """Puts the brokers' own log lines between the lines of the run."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class _Lines(logging.Handler):
 
 
 def main() -> int:
-    """0 where all seeds hold."""
+    """The exit status: 0 if all seeds pass."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("seed", type=int)

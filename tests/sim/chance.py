@@ -1,4 +1,4 @@
-"""All chance of a run comes from its seed: what the product draws by itself as well."""
+"""All randomness of a run comes from its seed, including what the product draws by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Let ids (`uuid`, `secrets`) and the functions of `random` follow from the seed, as long as this lasts."""
+    """Inside this context, ids (`uuid`, `secrets`) and the functions of `random` follow from the seed."""
     source = random.Random(seed)
     modules: Any = random
     urandom, sources_urandom, state = os.urandom, modules._urandom, random.getstate()

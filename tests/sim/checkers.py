@@ -1,7 +1,8 @@
-"""What must be true of a run, whatever happened in it.
+"""What must be true of every run, whatever happened in it.
 
-Apart from the product's code: nothing here asks the product whether it did right. `Watch` looks at the nodes all along,
-`check_history` holds what readers got at the end against what producers were promised, `check_logs` compares replicas.
+These checks are independent of the product's code: they never ask it whether it did right. `Watch` looks at the nodes
+during the run, `check_history` compares what readers got at the end with what producers were promised, and
+`check_logs` compares replicas.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from tests.sim.world import Host, World
 
 
 class Watch:
-    """Looked at every few moments of virtual time."""
+    """Checks the nodes every few moments of virtual time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # What was ever read below the high watermark: it must never be anything else.
+        # Everything that was ever read below the high watermark. It must never change.
         self._committed: dict[tuple[str, int, int], bytes] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._controllers: dict[int, int] = {}
         self._high_watermarks: dict[tuple[int, int, bytes, int, int], int] = {}
 
     def look(self) -> None:
-        """Check every node that runs."""
+        """Check every running node."""
         self._world.truth.image()
         for host in self._world.up():
             if host.node is not None and hasattr(host.node, "replica_manager"):
@@ -53,7 +54,7 @@ class Watch:
             self._high_watermarks[key] = leader.high_watermark
 
     def read(self, consumer: Consumer, since: int) -> None:
-        """A reader got more: the same offsets hold the same values for everybody, for ever."""
+        """Check a reader's new records: an offset holds the same value for every reader, for ever."""
         topic, index = consumer.partition
         for offset, value in consumer.read[since:]:
             known = self._committed.setdefault((topic, index, offset), value)
@@ -65,7 +66,7 @@ def check_history(
     uncommitted: dict[Partition, list[tuple[int, bytes]]],
     committed: dict[Partition, list[tuple[int, bytes]]],
 ) -> None:
-    """Nothing acknowledged is lost, doubled or out of order; transactions are whole or not at all."""
+    """Nothing acknowledged is lost, duplicated or out of order; a transaction is there whole or not at all."""
     for partition, read in uncommitted.items():
         _check_order(partition, read, history.ordered)
         _check_order(partition, committed[partition], history.ordered)
@@ -122,7 +123,7 @@ def _check_transactions(
 
 
 def check_committed(history: History, read: list[tuple[int, bytes]]) -> None:
-    """Who has followed with read_committed has seen nothing of what was aborted in the end."""
+    """A reader with read_committed has seen no record of a transaction that was aborted in the end."""
     aborted = {
         value
         for promise in history.promises
@@ -152,7 +153,7 @@ def check_logs(world: World, partitions: list[Partition]) -> None:
 
 
 def check_homes(world: World, partitions: list[Partition]) -> None:
-    """Each replica lies in one log directory, and the cluster knows in which."""
+    """Each replica lies in one log directory, the one that the cluster knows."""
     image = world.truth.image()
     for partition in partitions:
         registration = image.partition(*partition)

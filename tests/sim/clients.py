@@ -1,6 +1,6 @@
-"""Clients of the simulated cluster: they retry as Kafka's do, and write down what they were promised.
+"""Clients of the simulated cluster: they retry as Kafka's do, and note what they were promised.
 
-Every value that is ever sent is unique, so that what a reader gets can be held against what was sent.
+Every value that is sent is unique, so that a reader's records can be compared with what was sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.sim.wire import WireConnection
 
 TROUBLE = (ConnectionError, TimeoutError, MalformedFrame)
 EPOCH_MS = 1_700_000_000_000
-# How long a client waits for an answer before it gives the connection up; what it asked for may happen all the same.
+# How long a client waits for an answer before it gives the connection up. Its request may be carried out all the same.
 PATIENCE_SECONDS = (10.0, 10.0, 2.0, 0.4)
 
 Partition = tuple[str, int]
@@ -43,7 +43,7 @@ class Promise:
 
     values: list[bytes]
     partition: Partition
-    # The offset of the first record; None: nobody knows what became of it.
+    # The offset of the first record; None: not known whether the batch was appended.
     offset: int | None = None
     transaction: int | None = None
 
@@ -56,11 +56,11 @@ class History:
     # By number: True committed, False aborted, None unknown.
     outcomes: dict[int, bool | None] = field(default_factory=dict)
     trouble: list[str] = field(default_factory=list)
-    # The producers with sequences. What another one has given up waiting for may still be appended, late.
+    # The producers with sequence numbers. A batch of any other producer may still be appended after it gave up waiting.
     ordered: set[bytes] = field(default_factory=set)
 
     def record(self, delta: int, now_ms: int, value: bytes) -> Record:
-        """The record that a producer sends for a value."""
+        """The record that a producer sends with this value."""
         return Record(delta, now_ms, value, value)
 
 
@@ -76,7 +76,7 @@ class Client:
         self._connections: dict[tuple[str, int], WireConnection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[Partition, int] = {}
-        # The newest leader epoch that was heard of: older metadata tell nothing (KIP-320).
+        # The newest leader epoch that the client knows: metadata with an older one are ignored (KIP-320).
         self._epochs: dict[Partition, int] = {}
         self.patience_seconds = random.choice(PATIENCE_SECONDS)
 
@@ -88,17 +88,17 @@ class Client:
         return found
 
     async def ask_any(self, request: Any, version: int) -> Any:
-        """Ask whoever answers."""
+        """Ask any broker, chosen at random."""
         places = list(dict.fromkeys([*self._brokers.values(), *self._bootstrap]))
         address = self.random.choice(places)
         return await self.ask(await self.connection(address), request, version)
 
     async def ask(self, connection: WireConnection, request: Any, version: int) -> Any:
-        """Ask, and wait as long as this client does."""
+        """Ask, with this client's patience."""
         return await connection.ask(request, version, seconds=self.patience_seconds)
 
     async def leader(self, partition: Partition) -> WireConnection:
-        """Whoever leads the partition now, as far as anybody knows."""
+        """A connection to the partition's leader, once the brokers name one."""
         while (address := self._brokers.get(self._leaders.get(partition, -1))) is None:
             await self.refresh(partition[0])
             if self._leaders.get(partition, -1) not in self._brokers:
@@ -106,12 +106,12 @@ class Client:
         return await self.connection(address)
 
     async def broker(self, node_id: int) -> WireConnection | None:
-        """This broker, if it is there as far as anybody knows."""
+        """A connection to this broker, if the client's metadata have its address."""
         address = self._brokers.get(node_id)
         return await self.connection(address) if address is not None else None
 
     def leader_id(self, partition: Partition) -> int:
-        """Who leads it as far as this client knows; -1 for unknown."""
+        """The leader in this client's metadata; -1 if it knows none."""
         return self._leaders.get(partition, -1)
 
     async def refresh(self, topic: str) -> None:
@@ -132,11 +132,11 @@ class Client:
                         self._leaders[partition] = each.leader_id
 
     def epoch(self, partition: Partition) -> int:
-        """The leader epoch that this client goes by."""
+        """The leader epoch that this client knows."""
         return self._epochs.get(partition, -1)
 
     def forget(self, partition: Partition) -> None:
-        """What was known of its leader is not true any more."""
+        """Forget the partition's leader, so that it is looked up again."""
         self._leaders.pop(partition, None)
 
     async def pause(self) -> None:
@@ -155,7 +155,7 @@ class Client:
 
 
 class Producer(Client):
-    """A producer of one partition after the other, idempotent where it has a producer id."""
+    """A producer that sends to one partition after the other; idempotent if it has a producer id."""
 
     def __init__(self, *args: Any, name: str, history: History, acks: int = -1) -> None:
         super().__init__(*args)
@@ -188,9 +188,9 @@ class Producer(Client):
         transaction: tuple[str, int] | None = None,
         values: list[bytes] | None = None,
     ) -> bool:
-        """Send one batch until it is acknowledged (True) or certainly refused (False).
+        """Send one batch until it is acknowledged (True) or given up (False).
 
-        With `values` they are somebody else's to check.
+        If `values` are given, the caller checks them, and not the history.
         """
         if values is None:
             values = [f"{self.name}-{self._count + i}".encode() for i in range(size)]
@@ -209,9 +209,8 @@ class Producer(Client):
                 self.history.trouble.append(f"{self.name} {partition}: {code.name}")
                 return False
             if self.producer_id < 0:
-                return (
-                    False  # Nobody may send twice without a sequence: what became of it is unknown.
-                )
+                # Without sequence numbers it must not send twice; the batch may have been appended or not.
+                return False
             self.forget(partition)
             await self.pause()
 
@@ -258,14 +257,14 @@ class Producer(Client):
 
 
 class TransactionalProducer(Producer):
-    """A producer of transactions over several partitions, some of which it aborts."""
+    """A producer of transactions over several partitions; it aborts some of them."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.transactional_id = f"tx-{self.name}"
 
     async def begin(self) -> None:
-        """Get a producer id; whatever was open is ended by the coordinator."""
+        """Get a producer id. The coordinator ends a transaction that was open."""
         self.history.ordered.add(self.name.encode())
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=30_000
@@ -276,7 +275,7 @@ class TransactionalProducer(Producer):
         self._sequences.clear()
 
     async def settled(self, request: Any, version: int) -> Any:
-        """The answer that is no trouble which passes."""
+        """The first answer of the coordinator without a retriable error."""
         while True:
             try:
                 coordinator = await self.coordinator(self.transactional_id)
@@ -292,7 +291,7 @@ class TransactionalProducer(Producer):
             await self.pause()
 
     async def run_transaction(self, partitions: list[Partition], *, commit: bool) -> None:
-        """One transaction from its first record to its end."""
+        """Run one transaction from its first record to its end."""
         number = len(self.history.outcomes)
         self.history.outcomes[number] = False
         if not await self.take_part(partitions):
@@ -303,7 +302,7 @@ class TransactionalProducer(Producer):
             if not await self.send(partition, self.random.randint(1, 5), transaction=place):
                 await self.begin()
                 return
-        # From the first request on nobody knows; an answer settles it.
+        # Unknown from the first EndTxn on, until it is answered.
         self.history.outcomes[number] = None if commit else False
         if await self.end(commit=commit):
             self.history.outcomes[number] = commit
@@ -311,7 +310,7 @@ class TransactionalProducer(Producer):
             await self.begin()
 
     async def take_part(self, partitions: list[Partition]) -> bool:
-        """Tell the coordinator that these are part of the transaction."""
+        """Add these partitions to the transaction, at the coordinator."""
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
@@ -327,7 +326,7 @@ class TransactionalProducer(Producer):
         return _codes(await self.settled(request, 3)) == {ErrorCode.NONE}
 
     async def end(self, *, commit: bool) -> bool:
-        """End the transaction; False where it is refused, and nobody knows how it has ended."""
+        """End the transaction; False if this is refused, and then its outcome is unknown."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,

@@ -1,4 +1,4 @@
-"""What every simulated run of this folder needs around it."""
+"""Fixtures and marks that every simulated run in this folder needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Processes that were killed leave coroutines behind that nobody waits for.
+# Killed processes leave coroutines that nothing awaits.
 LEFT_BEHIND = (
     "ignore:coroutine .* was never awaited:RuntimeWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
@@ -24,13 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 
 
-# As many objects come and go as in a broker, for as long as one run lasts: looking for cycles often is a tenth of it.
+# A run makes as many objects as a broker does: with Python's own thresholds the collector takes a tenth of its time.
 GC_THRESHOLDS = (50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def swept() -> Iterator[None]:
-    """Nor shall they come up in the tests of others."""
+    """Collect seldom here, and collect everything at the end, so that warnings do not appear in other tests."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     yield
@@ -40,7 +40,7 @@ def swept() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Who runs a seed again gets to see the brokers' log lines; here they would take most of the time."""
+    """No log lines: they would take most of the time. `python -m tests.sim` shows them for a seed."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

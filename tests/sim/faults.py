@@ -1,4 +1,4 @@
-"""What goes wrong, drawn from the seed: one thing after the other, several at a time, all of it healed at the end."""
+"""What goes wrong, drawn from the seed: faults begin one after the other and overlap; all are healed at the end."""
 
 from __future__ import annotations
 
@@ -47,32 +47,32 @@ ALL = (
     "slow_for_clients",
     "log_dir_fails",
 )
-# While it is seen whether several that have lost something at once are missed, nothing else goes wrong but this.
+# After a blackout, until all its hosts are registered again, only these faults happen.
 HARMLESS = ("lake_away", "lake_fails", "lake_loses_answers", "clock_jump", "slow_for_clients")
 
 
 class Faults:
-    """Does harm to a world, and takes it back."""
+    """Makes faults in a world, and heals them."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self._world = world
         self.plan = plan
         self._random = world.random
         self._healing: list[Callable[[], Any]] = []
-        # Hosts whose disk has forgotten something, and hosts that stopped uncleanly, until the cluster knows.
+        # Hosts whose disk has lost something, and hosts that stopped uncleanly, until the cluster knows.
         self.forgetful: set[int] = set()
         self.crashed: set[int] = set()
-        # Those that will end by themselves.
+        # Hosts whose process will end by itself.
         self._doomed: set[int] = set()
         self._is_dark = False
-        # Those whose disk has forgotten something that they have not got again.
+        # Hosts whose disk has lost something that they have not fetched again yet.
         self._incomplete: set[int] = set()
         for host in world.hosts:
             host.on_halt = self._crashed
         self.truth = world.truth
 
     async def run(self, seconds: float) -> None:
-        """Harm for so long."""
+        """Make faults for this long."""
         deadline = self._world.loop.time() + seconds
         while self._world.loop.time() < deadline:
             await asyncio.sleep(self._random.random() * 2 * self.plan.every_seconds)
@@ -86,7 +86,7 @@ class Faults:
                 self._world.log(f"fault: {line}")
 
     async def heal(self) -> None:
-        """Everything works again, and everybody is there."""
+        """Heal everything, and start every broker that is down."""
         for undo in self._healing:
             undo()
         self._healing.clear()
@@ -101,7 +101,7 @@ class Faults:
         self._world.log("healed")
 
     async def _renew(self, host: Host) -> None:
-        """A log directory that was taken for broken is not looked at again before the broker's next start."""
+        """Restart a broker with a failed log directory: it looks at such a directory only at its start."""
         if not _has_failed_log_dirs(host):
             return
         node = host.node
@@ -152,12 +152,13 @@ class Faults:
     # -- what the cluster must bear ----------------------------------------------------------------
 
     def _may_go_down(self, host: Host, *, forgets: bool) -> bool:
-        """Whether all that was acknowledged survives if this host stops uncleanly now (promise 1).
+        """Whether every acknowledged record survives if this host stops uncleanly now (promise 1).
 
-        The cluster cannot tell a crash from a loss of power: who comes back from either is taken out of ISR and ELR. So
-        crashes alone may be as many as they like, as everybody still has everything. Once somebody has forgotten
-        something, and still counts, no partition may have more than min.insync.replicas - 1 members who will be
-        taken out (KIP-966): then whoever leaves the ISR for a better reason leaves somebody there who has everything.
+        The cluster cannot tell a crash from a loss of power: a broker that comes back from either is taken out of ISR
+        and ELR. While no disk has lost anything, any number of brokers may crash, because every replica is complete.
+        Once a member of a partition's ISR or ELR has lost something, at most min.insync.replicas - 1 members of that
+        partition may be about to be taken out (KIP-966). Then a complete replica remains even if others leave the ISR
+        for other reasons.
         """
         forgetful = self.forgetful | ({host.node_id} if forgets else set())
         unclean = self.forgetful | self.crashed | self._doomed | {host.node_id}
@@ -166,7 +167,7 @@ class Faults:
             for each in topic.partitions.values():
                 counting = {*each.isr, *each.elr}
                 if not counting - unclean and (forgets or self._incomplete):
-                    # Then the last leader leads again, whatever it has (KIP-966): it must have everything.
+                    # The last leader would lead again, whatever it has (KIP-966), so it must be complete.
                     return False
                 going = counting & unclean
                 if counting & forgetful and (
@@ -176,7 +177,7 @@ class Faults:
         return True
 
     def _remember(self) -> None:
-        """Who is registered anew is out of every ISR and ELR, and comes back when it has everything."""
+        """Forget the hosts that are registered again: each is out of every ISR and ELR until it is complete."""
         brokers = self.truth.image().brokers
         for node_id in self.forgetful | self.crashed:
             host, registered = self._world.hosts[node_id - 1], brokers.get(node_id)
@@ -205,7 +206,7 @@ class Faults:
         self._restart_later(host)
 
     def _crash_and_back(self, host: Host) -> str | None:
-        """The cluster may not have seen that it was away."""
+        """A kill with a start at once: the cluster may not have noticed that the broker was away."""
         if not host.is_up or not self._may_go_down(host, forgets=False):
             return None
         host.kill()
@@ -214,7 +215,7 @@ class Faults:
         return f"kill -9 {host.name}, which starts again at once"
 
     def _blackout(self, host: Host) -> str | None:
-        """Power is lost by as many at once as leave each partition one member who has everything."""
+        """As many hosts as possible lose power at once, while each partition keeps one complete replica."""
         image = self.truth.image()
         partitions = self._partitions()
         is_well = (
@@ -239,7 +240,7 @@ class Faults:
         return f"{', '.join(each.name for each in victims)} lose power at once"
 
     def _log_dir_fails(self, host: Host) -> str | None:
-        """A disk does nothing any more; later it is found to be well, and the broker is started again."""
+        """A disk fails every call; later it works again, and the broker is restarted."""
         if not host.is_up or host.disk.broken or not self._may_go_down(host, forgets=False):
             return None
         folder = self._random.choice(host.log_dirs)
@@ -264,8 +265,8 @@ class Faults:
             return None
         is_clean = host.has_started and not _has_failed_log_dirs(host)
         if not is_clean:
-            # It may be registered and not yet serve, or cannot say that everything is on its disks: then the cluster
-            # takes its end for a crash.
+            # It may be registered and not serve yet, or be unable to say that everything is on its disks. In both
+            # cases the cluster takes its end for a crash.
             if not self._may_go_down(host, forgets=False):
                 return None
             self._doomed.add(host.node_id)
@@ -338,7 +339,7 @@ class Faults:
         return f"the way from {host.name} to {other.name} is slow"
 
     def _slow_for_clients(self, host: Host) -> str | None:
-        """What clients send comes late, also when they have given up waiting and asked somebody else."""
+        """Requests of clients arrive late, even after the client has given up and asked another broker."""
         slow = self._world.fabric.slow_for_clients
         slow[host.name] = self._random.random() * 3
         self._later(self._random.random() * 10, lambda: slow.pop(host.name, None))
@@ -360,7 +361,7 @@ class Faults:
 
     def _disk_full(self, host: Host) -> str | None:
         if not self._may_go_down(host, forgets=False):
-            return None  # It ends its process at the first write.
+            return None  # A full disk ends the process at the first write.
         self._doomed.add(host.node_id)
         host.disk.capacity_bytes = 0
 

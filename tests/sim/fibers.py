@@ -1,8 +1,8 @@
-"""The threads of simulated processes: real ones, of which one at a time runs, and which wait in virtual time.
+"""The threads of simulated processes: real threads that wait in virtual time, and only one of them runs at a time.
 
-Code that blocks (a worker at its store) cannot wait in an event loop. Here it runs in a thread of its own that has the
-run to itself until it waits; then the loop goes on, and others with it. A thread of a process that was killed never
-goes on: what it would have done is not done. `Lock` and `Event` are those of such threads.
+Code that blocks (a worker that calls its store) cannot wait in an event loop. Here it runs in its own thread, and
+nothing else runs until that thread waits; then the loop continues, and with it the others. A thread of a killed
+process never continues, so the rest of its work is not done. Such threads use the `Lock` and `Event` of this module.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.sim.loop import Process, SimLoop
 
 
 class Ended(BaseException):
-    """The run is over: what is left of a thread goes."""
+    """The run is over: raised in threads that are left, so that they end."""
 
 
 _here = threading.local()
 
 
 def current() -> Fiber | None:
-    """The thread that runs now; None in the loop itself."""
+    """The thread that is running; None in the loop itself."""
     found: Fiber | None = getattr(_here, "fiber", None)
     return found
 
 
 def pause(seconds: float) -> None:
-    """Let time pass, for the thread that calls; in the loop itself none does."""
+    """Let virtual time pass for the calling thread. In the loop itself this does nothing."""
     fiber = current()
     if fiber is not None:
         fiber.wait(seconds)
@@ -45,13 +45,13 @@ class Fibers:
         self._all: list[Fiber] = []
 
     def begin(self, process: Process, work: Callable[[], Any]) -> None:
-        """Run this in a thread of the process, from now on."""
+        """Run this in a new thread of the process, starting now."""
         fiber = Fiber(self, process, work)
         self._all.append(fiber)
         fiber.go_on(0.0)
 
     def end(self) -> None:
-        """Nothing happens any more."""
+        """End the run and all its threads."""
         self.is_over = True
         for fiber in self._all:
             fiber.unwind()
@@ -70,24 +70,24 @@ class Fiber:
         self._is_done = False
 
     def go_on(self, seconds: float) -> None:
-        """Run after so long, if the process lives then."""
+        """Continue after this time, if the process is alive then."""
         self._fibers.loop.call_later(seconds, self._turn, context=self._context)
 
     def wait(self, seconds: float) -> None:
-        """Called by the thread itself: others run meanwhile."""
+        """Wait; called by the thread itself. Others run meanwhile."""
         self._live()
         self.go_on(seconds)
         self.park()
 
     def park(self) -> None:
-        """Wait until somebody says `go_on`."""
+        """Wait until another thread or the loop calls `go_on`."""
         self._live()
         self._back.release()
         self._go.acquire()
         self._live()
 
     def unwind(self) -> None:
-        """What is left of it goes, and does nothing more."""
+        """End the thread where it stands, without any more work."""
         while self._thread is not None and not self._is_done:
             self._turn()
         if self._thread is not None:
@@ -121,7 +121,7 @@ class Fiber:
 
 
 class Lock:
-    """A lock, also one that its owner may take again."""
+    """A lock that its owner may take again (`threading.Lock` and `RLock`)."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -150,7 +150,7 @@ class Lock:
 
 
 class Event:
-    """Something that comes about once."""
+    """As `threading.Event`; it is never cleared."""
 
     def __init__(self) -> None:
         self._is_set = False

@@ -1,7 +1,7 @@
-"""What of a partition may be gone, and who says so: somebody had it deleted, retention took it, it left with the lake.
+"""Which records of a partition may be gone: deleted by an operator, by retention, or when the topic left the lake.
 
-A reader is told that it is too late only below what an operator has asked to be deleted, or below the log start that a
-topic's table has: before anything goes the table says so. Retention takes nothing too early.
+A reader may get "offset out of range" only below an offset that an operator asked to delete, or below the log start in
+the topic's table, which moves before any record goes. Retention removes nothing too early.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DELETIONS_REST_SECONDS = 3.0
 
 
 class Bounds:
-    """Below which offsets records may be missing."""
+    """The offsets below which records may be missing."""
 
     def __init__(self, world: World, tables: TableWatch, model: LogModel) -> None:
         self._world = world
@@ -40,23 +40,23 @@ class Bounds:
         self._model = model
         self._retention_ms = int(world.settings.get("log.retention.ms", NO_LIMIT))
         self._retention_bytes = int(world.settings.get("log.retention.bytes", NO_LIMIT))
-        # By DeleteRecords; as in Kafka a follower knows it from memory until it writes it down, and may forget.
+        # Asked by DeleteRecords. As in Kafka, a follower has it in memory only until its next checkpoint.
         self.asked: dict[Partition, int] = {}
-        # Where logs began on disks whose topics had left the lake (KIP-950).
+        # Where local logs began when their topics had left the lake (KIP-950).
         self._left: dict[Partition, int] = {}
         self.out_of_range = 0
         tables.on_start = self._moved
 
     def declared(self, partition: Partition) -> int:
-        """Up to where somebody has asked for it, or the lake says it."""
+        """The offset below which an operator has deleted records, or the log start in the lake; the greater one."""
         return max(self.asked.get(partition, 0), self._tables.start(*partition))
 
     def limit(self, partition: Partition) -> int:
-        """Below which nothing has to be there."""
+        """The offset below which no record has to be there."""
         return max(self.declared(partition), self._left_at(partition))
 
     def _left_at(self, partition: Partition) -> int:
-        """Where logs began at last whose topic had left the lake; 0 where it never has."""
+        """Where the local logs began when the topic last was out of the lake; 0 if it never was."""
         logs = [
             log
             for host in self._world.up()
@@ -64,17 +64,17 @@ class Bounds:
             and (log := manager.get(*partition)) is not None
         ]
         if any(not each.config.remote_storage_enable for each in logs):
-            # Who leads gives up what its own disk has not.
+            # The leader gives up the records that its own disk does not have.
             starts = [each.local_log_start_offset for each in logs]
             self._left[partition] = max([self._left.get(partition, 0), *starts])
         return self._left.get(partition, 0)
 
     def topic_id(self, topic: str) -> str:
-        """Of the topic of that name."""
+        """The id of the topic that has this name now."""
         return uuid_text(self._world.truth.image().topics[topic].topic_id)
 
     def _moved(self, topic: str, index: int, before: int, now: int) -> None:
-        """A table begins later: what is given up was to be deleted, or is old enough, or too much."""
+        """A table's log start moved: the records below were deleted by an operator, or too old, or too many."""
         partition, table = (topic, index), self._tables.tables[topic]
         before = max(before, self.asked.get(partition, 0))
         if now <= max(before, self._left_at(partition)):
@@ -89,7 +89,7 @@ class Bounds:
         ]
         if not young:
             return
-        # By size, then: what is left must be as much as is to be kept.
+        # Then they went by size: at least retention.bytes must be left.
         edge = now if self._retention_ms < 0 else max(young) + 1
         left = self._model.bytes_from((table.topic_id, index), edge)
         assert 0 <= self._retention_bytes <= left, (
@@ -99,7 +99,7 @@ class Bounds:
 
 
 class TierConsumer(Consumer):
-    """A reader that holds what it gets against the model, and begins anew where it is told that it is too late."""
+    """A reader that compares its records with the model, and goes to the log start after "offset out of range"."""
 
     def __init__(self, *client: Any, bounds: Bounds, model: LogModel, **named: Any) -> None:
         super().__init__(*client, **named)
@@ -128,7 +128,7 @@ class TierConsumer(Consumer):
 
 
 class Deleter(Consumer):
-    """Somebody who has the beginning of a partition deleted (DeleteRecords)."""
+    """An operator that deletes the beginning of a partition (DeleteRecords)."""
 
     def __init__(
         self, *client: Any, bounds: Bounds, log: Callable[[str], None], partition: Partition
@@ -138,7 +138,7 @@ class Deleter(Consumer):
         self._log = log
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Until it is over."""
+        """Delete records now and then until `is_over`."""
         while not is_over():
             await asyncio.sleep(self.random.random() * DELETIONS_REST_SECONDS)
             try:
@@ -168,7 +168,7 @@ class Deleter(Consumer):
 async def alter_topic(
     client: Client, topic: str, changes: dict[str, str | None]
 ) -> ErrorCode | None:
-    """Set a topic's settings, or take away its own (None); None where nobody knows what became of it."""
+    """Set a topic's settings, or remove them (None). The result is None if the outcome is unknown."""
     configs = [
         IncrementalAlterableConfig(
             name=name, config_operation=DELETE if value is None else SET, value=value

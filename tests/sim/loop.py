@@ -1,11 +1,11 @@
 """An event loop on virtual time, and the processes that live in it.
 
 Nothing here waits: when no callback is ready, time jumps to the next timer. A run is one thread and draws all its
-chance from one seed.
+randomness from one seed.
 
-A process is a context variable: whatever is scheduled from within it (tasks, timers, answers) belongs to it. One that
-is killed never runs another callback, which is what SIGKILL does: no `finally`, no `except`, no last word. One that is
-paused (SIGSTOP) gets its callbacks when it goes on, in their order, while time has passed.
+A process is a context variable: everything that is scheduled inside it (tasks, timers, answers) belongs to it. A killed
+process never runs another callback, which is what SIGKILL does: no `finally`, no `except`. A paused process (SIGSTOP)
+gets its callbacks in their order when it is resumed; time has passed meanwhile.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from random import Random
 from typing import Any
 
 THREAD_SECONDS_MAX = 0.004
-# Turns of the loop in a while of virtual time. More than this is no work, but somebody who asks again and again.
+# Turns of the loop within WHILE_SECONDS of virtual time. With more than this a task polls without a pause.
 WHILE_SECONDS = 5.0
 TURNS_IN_A_WHILE_MAX = 40_000
-# How often a task that does not want to end is told to.
+# How often a task is told to end before it is left alone.
 GOODBYES_MAX = 5
 
 
 class NothingWillHappen(AssertionError):
-    """Everybody waits for somebody, and no timer is set."""
+    """All tasks wait for one another, and no timer is set."""
 
 
 class BusyForEver(AssertionError):
-    """Somebody has nothing to do and does it: on a real machine he would have a processor for himself."""
+    """A task polls without a pause: on a real machine it would keep a core busy."""
 
 
 class Process:
-    """Somebody who can be killed and paused."""
+    """A simulated process, which can be killed and paused."""
 
     def __init__(self, loop: SimLoop, name: str) -> None:
         self.name = name
@@ -43,11 +43,11 @@ class Process:
         self.on_kill: list[Callable[[], None]] = []
         self._loop = loop
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...], Context]] = []
-        # Threads of a process die with it: what they would have done is not done.
+        # By how much its threads are slower. They die with their process, before their work is done.
         self.slow_seconds = 0.0
 
     def kill(self) -> None:
-        """No more callbacks, for ever."""
+        """Run no callback of this process any more."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -60,14 +60,14 @@ class Process:
         self.is_paused = True
 
     def resume(self) -> None:
-        """As SIGCONT: what was due meanwhile happens now."""
+        """As SIGCONT: callbacks that were due meanwhile run now."""
         self.is_paused = False
         deferred, self._deferred = self._deferred, []
         for callback, args, context in deferred:
             self._loop.call_soon(callback, *args, context=context)
 
     def run(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context) -> None:
-        """What the loop calls in place of each callback of this process."""
+        """The loop calls this instead of each callback of the process."""
         if not self.is_alive:
             return
         if self.is_paused:
@@ -86,7 +86,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class _Selector:
-    """In the place of epoll: waiting is moving the clock."""
+    """Replaces epoll: waiting moves the clock."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -116,7 +116,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._selector = _Selector(self)
         self.failures: list[dict[str, Any]] = []
-        # Tasks of the dead must not be collected as garbage while others live: that would run what is left of them.
+        # Tasks of killed processes must not be collected as garbage during the run: that would run their `finally`.
         self._kept: list[asyncio.Task[Any]] = []
         self.set_task_factory(self._keep)
         self.set_exception_handler(lambda _, context: self.failures.append(context))
@@ -128,7 +128,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def end(self) -> None:
-        """Nothing happens any more: what is left of all tasks goes here, and not wherever garbage is collected."""
+        """End the run. All tasks that are left end here, and not at some later garbage collection."""
         self.close()
         kept, self._kept = self._kept, []
         for _ in range(GOODBYES_MAX):
@@ -143,14 +143,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now += seconds
 
     def what_is_ready(self) -> list[str]:
-        """The callbacks that come next, for whoever looks at a failure."""
+        """The next callbacks, for the message of a failure."""
         return [repr(handle)[:300] for handle in list(self._ready)[:3]]  # type: ignore[attr-defined]
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps, so nobody has to be woken."""
+        """Does nothing: the loop never sleeps, so nothing has to wake it."""
 
     # -- callbacks belong to processes -------------------------------------------------------------
 
@@ -160,9 +160,9 @@ class SimLoop(asyncio.BaseEventLoop):
         context = context if context is not None else copy_context()
         process = context.get(PROCESS)
         if self.is_closed():
-            # The run is over, and what is left of its tasks is collected as garbage.
+            # The run is over; the rest of its tasks is collected as garbage.
             return asyncio.Handle(callback, args, self, context)
-        # As BaseEventLoop does it, without its checks: a fifth of a run is here.
+        # As BaseEventLoop does it, without its checks: a fifth of a run's time is spent here.
         if process is not None:
             callback, args = process.run, (callback, args, context)
         handle = asyncio.Handle(callback, args, self, context)
@@ -209,7 +209,7 @@ def _is_thrown_away(task: asyncio.Task[Any]) -> bool:
         coroutine.close()
     except (
         BaseException
-    ):  # A `finally` that waits for something, or finds that nothing works any more.
+    ):  # A `finally` that waits for something, or that fails because the loop is closed.
         return False
     return True
 
@@ -226,7 +226,7 @@ def _settle(future: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Non
 
 
 class SimExecutor(concurrent.futures.Executor):
-    """Threads that are moments of virtual time; one after the other where there is one thread only."""
+    """Threads whose work takes a moment of virtual time; with one thread only, one piece of work after the other."""
 
     def __init__(self, loop: SimLoop, threads: int) -> None:
         self._loop = loop
@@ -244,4 +244,4 @@ class SimExecutor(concurrent.futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing runs that could be ended."""
+        """Does nothing: there are no threads to end."""

@@ -1,8 +1,8 @@
 """Members of consumer groups of the simulated cluster: they join, own partitions, commit, and are away at times.
 
-After any trouble one becomes another member: what it has asked for last, should it still be under way, is then of a
-generation that is over. What a generation begins with is asked of the coordinator that has let the member into it, on
-the same connection: another one may be a former coordinator, which knows less.
+After any error a member joins again as a new one. If its last request is still on its way, that request then belongs
+to a generation that is over. A member asks for the offsets where a generation begins on the connection on which it
+joined: any other broker may be a former coordinator, which knows less.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SESSION_MS = 2_000
 REBALANCE_MS = 2_000
 JOIN_SECONDS = 6.0
 GROUP = 0
-# A member is away now and then, for longer than its session at times.
+# How often a member is away, sometimes for longer than its session.
 AWAY = 0.08
 AWAY_SECONDS_MAX = 5.0
 REST_SECONDS = 0.2
-# The part of its transactions that a transformer calls off, to read the same again.
+# The part of its transactions that a transformer aborts; then it reads the same records again.
 ABORTED = 0.15
-# What a coordinator says to those who are members no more, or not of this generation.
+# A coordinator's errors for members that are gone or of another generation.
 _GROUP_GOES_ON = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
@@ -62,11 +62,11 @@ _GROUP_GOES_ON = (
 
 
 class Again(Exception):
-    """The member has to join anew."""
+    """The member has to join again."""
 
 
 class Member(Client):
-    """Reads what it owns and commits how far it is."""
+    """Reads the partitions that it owns and commits its offsets."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Member(Client):
         self._committed: dict[int, int] = {}
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Be a member, until it is over."""
+        """Be a member until `is_over`."""
         while not is_over():
             try:
                 await self._join()
@@ -112,7 +112,7 @@ class Member(Client):
     # -- joining -----------------------------------------------------------------------------------
 
     async def _join(self) -> None:
-        """Get into a generation, and know where what is owned in it begins."""
+        """Join a generation, and learn at which offsets the owned partitions begin."""
         if self._connection is None or not self._connection.is_open:
             self._connection = await self._find()
         name = self._topic.encode()
@@ -144,7 +144,7 @@ class Member(Client):
         await self._begin_at(mine)
 
     def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
-        """What the leader says of all; from others nothing."""
+        """The leader's assignment of all members; empty from any other member."""
         return [
             SyncGroupRequestAssignment(
                 member_id=member,
@@ -185,11 +185,11 @@ class Member(Client):
         answer = (await self.ask_any(request, 4)).coordinators[0]
         if answer.error_code != ErrorCode.NONE:
             raise Again
-        # One of its own: nothing that others have asked is in the way.
+        # A connection of its own, so that no other request is in the way.
         return await WireConnection.connect(self.network, answer.host, answer.port)
 
     async def _leave(self) -> None:
-        """Say so, if somebody hears it."""
+        """Send a LeaveGroup; it may not arrive."""
         if self._connection is None or not self._member_id:
             return
         leaving = [MemberIdentity(member_id=self._member_id)]
@@ -250,7 +250,7 @@ class Member(Client):
 
 
 class Transformer(Member):
-    """Puts something into another topic for each record that it reads, exactly once (KIP-447)."""
+    """Writes one record to another topic for each record that it reads, exactly once (KIP-447)."""
 
     def __init__(
         self, *args: Any, producer: TransactionalProducer, target: str, **named: Any
@@ -268,7 +268,8 @@ class Transformer(Member):
 
     async def _take(self, index: int, offset: int, records: list[tuple[int, bytes]]) -> None:
         producer = self._producer
-        self._is_ready = False  # Whatever goes wrong from here on: what is open is aborted first.
+        # If anything fails from here on, the open transaction is aborted first.
+        self._is_ready = False
         target = (self._target, index)
         if records:
             values = [f"{index}:{place}".encode() for place, _ in records]
@@ -313,12 +314,12 @@ class Transformer(Member):
         answer = await self._asked(commit, 3)
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         if code is not ErrorCode.NONE:
-            # Fenced by its coordinator, or of a generation that is over.
+            # The member was fenced by its coordinator, or its generation is over.
             raise Again
 
 
 def reader_of(
     client: tuple[Any, ...], isolation: int = READ_COMMITTED
 ) -> Callable[[Partition], Consumer]:
-    """Makes the reader of a partition that a member owns; `client` is what a Client is made of."""
+    """A function that makes the reader of an owned partition; `client` has the arguments of `Client`."""
     return lambda partition: Consumer(*client, partition=partition, isolation_level=isolation)

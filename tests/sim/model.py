@@ -1,8 +1,7 @@
-"""What producers sent, and what each replica's log took: the model that tables, logs and readers are held against.
+"""What producers sent, and what each replica's log appended: tables, logs and readers are compared with this model.
 
-Nothing of the tier's is asked for it. A log tells what it takes when it takes it, so what a lost disk,
-a cut or an unclean election takes away later is known here for ever. Batches are read by the reader of single records,
-which is not the one that tables are made with.
+It takes nothing from the tier. A log reports each append as it happens, so the model keeps what a lost disk, a
+truncation or an unclean election removes later. It reads batches record by record, not with the code that makes tables.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Place = tuple[str, int, int]
 
 
 class Content(NamedTuple):
-    """What a producer gives a record."""
+    """The fields of a record that its producer sets."""
 
     key: bytes | None
     value: bytes | None
@@ -34,13 +33,13 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Content:
-        """As it was sent, or as it lies in a log."""
+        """Of a record as it was sent, or as it is in a log."""
         headers = tuple((bytes(key), _bytes(value)) for key, value in record.headers)
         return cls(_bytes(record.key), _bytes(record.value), headers, record.timestamp)
 
 
 class Row(NamedTuple):
-    """A record as it lies in a log, or in a table."""
+    """A record in a log or in a table."""
 
     epoch: int
     content: Content
@@ -50,7 +49,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class SentHistory(History):
-    """What clients were promised, and what exactly they sent: records of all shapes, each known by its value."""
+    """What clients were promised, and exactly what they sent: records of all shapes, found by their unique values."""
 
     sent: dict[bytes, Content] = field(default_factory=dict)
 
@@ -61,27 +60,27 @@ class SentHistory(History):
         if lot % 3 == 1:
             headers = ((b"source", value), (b"nothing", None), (b"source", b""))
         elif lot % 3 == 2 and lot % 5 == 0:
-            headers = ((b"\xff\xfe", value),)  # No text: a table keeps it as it was.
+            headers = ((b"\xff\xfe", value),)  # Not UTF-8: a table keeps the bytes.
         made = Record(delta, now_ms - lot % 40, key, value, headers)
         self.sent[value] = Content.of(made)
         return made
 
 
 class LogModel:
-    """All that was ever in a log of these topics, by offset and leader epoch."""
+    """Every record that was ever in a log of these topics, by offset and leader epoch."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         self._topics = topics
         self.history = SentHistory()
         self._checksums: dict[tuple[Place, int], int] = {}
         self._rows: dict[Place, dict[int, Row | None]] = {}
-        """By leader epoch; None for what is no producer's record, or was in a transaction."""
+        """By leader epoch; None for a control record."""
         self._transactional: set[tuple[Place, int]] = set()
         self._sizes: dict[tuple[str, int], dict[int, int]] = {}
         self._offsets: dict[tuple[str, int, bytes], int] = {}
 
     def took(self, log: Any, data: bytes, headers: Sequence[BatchHeader]) -> None:
-        """A log has these batches now. The same offset of the same epoch is the same batch in all logs."""
+        """A log has appended these batches. The same offset of the same epoch is the same batch in all logs."""
         if log.topic not in self._topics:
             return
         place = (uuid_text(log.topic_id), log.partition)
@@ -123,14 +122,14 @@ class LogModel:
     # -- what others have ---------------------------------------------------------------------------
 
     def check(self, place: Place, row: Row, where: str) -> None:
-        """A table's row is what some leader of that epoch has put there, and what a producer has sent."""
+        """A table's row is what a leader of that epoch has appended there, and what a producer has sent."""
         epochs = self._rows.get(place, {})
         written = epochs.get(row.epoch)
         assert written == row, f"{where}: {place} is {row}, and logs had {epochs}"
         self._check_sent(place, row.content)
 
     def check_read(self, place: Place, record: Record, header: BatchHeader) -> None:
-        """The same of a record that a consumer got."""
+        """The same for a record that a consumer got."""
         epochs = self._rows.get(place, {})
         written = epochs.get(header.leader_epoch)
         content = Content.of(record)
@@ -144,7 +143,7 @@ class LogModel:
         assert sent == content, f"{place} is {content}, and its producer has sent {sent}"
 
     def check_log(self, where: tuple[str, int], data: bytes) -> list[tuple[int, int, int]]:
-        """The batches of a segment as it lies on a disk: first and last offset, and leader epoch, of each."""
+        """First offset, last offset and leader epoch of each batch in a segment's bytes."""
         found = []
         for _, header in iterate_headers(memoryview(data)):
             place = ((*where, header.base_offset), header.leader_epoch)
@@ -154,18 +153,18 @@ class LogModel:
         return found
 
     def may_be_missing(self, place: Place) -> bool:
-        """Whether a table may have nothing at an offset of its own: a transaction's end, or a record of one."""
+        """Whether a table may have no row at an offset: a marker, or a record of a transaction."""
         epochs = self._rows.get(place, {})
         return any(
             row is None or (place, epoch) in self._transactional for epoch, row in epochs.items()
         )
 
     def offset_of(self, where: tuple[str, int], value: bytes) -> int | None:
-        """Where a log took a value last."""
+        """Where a log last appended this value."""
         return self._offsets.get((*where, value))
 
     def bytes_from(self, where: tuple[str, int], offset: int) -> int:
-        """The bytes of the batches from an offset on, those included that were cut off and not replaced."""
+        """The bytes of all batches from an offset on, including batches that were truncated and not replaced."""
         return sum(size for base, size in self._sizes.get(where, {}).items() if base >= offset)
 
 
@@ -204,7 +203,7 @@ def _headers_of(row: dict[str, Any]) -> Headers:
     if raw is None:
         return tuple((each["key"].encode(), each["value"]) for each in row["headers"] or ())
     assert row["headers"] is None
-    # What is sent here has one header of two bytes that are no text.
+    # Producers here send one such header, with a key of two bytes.
     key, value = raw[2:4], raw[4:]
     size = varint(len(value) - 1)
     assert raw[:2] == varint(1) + varint(2) and value.startswith(size), raw
@@ -214,7 +213,7 @@ def _headers_of(row: dict[str, Any]) -> Headers:
 def kept(
     history: History, model: LogModel, ids: dict[str, str], starts: dict[Partition, int]
 ) -> History:
-    """What was promised of the records that are at or above where their partitions begin now."""
+    """The promises for records at or above their partition's start."""
     found = History(outcomes=history.outcomes, trouble=history.trouble, ordered=history.ordered)
     for promise in history.promises:
         topic, index = promise.partition

@@ -1,7 +1,7 @@
-"""Rules of the product, each taken out by itself: what the simulation is worth is how many of these it sees.
+"""Mutations: each removes one rule of the product. The simulation is worth as much as the mutations that it catches.
 
-A mutation is a function that patches the product through pytest's `MonkeyPatch`. None changes what a node can see of
-itself only: each one breaks a promise in some run.
+A mutation is a function that patches the product through pytest's `MonkeyPatch`. Each breaks a promise to a client in
+some run, and not only something inside a node.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MUTATIONS: dict[str, Mutation] = {}
 
 
 def mutation(function: Mutation) -> Mutation:
-    """Take the function in under its name."""
+    """Register the function under its name."""
     MUTATIONS[function.__name__] = function
     return function
 
 
 @mutation
 def high_watermark_over_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    """The leader's own log end counts."""
+    """The leader's own log end becomes the high watermark."""
     patch.setattr(LeaderPartition, "_least_end", lambda self, end, now_ms: end)
 
 
@@ -54,12 +54,12 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def shrinking_before_the_controller_knows(patch: pytest.MonkeyPatch) -> None:
-    """Who is to leave the ISR does not count any more when it is proposed."""
+    """A follower stops to count for the high watermark when its removal from the ISR is proposed."""
     patch.setattr(isr.PendingShrink, "maximal_isr", property(lambda self: self.proposal.members))
 
 
 def _joining_without(*rules: str) -> Mutation:
-    """Followers are proposed for the ISR as if these of the leader's offsets were at the log's beginning."""
+    """Followers are proposed for the ISR as if these offsets of the leader were at the beginning of its log."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
         original = LeaderPartition._expand
@@ -81,19 +81,19 @@ def _joining_without(*rules: str) -> Mutation:
 
 @mutation
 def followers_join_before_they_have_all(patch: pytest.MonkeyPatch) -> None:
-    """Who fetches is proposed for the ISR."""
+    """Every follower that fetches is proposed for the ISR."""
     _joining_without("high_watermark", "epoch_start_offset")(patch)
 
 
 @mutation
 def followers_join_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Who has what this leader knows to be committed is proposed, whatever was there when its epoch began."""
+    """A follower is proposed at the leader's high watermark, even below the start of the leader's epoch."""
     _joining_without("epoch_start_offset")(patch)
 
 
 @mutation
 def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """AlterPartition is judged by its leader epoch alone."""
+    """AlterPartition is checked by its leader epoch alone."""
     original = cluster_isr._check_epochs
 
     def check(registration: Any, broker_id: int, wanted: Any) -> ErrorCode:
@@ -105,7 +105,7 @@ def older_proposals_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
-    """Every election is an unclean one that nobody hears of."""
+    """Every election is silently an unclean one."""
 
     def elect(self: Any) -> int:
         self.election = Election.UNCLEAN
@@ -119,7 +119,7 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def what_a_lost_disk_forgot_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """A broker stays in the ISR though it has not stopped cleanly."""
+    """A broker stays in the ISR after an unclean stop."""
     original = brokers._leave
 
     def leave(draft: Any, leaving: Any, *, is_clean: bool) -> None:
@@ -130,7 +130,7 @@ def what_a_lost_disk_forgot_is_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def no_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A follower goes on behind what the leader never had."""
+    """A follower keeps records that the leader never had and appends after them."""
     patch.setattr(
         FollowerPartition,
         "judge",
@@ -140,19 +140,19 @@ def no_truncation(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def leaders_see_no_divergence(patch: pytest.MonkeyPatch) -> None:
-    """A leader answers a follower whose last epoch ended elsewhere as any other."""
+    """A leader does not tell a follower that their last epochs ended at different offsets."""
     patch.setattr(reading, "divergence", lambda partition, wanted: None)
 
 
 @mutation
 def no_version_check(patch: pytest.MonkeyPatch) -> None:
-    """A controller commits over the decisions of another."""
+    """A controller commits over another controller's decisions."""
     patch.setattr(metadata_log, "_end_at_events", lambda version, actions: None)
 
 
 @mutation
 def sequences_do_not_matter(patch: pytest.MonkeyPatch) -> None:
-    """What a producer sends again is appended again."""
+    """A batch that is sent again is appended again."""
     patch.setattr(Producers, "check", lambda self, header, origin: None)
 
 
@@ -167,13 +167,13 @@ def open_transactions_are_read(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def crashed_brokers_lead_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Every registration is taken for that of a broker that has stopped cleanly and is in sync."""
+    """Every registered broker counts as one that stopped cleanly and is in sync."""
     patch.setattr(brokers, "_leave", lambda draft, leaving, *, is_clean: None)
 
 
 @mutation
 def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
-    """What is not committed yet is read."""
+    """Consumers read records above the high watermark."""
     patch.setattr(
         HostedPartition,
         "high_watermark",
@@ -183,7 +183,7 @@ def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def aborted_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Readers are told of no aborted transaction."""
+    """Fetch lists no aborted transactions."""
     patch.setattr(HostedPartition, "aborted_transactions", lambda self, start, end: [])
 
 
@@ -196,19 +196,19 @@ def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def commits_of_any_generation_count(patch: pytest.MonkeyPatch) -> None:
-    """Who has been a member of the group may commit for it."""
+    """A former member of a group may still commit."""
     patch.setattr(Committing, "_check_commit", lambda self, group, request, generation_id: None)
 
 
 @mutation
 def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
-    """What an open transaction may change is told as it was before."""
+    """OffsetFetch answers with old offsets while a transaction that changes them is open."""
     patch.setattr(Offsets, "is_pending", lambda self, group_id, topic, partition: False)
 
 
 @mutation
 def groups_do_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator answers as soon as something is in its own log."""
+    """A coordinator answers as soon as its own log has the record."""
 
     def give(self: Any, replies: Any) -> None:
         for reply in replies:
@@ -219,7 +219,7 @@ def groups_do_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def offsets_of_aborted_transactions_count(patch: pytest.MonkeyPatch) -> None:
-    """Every transaction's offsets are taken over."""
+    """A group takes the offsets of every transaction, aborted or not."""
     original = Offsets.replay_end_of_transaction
     patch.setattr(
         Offsets,

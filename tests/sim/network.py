@@ -1,8 +1,8 @@
-"""A network in memory: streams with latency between hosts that can be cut off, one way too.
+"""A network in memory: streams with latency between hosts, which can be cut in one or both directions.
 
-It behaves as TCP does: bytes arrive in order and once, or the connection breaks. What is sent into a cut waits for it
-to heal, as retransmission would have it, and breaks the connection after RETRANSMIT_SECONDS. A killed process resets
-its connections; a machine without power says nothing at all until it is back.
+It behaves as TCP does: bytes arrive in order and once, or the connection breaks. Bytes that are sent into a cut wait
+until it heals, as with retransmission, and break the connection after RETRANSMIT_SECONDS. A killed process resets its
+connections; a machine without power sends nothing until it is back.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CLIENT = "client-"
 
 
 class Fabric:
-    """All hosts and the ways between them."""
+    """All hosts and the links between them, one per direction."""
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.latency_seconds = 0.0005
-        # Slow ways add to the latency; a way is from one host to another.
+        # Added to the latency of a link, by source and target.
         self.slow_seconds: dict[tuple[str, str], float] = {}
-        # The same for whatever clients send to a host.
+        # The same for everything that clients send to a host.
         self.slow_for_clients: dict[str, float] = {}
-        # Told of each packet that arrives: source, target, data.
+        # Called with each packet that arrives: source, target, data.
         self.tap: Callable[[str, str, bytes], None] = lambda source, target, data: None
         self._cuts: set[tuple[str, str]] = set()
         self._transports: dict[SimTransport, None] = {}
@@ -48,7 +48,7 @@ class Fabric:
         self._cuts.add((source, target))
 
     def heal(self) -> None:
-        """All ways are open again; what waited is sent."""
+        """Open all links again and send what waited."""
         self._cuts.clear()
         self.slow_seconds.clear()
         self.slow_for_clients.clear()
@@ -56,11 +56,11 @@ class Fabric:
             transport.pump()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether this way is cut."""
+        """Whether the link from the source to the target is cut."""
         return (source, target) in self._cuts
 
     def reset(self, process: Process, *, silently: bool = False) -> None:
-        """The process is gone, and with it its sockets."""
+        """Close the sockets of a process that is gone."""
         for address, listener in tuple(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -71,23 +71,23 @@ class Fabric:
     # -- ways --------------------------------------------------------------------------------------
 
     def delay(self, source: str, target: str) -> float:
-        """How long the next packet takes."""
+        """How long the next packet takes, in seconds."""
         extra = self.slow_seconds.get((source, target), 0.0)
         if self.slow_for_clients and source.startswith(CLIENT):
             extra += self.slow_for_clients.get(target, 0.0)
         return self.latency_seconds * (0.5 + self.random.random()) + extra * self.random.random()
 
     def port(self) -> int:
-        """One that nobody had."""
+        """A port that was never used."""
         self._next_port += 1
         return self._next_port
 
     def add(self, transport: SimTransport) -> None:
-        """A connection's end has come to be."""
+        """Add one end of a new connection."""
         self._transports[transport] = None
 
     def forget(self, transport: SimTransport) -> None:
-        """It is no more."""
+        """Remove an end that is closed."""
         self._transports.pop(transport, None)
 
 
@@ -154,7 +154,7 @@ class SimListener:
 
 
 class SimTransport:
-    """One end of a connection, with what it has sent and the other end has not got yet."""
+    """One end of a connection, with the bytes that the other end has not received yet."""
 
     peer: SimTransport
 
@@ -214,7 +214,7 @@ class SimTransport:
         return self.extra.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Memory is enough here."""
+        """Does nothing: buffers have no limit here."""
 
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self._sending))
@@ -239,7 +239,7 @@ class SimTransport:
     # -- what the network does ---------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what there is, if the way is open."""
+        """Send the buffered bytes, if the link is open."""
         if self._under_way or self._is_gone:
             return
         if not self._sending:
@@ -259,7 +259,7 @@ class SimTransport:
         self._later(self._arrive, data)
 
     def _later(self, action: Callable[..., None], *args: Any) -> None:
-        # Of no process: packets under way do not care who has died meanwhile.
+        # In no process's context: a packet on its way arrives even if its sender has died.
         delay = self._fabric.delay(self.host, self.peer.host)
         self._fabric.loop.call_later(delay, action, *args, context=Context())
 
@@ -283,7 +283,7 @@ class SimTransport:
         self.pump()
 
     def _give(self) -> None:
-        """Hand what has arrived to the protocol."""
+        """Give the received bytes to the protocol."""
         protocol = self.protocol
         while self._received and self._is_reading and not self._is_gone:
             data = self._received.popleft()
@@ -305,7 +305,7 @@ class SimTransport:
         if self._is_gone:
             return
         if self._received:
-            # The end comes after what was sent before it.
+            # The end of the stream comes after the bytes that were sent before it.
             self._fabric.loop.call_later(0.001, self._ended, context=self._context)
         elif not self.protocol.eof_received():
             self._end(None)
@@ -320,7 +320,7 @@ class SimTransport:
         self.call(self.protocol.connection_lost, error)
 
     def vanish(self, *, silently: bool) -> None:
-        """The process of this end is dead."""
+        """The process at this end is dead."""
         self._is_gone = True
         self._fabric.forget(self)
         if not silently:

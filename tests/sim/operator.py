@@ -1,4 +1,4 @@
-"""Somebody who changes the cluster while it works: topics come and go, replicas move, leaders are elected."""
+"""An operator who changes the cluster while it works: topics come and go, replicas move, leaders are elected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFERRED = 0
 def topic_named(
     name: str, *, partitions: int, replication_factor: int, min_insync_replicas: int
 ) -> CreatableTopic:
-    """A topic to be made."""
+    """A topic for CreateTopics."""
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -43,7 +43,7 @@ def topic_named(
 
 
 class Operator(Client):
-    """Asks for one change after the other; none has to succeed while things go wrong."""
+    """Asks for one change after the other; under faults a change may fail."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Operator(Client):
         self._log = log
 
     async def create(self, name: str, partitions: int) -> ErrorCode | None:
-        """Make a topic; None where nobody knows what became of it."""
+        """Create a topic. The result is None if the outcome is unknown."""
         topic = topic_named(
             name,
             partitions=partitions,
@@ -76,7 +76,7 @@ class Operator(Client):
         return ErrorCode(answer.topics[0].error_code)
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Change something now and then."""
+        """Change something now and then until `is_over`."""
         while not is_over():
             await asyncio.sleep(self.random.random() * 2)
             action = self.random.choice((self._make, self._drop, self._move, self.prefer))
@@ -112,7 +112,7 @@ class Operator(Client):
         return f"{topic}-{index} to {replicas} {ErrorCode(answer.error_code).name}"
 
     async def prefer(self) -> str:
-        """Have a partition led by its first replica."""
+        """Elect the preferred leader of a partition."""
         topic, index = self.random.choice(self._partitions)
         request = ElectLeadersRequest(
             election_type=PREFERRED,
@@ -124,7 +124,7 @@ class Operator(Client):
 
 
 class Mover(Client):
-    """Moves replicas from one log directory of their broker to another, and changes its mind at times (KIP-113)."""
+    """Moves replicas between the log directories of a broker (KIP-113), and may redirect a move that goes on."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Mover(Client):
         self._log = log
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Ask brokers to have some of their replicas elsewhere."""
+        """Move replicas now and then until `is_over`."""
         while not is_over():
             await asyncio.sleep(self.random.random() * 0.5)
             path = self.random.choice(self._directories)

@@ -16,12 +16,12 @@ EARLIEST = -2
 READ_COMMITTED = 1
 NO_BROKER = -1
 FETCH_VERSION = 12
-# A reader goes back to the leader now and then, as Kafka's does after metadata.max.age.ms.
+# How often a reader goes back to the leader, as Kafka's consumer does after metadata.max.age.ms.
 HOME_AGAIN = 0.05
 
 
 class Session:
-    """What a broker has been told by this reader (KIP-227)."""
+    """A fetch session: what this reader has told a broker (KIP-227)."""
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
@@ -53,7 +53,7 @@ class Consumer(Client):
         self._preferred = NO_BROKER
 
     async def poll(self) -> None:
-        """Read what there is; trouble is waited out."""
+        """Fetch once; after an error wait a moment."""
         if self.random.random() < HOME_AGAIN:
             self._preferred = NO_BROKER
         asked, data = self._preferred, None
@@ -77,11 +77,11 @@ class Consumer(Client):
         self._take(data)
 
     async def out_of_range(self) -> None:
-        """The leader does not have what comes next."""
+        """The leader does not have the next offset."""
         raise AssertionError(f"{self.partition}: {self.position} is out of range")
 
     def seen(self, record: Record, header: BatchHeader) -> None:
-        """A record was read."""
+        """Called with each record that was read."""
 
     async def _elsewhere(self) -> None:
         if self._preferred == NO_BROKER:
@@ -121,7 +121,7 @@ class Consumer(Client):
         for topic in answer.responses:
             found: FetchPartitionData = topic.partitions[0]
             if found.error_code != ErrorCode.NONE:
-                # A broker tells of an error once; what it was told counts until it is told something else.
+                # The broker reports an error once, until the session tells it the partition again.
                 session.told = None
             return found
         return None
@@ -160,11 +160,11 @@ class Consumer(Client):
                 self.read.append((record.offset, bytes(record.value)))
 
     async def end_offset(self) -> int | None:
-        """Where the partition ends for this reader, if its leader says so."""
+        """The end of the partition for this reader; None if the leader does not answer."""
         return await self.offset_at(LATEST)
 
     async def offset_at(self, timestamp: int) -> int | None:
-        """What ListOffsets says of a time, or of a word for one; None where it does not."""
+        """The offset from ListOffsets for a time, `EARLIEST` or `LATEST`; None if it is not answered."""
         topic, index = self.partition
         try:
             leader = await self.leader(self.partition)

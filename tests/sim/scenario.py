@@ -1,4 +1,4 @@
-"""A run: a cluster, clients that work, things that go wrong, and what must be true at the end."""
+"""A run: a cluster, clients that work, faults, and what must be true at the end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.sim.world import World
 
 TOPIC = "orders"
 RESULTS = "results"
-# What the folder of a copy on its way to another directory ends with.
+# The ending of a replica's folder in another log directory while it is being moved there.
 FUTURE = "-future/"
 LOOK_SECONDS = 0.05
-# How long clients do nothing between two pieces of work, at most. A transaction costs ten times what a batch does, in
-# messages between brokers: fewer of them make room for more seeds.
+# The longest rest of a client between two pieces of work. A transaction costs ten times as many messages between
+# brokers as a batch does, so fewer transactions leave time for more seeds.
 PRODUCERS_REST_SECONDS = 0.2
 TRANSACTIONS_REST_SECONDS = 1.2
 READERS_REST_SECONDS = 0.05
@@ -44,7 +44,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a run is made of."""
+    """The parts of a run."""
 
     brokers: int = 3
     partitions: int = 2
@@ -55,19 +55,19 @@ class Shape:
     transactional: int = 2
     seconds: float = 60.0
     log_dirs: int = 1
-    # Replicas move between log directories.
+    # An operator moves replicas between log directories.
     has_mover: bool = False
-    # Topics that come and go, replicas that move.
+    # An operator creates and deletes topics and moves replicas.
     has_operator: bool = False
-    # Readers beside those of leaders: they go to the nearest replica, and keep fetch sessions.
+    # Additional readers that read from the nearest replica, with fetch sessions.
     near_readers: int = 0
-    # Members of a group that reads, and of one that transforms what it reads, each record once.
+    # Members of one group that reads, and of another that transforms each record that it reads once.
     members: int = 0
     transformers: int = 0
 
 
 class Scenario:
-    """One seed's run."""
+    """The run of one seed."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Scenario:
         self._work: list[tuple[str, asyncio.Task[None]]] = []
 
     def run(self) -> None:
-        """Raises AssertionError with everything that happened."""
+        """Run; an AssertionError has everything that happened."""
         loop = self.world.loop
         try:
             with drawn_from(self.world.seed):
@@ -116,7 +116,7 @@ class Scenario:
             loop.end()
 
     def _situation(self) -> Iterator[str]:
-        """Who is where, for whoever has to understand a failure."""
+        """The state of brokers and partitions, for the message of a failure."""
         for host in self.world.hosts:
             node = host.node
             if node is None or not hasattr(node, "metadata"):
@@ -333,18 +333,18 @@ class Scenario:
         await self._check_storage(committed)
 
     def _kept_history(self) -> History:
-        """What was promised of records that nobody has given up since."""
+        """The promises for records that were not deleted since."""
         return self.history
 
     def _may_be_empty(self) -> bool:
         return False
 
     async def _check_storage(self, committed: dict[Partition, list[tuple[int, bytes]]]) -> None:
-        """What is left on disks when all that can be read was read."""
+        """Check what is on the disks after everything was read."""
         check_logs(self.world, [*self.partitions, *self._results])
 
     def _have_moves_ended(self) -> bool:
-        # The old folder of a replica stays until all is durable in the new one.
+        # A moved replica's old folder stays until everything is durable in the new one.
         if any(len(homes(host, p)) > 1 for host in self.world.hosts for p in self.partitions):
             return False
         return not any(FUTURE in path for host in self.world.hosts for path in host.disk.paths())
@@ -352,7 +352,7 @@ class Scenario:
     async def _check_members(
         self, members: list[asyncio.Task[None]], committed: dict[Partition, list[tuple[int, bytes]]]
     ) -> None:
-        """All groups come to the end of what there is, and what they were to make of it is there."""
+        """All groups reach the end of their topics, and the transformed records are there."""
         ends = {index: read[-1][0] + 1 for (_, index), read in committed.items() if read}
         for group, count in (
             ("readers", self.shape.members),
@@ -382,7 +382,7 @@ class Scenario:
         await self.world.until(has_read, f"{group} have read everything", QUIET_SECONDS_MAX)
 
     async def _in_sync(self) -> None:
-        """Every replica is in its ISR, with nothing left to fetch, and nothing moves."""
+        """Wait until every replica is in its ISR with nothing left to fetch, and no replica moves."""
         await self.world.until(self._is_in_sync, "all replicas in sync", QUIET_SECONDS_MAX)
 
     def _is_in_sync(self) -> bool:
@@ -413,7 +413,7 @@ class Scenario:
         consumer, process = self._reader(partition, isolation=isolation)
 
         async def read() -> None:
-            # A transaction that its producer left open is aborted by its time-out, and holds readers until then.
+            # A transaction that its producer left open holds up readers until its timeout aborts it.
             while True:
                 end = await consumer.end_offset()
                 found = self.world.truth.image().partition(*partition)

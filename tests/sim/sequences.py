@@ -1,7 +1,8 @@
-"""Faults that need one another, in an order: what single faults meet by chance once in thousands of seeds.
+"""Faults that do harm only in a certain order, which chance produces once in thousands of seeds.
 
 Each is a script of a few steps about one partition: its leader, one follower that falls behind, and the others. The
-steps and what they wait for are fixed, their moments are the seed's. A script that does not get what it waits for ends.
+steps and what they wait for are fixed; the seed chooses the moments. If what a script waits for does not happen, the
+script ends.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from tests.sim.faults import Faults
 from tests.sim.world import Host
 
 STEP_SECONDS_MAX = 12.0
-# Long enough for a follower to be late, short enough for its heartbeats.
+# Long enough to leave the ISR, short enough for heartbeats.
 SLOW_SECONDS = (0.3, 2.0)
-# Between two steps that would be seen apart if more time lay between them.
+# At most this long between two steps that should fall close together.
 SOON_SECONDS = 0.6
 
 
 class NotSo(Exception):
-    """What a script has waited for has not come about."""
+    """What a script waited for has not happened."""
 
 
 class Sequences(Faults):
-    """Faults, one by one and in scripts; one script at a time."""
+    """Single faults and scripts; one script at a time."""
 
     _script: asyncio.Task[None] | None = None
 
@@ -73,7 +74,7 @@ class Sequences(Faults):
         return self._world.hosts[node_id - 1]
 
     async def _one(self) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
-        """A partition once it is well: how it is now, its leader, who would lead next, and its other replicas."""
+        """A partition with all replicas in sync: a function that looks it up, its leader, the next one, the others."""
         topics = self.truth.image().topics
         names = [name for name in topics if not name.startswith("__")]
         places = [(name, index) for name in names for index in topics[name].partitions]
@@ -87,7 +88,7 @@ class Sequences(Faults):
 
         await self._until(lambda: self._is_well(now()), "not all are in sync")
         others = [self._host(each) for each in now().replicas if each != now().leader]
-        # Whoever is elected is the first of the assignment that may be.
+        # An election takes the first replica of the assignment that may lead.
         return now, self._host(now().leader), others[0], others[1:]
 
     def _is_well(self, partition: PartitionRegistration) -> bool:
@@ -102,7 +103,7 @@ class Sequences(Faults):
             self._world.fabric.slow_seconds[source.name, target.name] = seconds
 
     def _hand_over(self, host: Host) -> None:
-        """The leader goes in the way in which another one leads at once."""
+        """Stop the leader cleanly, so that another replica leads at once."""
         line = self._stop(host)
         if line is None:
             raise NotSo(f"{host.name} cannot be stopped")
@@ -111,9 +112,9 @@ class Sequences(Faults):
     # -- scripts -----------------------------------------------------------------------------------
 
     async def _let_one_lag(self) -> None:
-        """A follower that was away comes back; while it is filled up slowly, leaders go, one or two of them.
+        """A follower comes back and catches up slowly; meanwhile one or two leaders stop.
 
-        It must not be taken into the ISR before it has what was acknowledged without it.
+        It must not join the ISR before it has every record that was acknowledged without it.
         """
         now, leader, lagging, others = await self._one()
         if not self._may_go_down(lagging, forgets=False):
@@ -122,7 +123,7 @@ class Sequences(Faults):
         self.crashed.add(lagging.node_id)
         slow = self._random.uniform(*SLOW_SECONDS)
         if self._random.random() < 0.5:
-            # The others learn late what is committed.
+            # The others learn the high watermark late.
             for each in others:
                 self._slow_down([leader], each, slow)
         try:
@@ -133,7 +134,7 @@ class Sequences(Faults):
         self._slow_down([leader, *others], lagging, slow)
         await self._until(lambda: lagging.broker_epoch >= 0, "it is not taken in again")
         for _ in range(self._random.randint(1, 2)):
-            # As soon as it is in the ISR: that is after it has everything.
+            # The leader stops when the follower has joined the ISR (it should then have everything), or a bit earlier.
             moment = self._world.loop.time() + self._random.random()
             while lagging.node_id not in now().isr and self._world.loop.time() < moment:
                 await asyncio.sleep(0.01)
@@ -144,9 +145,9 @@ class Sequences(Faults):
             await self._until(lambda: now().leader_epoch > epoch, "nobody else leads")  # noqa: B023
 
     async def _repeat_a_proposal(self) -> None:
-        """A follower is late, catches up and is late again; then the proposal to take it in arrives once more.
+        """A follower lags, catches up and lags again; then the proposal to take it into the ISR arrives once more.
 
-        As it does where a leader has sent it twice, since the first answer was slow, and one copy was still under way.
+        This happens if a leader sent the proposal twice because the first answer was slow, and one copy is late.
         """
         now, leader, lagging, others = await self._one()
         for is_to_join in (False, True, False):

@@ -1,4 +1,4 @@
-"""What a seed runs: how many brokers, which clients, which faults; each family of seeds has an idea of its own."""
+"""What a seed runs: how many brokers, which clients, which faults. Each family of seeds has its own theme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from tests.sim.faults import ALL, Plan
 from tests.sim.scenario import Scenario, Shape
 
-# Short time-outs, so that much happens in little virtual time.
+# Short timeouts, so that much happens in little virtual time.
 BRISK = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",
@@ -23,7 +23,7 @@ REPLICATED = {
     "transaction.state.log.replication.factor": "3",
 }
 
-# One replica: what its disk has forgotten nobody else has.
+# With one replica no other has what its disk loses.
 ALONE = (
     "kill",
     "stop",
@@ -51,13 +51,13 @@ LAKE = ("lake_away", "lake_fails", "lake_loses_answers", "kill", "pause", "cut_o
 
 
 def one_broker(seed: int) -> Scenario:
-    """A cluster of one: crashes and a lake that comes and goes."""
+    """One broker: crashes, and a lake that is away at times."""
     shape = Shape(brokers=1, replication_factor=1, min_insync_replicas=1, seconds=15)
     return Scenario(seed, shape, Plan(kinds=ALONE, every_seconds=1.5))
 
 
 def cluster(seed: int) -> Scenario:
-    """Anything, of any size."""
+    """Clusters of any size with all faults."""
     chance = Random(f"cluster {seed}")
     kinds = tuple(kind for kind in ALL if chance.random() < 0.6) or ALL
     shape = Shape(
@@ -74,18 +74,18 @@ def cluster(seed: int) -> Scenario:
 
 
 def machines(seed: int) -> Scenario:
-    """Three brokers; machines fail, and the ways between them."""
+    """Three brokers; machines fail, and the links between them."""
     shape = Shape(transactional=0, seconds=12)
     return Scenario(seed, shape, Plan(kinds=MACHINES, every_seconds=0.7, scale=BRISK_SCALE), BRISK)
 
 
 def lake(seed: int) -> Scenario:
-    """Three brokers whose lake is not to be relied on."""
+    """Three brokers with an unreliable lake."""
     shape = Shape(transactional=0, seconds=8, has_operator=True)
     return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.55, scale=BRISK_SCALE), BRISK)
 
 
-# A follower that is behind is filled up one batch after the other.
+# A follower that is behind catches up batch by batch.
 SLOWLY = {**BRISK, "replica.lag.time.max.ms": "600", "replica.fetch.max.bytes": "1"}
 
 
@@ -96,13 +96,13 @@ def laggards(seed: int) -> Scenario:
 
 
 def repeats(seed: int) -> Scenario:
-    """Proposals of ISRs that arrive once more when they are not true any more."""
+    """Proposals of ISRs that arrive again when they are out of date."""
     plan = Plan(kinds=("stale_proposal",), every_seconds=0.3, scale=0.2)
     return Scenario(seed, Shape(transactional=0, seconds=10), plan, SLOWLY)
 
 
 def groups(seed: int) -> Scenario:
-    """Members of groups, some of which transform what they read, each record once; their coordinators go."""
+    """Members of groups, some of which transform each record that they read once; their coordinators fail."""
     settings = {
         **BRISK,
         **REPLICATED,
@@ -115,7 +115,7 @@ def groups(seed: int) -> Scenario:
 
 
 def moves(seed: int) -> Scenario:
-    """Replicas that move between the log directories of their brokers, of which some fail."""
+    """Replicas that move between the log directories of a broker; some directories fail."""
     chance = Random(f"moves {seed}")
     settings = {
         **BRISK,
@@ -127,20 +127,20 @@ def moves(seed: int) -> Scenario:
 
 
 def coordinators(seed: int) -> Scenario:
-    """Transactions whose coordinators go, with Kafka's own time-outs."""
+    """Transactions whose coordinators fail, with Kafka's own timeouts."""
     shape = Shape(plain=0, idempotent=1, transactional=2, seconds=30)
     return Scenario(seed, shape, Plan(kinds=COORDINATORS), REPLICATED)
 
 
 def zombies(seed: int) -> Scenario:
-    """Leaders and controllers that are away for a while and do not know it."""
+    """Leaders and controllers that are paused or cut off for a while and do not know it."""
     kinds = ("isolate", "isolate", "pause", "pause", "kill", "cut", "crash_and_back")
     plan = Plan(kinds=kinds, every_seconds=0.5, scale=BRISK_SCALE)
     return Scenario(seed, Shape(transactional=0, seconds=15), plan, BRISK)
 
 
 def transactions(seed: int) -> Scenario:
-    """Transactions of one broker that crashes, with readers of what is committed."""
+    """Transactions on one broker that crashes, with read_committed readers."""
     shape = Shape(
         brokers=1, replication_factor=1, min_insync_replicas=1, plain=0, transactional=2, seconds=15
     )
@@ -175,7 +175,7 @@ RECKLESS = (
     "crash_point",
     "lake_away",
 )
-# How much is kept of what is written: all of it, of which the checkers see most, or a part by time or by size.
+# Retention: everything (with it the checkers see most), by time, or by size.
 RETENTIONS: tuple[dict[str, str], ...] = (
     {},
     {},
@@ -186,8 +186,8 @@ RETENTIONS: tuple[dict[str, str], ...] = (
 
 
 def tier(seed: int) -> Scenario:
-    """Tables are written meanwhile, by workers that die at each step, sleep too long, and lose answers."""
-    # Arrow and the library of tables: half a second that other families do without.
+    """Clusters with tables, whose workers die at each step, sleep too long, and lose answers."""
+    # Imported here: Arrow and `deltalake` take half a second, which other families do not need.
     from tests.sim.tier_scenario import TIERED, TierScenario
 
     chance = Random(f"tier {seed}")
@@ -200,7 +200,7 @@ def tier(seed: int) -> Scenario:
 
 
 def reckless(seed: int) -> Scenario:
-    """The same, with unclean elections: leaders that sleep through them, and lose what they had."""
+    """As `tier`, with unclean elections: former leaders sleep through them, and lose records."""
     from tests.sim.tier_scenario import TIERED, RecklessScenario
 
     chance = Random(f"reckless {seed}")
@@ -230,7 +230,7 @@ SWITCHES = (
 
 
 def switches(seed: int) -> Scenario:
-    """A topic that is a table by turns, and by turns none (KIP-950)."""
+    """A topic that becomes a table and stops being one, again and again (KIP-950)."""
     from tests.sim.switches import SwitchScenario
     from tests.sim.tier_scenario import TIERED
 
@@ -240,7 +240,7 @@ def switches(seed: int) -> Scenario:
 
 
 def large(seed: int) -> Scenario:
-    """Seven brokers, Kafka's own time-outs, everything."""
+    """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
         brokers=7, partitions=6, seconds=40, has_operator=True, near_readers=1, log_dirs=2
     )
@@ -270,7 +270,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
 
 
 def run(family: str, seed: int) -> Scenario:
-    """Raises AssertionError, which begins with the command that runs the seed again."""
+    """Run a seed; an AssertionError begins with the command that runs it again."""
     scenario = FAMILIES[family](seed)
     try:
         scenario.run()

@@ -1,4 +1,4 @@
-"""A topic that is a table, is copied no more, is no table any more, and is one again (KIP-950), while leaders move."""
+"""A topic changes between tiered, copying disabled, and no table at all (KIP-950), while leaders move."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, str | None]] = {
 
 
 class SwitchScenario(TierScenario):
-    """What a topic keeps is there, and what it gave up goes, however often it changes its mind, and whoever leads."""
+    """A topic's kept records are there and its given-up records go, after any number of changes and of leaders."""
 
     def _producers(self) -> list[asyncio.Task[None]]:
         operator, process = self._operator()

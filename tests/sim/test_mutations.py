@@ -1,4 +1,4 @@
-"""The simulation sees a rule that is missing: each mutation is caught within few seeds, but those that are named."""
+"""The simulation notices a missing rule: few seeds catch each mutation, except those in `UNSEEN`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.sim import shapes
 from tests.sim.mutations import MUTATIONS, Mutation
 
-# Where each is looked for, and in how many seeds at most. More than it takes today: which seed it is
-# changes with everything that changes the order of events.
+# The family that catches each mutation, and in how many seeds at most. More than needed today: every change
+# to the order of events changes which seed catches it.
 QUICK = {
     "high_watermark_over_nobody_else": ("machines", 10),
     "acknowledged_before_it_is_committed": ("machines", 10),
@@ -33,14 +33,14 @@ SLOW = {
     "leaders_see_no_divergence": ("zombies", 60),
     "min_insync_replicas_are_ignored": ("machines", 120),
 }
-# Those that no family was seen to catch, and what sees the rule.
+# The mutations that no family was seen to catch, and the test that does.
 UNSEEN = {
     "followers_join_at_the_high_watermark": "tests/unit/test_replica_isr.py",
 }
 
 
 def is_caught(mutation: Mutation, family: str, seeds: int) -> bool:
-    """Whether one of the seeds fails without the rule; raises AssertionError where it fails with it, too."""
+    """Whether a seed fails without the rule; AssertionError if that seed fails with the rule, too."""
     for seed in range(seeds):
         try:
             with pytest.MonkeyPatch.context() as patch:

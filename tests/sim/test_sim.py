@@ -11,7 +11,7 @@ import pytest
 from tests.model_runs import examples
 from tests.sim.shapes import run
 
-# What CI runs of each family. A seed that fails says by which command it runs again.
+# How many seeds of each family CI runs. The failure of a seed names the command that runs it again.
 SEEDS = {
     "one_broker": examples(36),
     "machines": examples(120),
@@ -34,7 +34,7 @@ def test_seed(family: str, seed: int) -> None:
 
 
 def test_a_seed_is_the_same_run_in_every_process() -> None:
-    """Neither the order of sets nor ids that the system draws decide anything."""
+    """Neither the order of sets nor ids from the operating system influence a run."""
     told = set()
     for hash_seed in ("0", "1"):
         command = [sys.executable, "-m", "tests.sim", "cluster", "1"]

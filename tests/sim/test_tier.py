@@ -1,4 +1,4 @@
-"""Each committed record comes into its table once, and goes when it may, under faults; and what that is worth."""
+"""Under faults each committed record enters its table once and leaves when it may; runs notice a missing rule."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.sim import shapes
 from tests.sim.test_mutations import is_caught
 from tests.sim.tier_mutations import MUTATIONS
 
-# What CI runs of each family; `make sim` runs many.
+# How many seeds of each family CI runs; `make sim` runs many.
 SEEDS = {"tier": examples(1), "reckless": examples(1), "switches": examples(1)}
-# Where each rule is missed, and in how many seeds at most.
+# The family that catches each missing rule, and in how many seeds at most.
 QUICK = {
     "local_segments_go_before_they_are_finished": ("tier", 3),
 }
@@ -28,15 +28,15 @@ SLOW = {
     "attempts_that_may_yet_win_are_given_up": ("tier", 20),
     "a_topic_that_left_gives_nothing_up": ("switches", 60),
 }
-# Those that no family was seen to catch, and what sees the rule.
+# The mutations that no family was seen to catch, and the tests that do.
 UNSEEN = {
-    # Two of some seventy seeds end it as a run that does not come to rest, which is no proof.
+    # In two of some seventy seeds the run did not come to rest, which proves nothing.
     "a_range_is_committed_twice": "tests/unit/test_lake_topics.py, tests/integration/test_tier_faults.py",
     "leader_epochs_fence_nobody": "tests/integration/test_tier_faults.py",
-    # A broker must die between its removes and its word that they are done, and nothing may be due there ever after.
+    # A broker must die after its removes and before the event that they are done, and nothing may be due there later.
     "deletions_of_the_dead_are_left_to_them": "tests/integration/test_tier_sweeper.py",
     "files_below_that_nobody_finished_stay": "tests/unit/test_tier_expiring.py",
-    # Who leads has gone on behind the lake where its log parts from it: no range contradicts it then.
+    # Where a leader's log departs from the lake, it has continued after the lake's end: then no range contradicts it.
     "other_histories_are_counted": "tests/unit/test_tier_expiration.py",
 }
 

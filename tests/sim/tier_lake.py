@@ -1,7 +1,7 @@
-"""A lake in a folder, as workers reach it: calls take their time; each version of a topic's table is looked at.
+"""A lake in a folder, as workers reach it: calls take time, and each version of a topic's table is checked.
 
-The folder is a real one, so that `deltalake` writes its checkpoints there and reads what we commit. Files are as old as
-virtual time says.
+The folder is real, so that `deltalake` can write its checkpoints and read what we commit. The ages of files follow
+virtual time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 
 from kafka_ds.lake.actions import OURS, TOPIC_ID_KEY
 from kafka_ds.lake.names import AppIdKind, parse_app_id
-from kafka_ds.lake.store import Entry
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.store.store import Entry
 from kafka_ds.wire.types import uuid_text
 from tests.sim.fibers import pause
 from tests.sim.model import COLUMNS, LogModel, Row, rows_of
 from tests.sim.world import SimLake, World
 
-# How long a call takes, as a rule, and now and then.
+# How long a call takes: usually, and now and then.
 CALL_SECONDS = 0.003
 SLOW_CALL_SECONDS = 1.5
 SLOW_CALLS = 0.006
@@ -33,7 +33,7 @@ LOG = "/_delta_log/"
 
 
 class FolderStore(LocalStore):
-    """A folder whose files have virtual times; it tells of each version of a table that is made."""
+    """A folder whose files have virtual times; it reports each new version of a table."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -58,7 +58,7 @@ class FolderStore(LocalStore):
 
     def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
         found = super().list(prefix, start_after=start_after)
-        # What the library wrote is as old as the moment in which it is seen first.
+        # A file that the library wrote gets the time at which it is first seen here.
         return tuple(
             replace(each, modified_ms=self._modified.setdefault(each.path, self.now_ms()))
             for each in found
@@ -69,7 +69,7 @@ class FolderStore(LocalStore):
 
 
 class WorkerStore:
-    """The lake as a worker's threads reach it: others do something between any two of their calls."""
+    """The lake as a worker's threads reach it: others may act between any two calls."""
 
     def __init__(self, world: World, lake: SimLake) -> None:
         self._lake = lake
@@ -111,25 +111,25 @@ class WorkerStore:
 
 @dataclass(slots=True)
 class _Table:
-    """What a topic's table held at the newest version that was seen."""
+    """The contents of a topic's table at the newest version that was seen."""
 
     version: int = -1
     topic_id: str = ""
     files: dict[str, dict[tuple[int, int], Row]] = field(default_factory=dict)
     live: dict[tuple[int, int], str] = field(default_factory=dict)
     ever: dict[tuple[str, int, int], Row] = field(default_factory=dict)
-    """All rows there ever were, by topic id, partition and offset."""
+    """All rows that were ever in it, by topic id, partition and offset."""
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The log starts, as far as they were ever moved."""
+    """The greatest log start of each partition so far."""
 
 
 class TableWatch:
-    """Replays the topics' tables, each version as it is made, with nothing of the product's but names of marks.
+    """Replays the topics' tables, each version as it is made, using nothing of the product except names of marks.
 
-    At each version an offset is there once; it holds what logs held there, and what it always held; a commit brings all
-    offsets from the last tiered end on in one go and none below, and takes none away but with its topic, or from below
-    the log start that an earlier version has.
+    At each version an offset is there once, with the record that logs had there, always the same. A commit adds offsets
+    from the tiered end on, without a gap and none below. It removes rows only with their topic, or below the log start
+    that an earlier version has.
     """
 
     def __init__(self, store: FolderStore, model: LogModel) -> None:
@@ -137,13 +137,13 @@ class TableWatch:
         self._model = model
         self.tables: dict[str, _Table] = {}
         self.ghosts: list[str] = []
-        """Versions that were won once more, long after they were cleaned up."""
+        """Commit files that were made a second time, long after the first ones were cleaned up."""
         self.gone = 0
-        """Rows that went with retention."""
+        """How many rows retention has removed."""
         self.won: set[str] = set()
-        """The attempts, by id, that commits have brought in."""
+        """The ids of the copy attempts that were committed."""
         self.on_start: Callable[[str, int, int, int], None] = lambda *_: None
-        """Told when a log start moves: topic, partition, from, to."""
+        """Called when a log start moves: topic, partition, from, to."""
         store.on_version = self._seen
 
     def _seen(self, folder: str, version: int, data: bytes) -> None:
@@ -153,7 +153,7 @@ class TableWatch:
         table = self.tables.setdefault(topic, _Table())
         where = f"{folder} at version {version}"
         if version <= table.version:
-            # Its like was cleaned up while somebody slept, who has to see that, and take it away again.
+            # The first one was cleaned up while a writer slept. That writer has to notice and remove its file again.
             self.ghosts.append(f"{folder}{LOG}{version:020d}.json")
             return
         assert version == table.version + 1, f"{where}: made after {table.version}"
@@ -215,12 +215,12 @@ class TableWatch:
         self.gone += len(gone)
 
     def end(self, topic: str, partition: int) -> int:
-        """The last offset that the table of the topic of now holds, as it says."""
+        """The tiered end in the table of the present topic: its last offset."""
         table = self.tables.get(topic, _Table())
         return table.ends.get((table.topic_id, partition), -1)
 
     def start(self, topic: str, partition: int) -> int:
-        """Where the partition begins, as the table says."""
+        """The partition's log start in the table."""
         table = self.tables.get(topic, _Table())
         return table.starts.get((table.topic_id, partition), 0)
 
@@ -234,7 +234,7 @@ class TableWatch:
         )
 
     def spent(self, topic: str, partition: int) -> list[str]:
-        """The files that lie wholly below the log start, and are there yet."""
+        """The files that lie wholly below the log start and are still there."""
         table, start = self.tables.get(topic, _Table()), self.start(topic, partition)
         return [
             path

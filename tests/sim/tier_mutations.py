@@ -1,4 +1,4 @@
-"""Rules of the way into the tables, each taken out by itself; `test_tier.py` shows that runs see each of them."""
+"""Mutations of the tier: each removes one rule. `test_tier.py` shows which runs or tests notice that."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 import pytest
 
 from broker.log.config import LogConfig
-from broker.tier import delta_front, expiration, partitions, sweeper
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.delta_tables import SharedTable
-from broker.tier.expiring import ExpirationLoop
-from broker.tier.local_deletion import LocalDeletion
+from broker.tier.copying import partitions
+from broker.tier.delta import front as delta_front
+from broker.tier.delta.tables import SharedTable
+from broker.tier.expiry import expiration, sweeper
+from broker.tier.expiry.expiring import ExpirationLoop
+from broker.tier.expiry.local_deletion import LocalDeletion
+from broker.tier.expiry.sweeper import Sweeper
 from broker.tier.manager import TierManager
-from broker.tier.sweeper import Sweeper
-from kafka_ds.lake.attempt import Attempt
-from kafka_ds.lake.intent import TopicChange
+from broker.tier.metadata.remote_log import DeltaMetadata
+from kafka_ds.lake.log.attempt import Attempt
 from kafka_ds.lake.names import AppIdKind
+from kafka_ds.lake.tables.intent import TopicChange
 from tests.sim.mutations import Mutation
 
 MUTATIONS: dict[str, Mutation] = {}
 
 
 def mutation(function: Mutation) -> Mutation:
-    """Take the function in under its name."""
+    """Register the function under its name."""
     MUTATIONS[function.__name__] = function
     return function
 
@@ -42,19 +44,19 @@ def _without(patch: pytest.MonkeyPatch, kind: AppIdKind) -> None:
 
 @mutation
 def leader_epochs_fence_nobody(patch: pytest.MonkeyPatch) -> None:
-    """Who led before commits what it has, though a later leader wrote."""
+    """A former leader commits its copies although a later leader has written."""
     _without(patch, AppIdKind.LEADER_EPOCH)
 
 
 @mutation
 def a_range_is_committed_twice(patch: pytest.MonkeyPatch) -> None:
-    """That offsets are in the table is no reason not to add them."""
+    """Offsets are added even if they are in the table already."""
     _without(patch, AppIdKind.TIERED_END)
 
 
 @mutation
 def topic_ids_do_not_matter(patch: pytest.MonkeyPatch) -> None:
-    """A table is its name's, whichever topic has it."""
+    """A table belongs to its name, and not to the topic with its id."""
 
     def claim(self: Any, topic_id: bytes) -> None:
         if not self.table.log.exists():
@@ -73,7 +75,7 @@ def topic_ids_do_not_matter(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def a_lost_answer_is_no_commit(patch: pytest.MonkeyPatch) -> None:
-    """What is tried again is another commit, which does not know the first one for itself."""
+    """A repeated commit does not recognise its own first try."""
     is_ours, inspect = Attempt.is_ours, Attempt.inspect
 
     def inspected(self: Any, version: int, actions: Any, now_ms: int) -> None:
@@ -92,7 +94,7 @@ def a_lost_answer_is_no_commit(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def open_transactions_are_copied(patch: pytest.MonkeyPatch) -> None:
-    """The log's end counts, and not the last stable offset."""
+    """Segments are copied up to the log's end instead of the last stable offset."""
     opened = TierManager.partition_opened
 
     def open_all(self: Any, log: Any, **named: Any) -> None:
@@ -103,7 +105,7 @@ def open_transactions_are_copied(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> None:
-    """That a range is to be copied is enough to let the log have it go."""
+    """The log may delete all below the last stable offset, copied or not."""
 
     def tell(self: Any, led: Any) -> None:
         end = led.last_stable_offset() - 1
@@ -116,7 +118,7 @@ def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> Non
 
 @mutation
 def the_newest_range_is_copied_first(patch: pytest.MonkeyPatch) -> None:
-    """Others stay behind."""
+    """A copy begins with the newest range, and skips those before."""
     pending = partitions.pending
 
     def last(*given: Any, **named: Any) -> Sequence[Any]:
@@ -130,7 +132,7 @@ def the_newest_range_is_copied_first(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
-    """Files are taken out when it is decided that they may be; the table begins later after that."""
+    """Expired files are removed first, and the log start moves afterwards."""
     survey = Sweeper.survey
 
     def surveyed(self: Any, place: Any, *rest: Any, **named: Any) -> Any:
@@ -150,7 +152,7 @@ def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def the_log_begins_later_before_the_lake_knows(patch: pytest.MonkeyPatch) -> None:
-    """Consumers are told that records are gone which the next leader would show again."""
+    """Consumers are told that records are gone, but the next leader would show them again."""
     move = ExpirationLoop._move
 
     async def moved(self: Any, led: Any, decision: Any) -> bool:
@@ -162,7 +164,7 @@ def the_log_begins_later_before_the_lake_knows(patch: pytest.MonkeyPatch) -> Non
 
 @mutation
 def files_go_that_hold_later_records_too(patch: pytest.MonkeyPatch) -> None:
-    """A sweep takes what begins below the log start, and not what ends there."""
+    """A sweep removes files that begin below the log start, instead of files that end below it."""
 
     def horizon(log_start_offset: int, files: Any, tiered_end: int) -> int:
         return max([log_start_offset, *(last + 1 for _, last in files)])
@@ -172,7 +174,7 @@ def files_go_that_hold_later_records_too(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def retention_takes_one_range_too_many(patch: pytest.MonkeyPatch) -> None:
-    """What is left need not be as much as is to be kept."""
+    """Retention by size may leave less than retention.bytes."""
     due = expiration._due
 
     def too_early(each: Any, retention: Any, partition_bytes: int) -> Any:
@@ -183,7 +185,7 @@ def retention_takes_one_range_too_many(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def files_below_that_nobody_finished_stay(patch: pytest.MonkeyPatch) -> None:
-    """Where a broker died before it said FINISHED there is no segment to delete, and so no reason to."""
+    """If a broker died before its FINISHED event there is no segment to delete, so the files stay."""
     survey = Sweeper.survey
 
     def surveyed(self: Any, *given: Any, **named: Any) -> Any:
@@ -194,31 +196,31 @@ def files_below_that_nobody_finished_stay(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def deletions_of_the_dead_are_left_to_them(patch: pytest.MonkeyPatch) -> None:
-    """A deletion that somebody has begun is no reason to look."""
+    """A deletion that a dead leader has begun is not completed."""
     patch.setattr(DeltaMetadata, "is_deleting", lambda self, topic_id, partition: False)
 
 
 @mutation
 def the_lake_does_not_hear_of_deleted_records(patch: pytest.MonkeyPatch) -> None:
-    """DeleteRecords moves the leader's log alone."""
+    """DeleteRecords moves the log start of the leader's log only."""
     patch.setattr(TierManager, "_agree_on_start", lambda self, led: None)
 
 
 @mutation
 def other_histories_are_counted(patch: pytest.MonkeyPatch) -> None:
-    """A range counts for retention though the leader's epochs contradict it."""
+    """A range counts for retention although the leader's epochs contradict it."""
     patch.setattr(sweeper, "is_of_this_history", lambda *_: True)
 
 
 @mutation
 def a_topic_that_left_gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
-    """The log starts where it did, though what is not on the leader's disk is read no more (KIP-950)."""
+    """The log start stays, although records that are not on the leader's disk can no longer be read (KIP-950)."""
     patch.setattr(LogConfig, "has_table", property(lambda self: self.remote_storage_enable))
 
 
 @mutation
 def attempts_that_may_yet_win_are_given_up(patch: pytest.MonkeyPatch) -> None:
-    """Whoever takes something out says of all that others have begun that it is deleted."""
+    """Retention marks every unfinished copy of others as deleted."""
 
     def give_up(self: Any, segments: Sequence[Any]) -> None:
         own = {each.segment_id for each in self._metadata.unfinished()}

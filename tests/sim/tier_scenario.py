@@ -1,4 +1,4 @@
-"""A run with the tier at work: what is committed comes into the tables once, whatever happens on its way there."""
+"""A run with the tier: each committed record enters its table once, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from broker.crash_points import (
     UPKEEP_POINTS,
 )
 
-# What workers import when they first need it draws from the run's chance: it is here before.
+# Imported here, because an import within a run (by workers) would draw from the run's random numbers.
 from broker.log.log import Log
-from broker.tier import delta_writer  # noqa: F401
-from kafka_ds.lake import convert, event_files, maintenance, relaying  # noqa: F401
-from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.states import RemoteLogSegmentState
+from broker.tier.delta import writer  # noqa: F401
+from kafka_ds.lake.batches import convert  # noqa: F401
+from kafka_ds.lake.files import relaying  # noqa: F401
+from kafka_ds.lake.log import maintenance  # noqa: F401
+from kafka_ds.lake.tables import event_files  # noqa: F401
+from kafka_ds.lake.tables.events import RemoteLogEvents
+from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteTopicsRequest
 from kafka_ds.wire.messages.topics import DeleteTopicState
@@ -48,12 +51,12 @@ from tests.sim.tier_lake import FolderStore, TableWatch
 from tests.sim.tier_worker import Tier
 from tests.sim.world import Host
 
-# A topic that is deleted and made again, under whoever copies it.
+# A topic that is deleted and created again while it is being copied.
 FLEETING = "fleeting"
 LIFE_SECONDS_MAX = 3.0
 REST_SECONDS = 0.15
 SLEEP_SECONDS_MAX = 30.0
-# Reading all events is work.
+# How often all events are read, since this takes CPU time.
 EVENTS_SECONDS = 10.0
 OF_BROKERS = BROKER_POINTS + EXPIRY_POINTS
 POINTS = (
@@ -65,8 +68,8 @@ POINTS = (
     + TOPIC_POINTS
     + OF_BROKERS
 )
-# The folder is in memory where the machine has one there, with room for a run (containers have 64 MiB, as a rule):
-# what is synced is nobody's question here.
+# The lake's folder is in memory if there is room for a run (containers usually have 64 MiB), because no test here asks
+# what was synced.
 SHARED_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 512 * 1024 * 1024
 TIERED = {
@@ -81,7 +84,7 @@ TIERED = {
     "lake.local.grace.ms": "100",
     "lake.start.delay.ms": "50",
     "lake.checkpoint.interval": "6",
-    # Whoever runs is one of the simulation's fibers; other threads would be nobody's.
+    # No threads besides the simulation's fibers.
     "lake.copy.threads": "1",
     "lake.maintenance.interval.ms": "1500",
     "lake.maintenance.min.files": "4",
@@ -90,7 +93,7 @@ TIERED = {
 
 
 class TierFaults(Sequences):
-    """Faults of workers, beside those of brokers."""
+    """Faults of workers, in addition to those of brokers."""
 
     tier: Tier
 
@@ -106,7 +109,7 @@ class TierFaults(Sequences):
         return f"the worker of {host.name} dies"
 
     def _worker_sleeps(self, host: Host) -> str | None:
-        """Perhaps for longer than a table's history is kept."""
+        """A worker sleeps, perhaps for longer than a table's history is kept."""
         worker = self.tier.living(host)
         if worker is None or worker.process.is_paused:
             return None
@@ -115,7 +118,7 @@ class TierFaults(Sequences):
         return f"the worker of {host.name} sleeps"
 
     def _crash_point(self, host: Host) -> str | None:
-        """Whoever comes there next dies: the worker, or its broker."""
+        """The worker, or its broker, dies when one of them next reaches this point."""
         point = self._random.choice(POINTS)
         takes_broker = point in OF_BROKERS or self._random.random() < 0.3
 
@@ -150,7 +153,7 @@ class TierScenario(Scenario):
     def __init__(
         self, seed: int, shape: Shape, *args: Any, deletes_records: bool = False, **named: Any
     ) -> None:
-        """`deletes_records`: somebody has the beginnings of partitions deleted all along."""
+        """`deletes_records`: an operator deletes the beginnings of partitions all along."""
         self._folder = f"{_folder_of_folders()}/kafka-ds-sim-{uuid.uuid4().hex}"
         self._lake = FolderStore(self._folder)
         super().__init__(seed, shape, *args, **named, store=self._lake)
@@ -163,7 +166,7 @@ class TierScenario(Scenario):
         self.bounds = Bounds(self.world, self.tables, self.model)
         self.faults = faults = self.FAULTS(self.world, self.faults.plan)
         faults.tier = self.tier
-        # What was read of the lake, for those who want to know what a run has shown.
+        # What the run has read from the lake, for its report.
         self.local_starts: dict[Partition, int] = {}
 
     def run(self) -> None:
@@ -177,7 +180,7 @@ class TierScenario(Scenario):
             shutil.rmtree(self._folder)
 
     def _listen(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the model know what logs take."""
+        """Report to the model what logs append."""
         write, model = Log._write, self.model
 
         def written(log: Log, records: memoryview, headers: Any, now_ms: int) -> None:
@@ -208,7 +211,7 @@ class TierScenario(Scenario):
         return TierConsumer(*client, bounds=self.bounds, model=self.model, **named)
 
     async def _come_and_go(self, operator: Operator) -> None:
-        """Make a topic, write to it, delete it, and the same again."""
+        """Create a topic, write to it, delete it, again and again."""
         incarnation = 0
         while not self._is_over:
             incarnation += 1
@@ -255,7 +258,7 @@ class TierScenario(Scenario):
             assert not self.tier.trouble, self.tier.trouble
 
     def _check_local_logs(self) -> None:
-        """No log has let go of what the table does not hold, nor begins later than somebody has said."""
+        """No log has dropped records that the table does not hold, or begins above the announced log start."""
         for host in self.world.up():
             manager = getattr(host.node, "log_manager", None)
             for partition in self.partitions if manager is not None else ():
@@ -274,7 +277,7 @@ class TierScenario(Scenario):
         await super()._check(members)
 
     async def _keep_what_is_left(self) -> None:
-        """Let retention come to its end, so that all that is read now is there when the tables are looked at."""
+        """Let retention finish, so that records that are read now are still there when the tables are checked."""
         operator, process = self._operator()
 
         async def alter() -> None:
@@ -292,7 +295,7 @@ class TierScenario(Scenario):
             )
 
     def _is_settled(self, partition: Partition) -> bool:
-        """Nothing goes any more, and nothing is left that was to go."""
+        """Retention has nothing left to do here."""
         log = self._leaders_log(partition)
         return (
             log is not None
@@ -332,7 +335,7 @@ class TierScenario(Scenario):
         self._check_events()
 
     def _check_rows(self, partition: Partition, read: dict[int, bytes]) -> None:
-        """A table holds what was read out of the partition, and what logs had; nothing is missing that is no gap."""
+        """Rows are what readers got and logs had; only markers and records of transactions may be missing."""
         start, end = self.tables.start(*partition), self.tables.end(*partition)
         rows = dict(self.tables.rows(*partition))
         missing = [each for each in read if each <= end and each not in rows][:5]
@@ -351,7 +354,7 @@ class TierScenario(Scenario):
         assert epochs == sorted(epochs), f"{partition}: leader epochs {epochs}"
 
     def _check_disks(self, partition: Partition) -> None:
-        """What replicas have is what logs took, and where the table has it, too, it is of the same leader."""
+        """Replicas have the batches that logs appended; where the table has them, too, the leader epoch is the same."""
         where = (self.bounds.topic_id(partition[0]), partition[1])
         found = self.world.truth.image().partition(*partition)
         assert found is not None
@@ -368,7 +371,7 @@ class TierScenario(Scenario):
         return log is not None and not log.closed_segments(self.tables.end(*partition) + 1)
 
     async def _check_lives(self) -> None:
-        """What was written once is in one topic of a name; a late request may have met the next one."""
+        """A record is in one topic of a name only; if its request was late this may be the next topic of that name."""
         table = self.tables.tables.get(FLEETING)
         if table is None:
             return
@@ -384,7 +387,7 @@ class TierScenario(Scenario):
         )
 
     def _check_with_the_library(self) -> None:
-        """`deltalake` reads the same, at every version that is kept."""
+        """`deltalake` reads the same rows, at every version that is kept."""
         for partition in self.partitions:
             uri = self._lake.uri(f"topics/{partition[0]}")
             newest = DeltaTable(uri).version()
@@ -394,7 +397,7 @@ class TierScenario(Scenario):
             assert rows == self.tables.rows(*partition)
             for version in range(max(newest - 3, self._oldest(partition[0])), newest):
                 earlier = _rows_of(DeltaTable(uri, version=version), partition[1])
-                # Of what was there then nothing is another now; what lies below the log start may be gone.
+                # Rows of then are unchanged now, except that rows below the log start may be gone.
                 start, known = self.tables.start(*partition), dict(rows)
                 lost = [
                     each for each in earlier if each[0] >= start and known.get(each[0]) != each[1]
@@ -412,12 +415,12 @@ class TierScenario(Scenario):
         )
 
     def _half_deleted(self) -> list[str]:
-        """A deletion of a segment that was begun comes to its end, also where whoever began it is gone."""
+        """The segments whose deletion was begun and not completed; it must be completed even if its broker is gone."""
         events = RemoteLogEvents(self._lake)
         events.open()
         latest: dict[bytes, Any] = {}
         for each in events.follow():
-            # Who was slow may say once more what was true before: no state comes back.
+            # A slow writer may repeat an old event; a segment does not return to an earlier state.
             latest[each.segment_id] = max(latest.get(each.segment_id, each), each, key=_state)
         return [
             f"{each.topic}-{each.partition} {each.start_offset}-{each.end_offset} of {each.broker_id}"
@@ -426,7 +429,7 @@ class TierScenario(Scenario):
         ]
 
     def _check_events(self) -> None:
-        """The finished segments of a partition do not overlap, the table holds them, and no winner is given up."""
+        """Finished segments do not overlap, the table holds them, and no committed attempt is marked as deleted."""
         events = RemoteLogEvents(self._lake)
         events.open()
         finished: dict[tuple[bytes, int], set[tuple[int, int]]] = {}
@@ -453,22 +456,22 @@ class TierScenario(Scenario):
 
 
 class RecklessFaults(TierFaults):
-    """Any number of machines may forget what was acknowledged."""
+    """Any number of machines may lose acknowledged records."""
 
     def _may_go_down(self, host: Host, *, forgets: bool) -> bool:
         return True
 
 
 class RecklessScenario(TierScenario):
-    """Leaders are elected without regard: what is acknowledged may be lost, but nothing that is in a table.
+    """Unclean elections: acknowledged records may be lost, but none that are in a table.
 
-    Who was a leader when it fell asleep must not bring anything more that its successor does not have.
+    A leader that was asleep during an election must not add records that its successor does not have.
     """
 
     FAULTS = RecklessFaults
 
     def _readers(self) -> list[asyncio.Task[None]]:
-        # What they have read may not be there any more.
+        # What readers got may be lost since.
         return []
 
     async def _check(self, members: list[asyncio.Task[None]]) -> None:

@@ -1,8 +1,8 @@
 """The tier's worker processes in a simulated cluster: the real service, whose threads wait in virtual time.
 
-A worker dies at once, sleeps, or answers what was asked twice; a broker that is killed leaves one behind that goes on
-for a moment. In the place of the machine are: the store (`tier_lake.py`), the segments' files (the simulated disk), the
-clocks, and locks (`fibers.py`).
+A worker dies at any moment, sleeps, or gets a request twice. The worker of a killed broker lives on for a moment. These
+are simulated: the store (`tier_lake.py`), the segments' files (the simulated disk), the clocks, and locks
+(`fibers.py`).
 """
 
 from __future__ import annotations
@@ -19,36 +19,33 @@ from typing import Any
 import pytest
 
 from broker.crash_points import WORKER_POINTS, CrashPoints
-from broker.tier import (
-    copier,
-    delta_layout,
-    delta_metadata,
-    delta_reader,
-    delta_residue,
-    delta_storage,
-    delta_tables,
-    manager,
-    materialise,
-    orphans,
-    service,
-    source,
-    sweeper,
-)
+from broker.tier import manager, service
+from broker.tier.copying import copier, source
+from broker.tier.delta import layout as delta_layout
+from broker.tier.delta import reader as delta_reader
+from broker.tier.delta import residue as delta_residue
+from broker.tier.delta import storage as delta_storage
+from broker.tier.delta import tables as delta_tables
+from broker.tier.expiry import sweeper
+from broker.tier.metadata import materialise
+from broker.tier.metadata import remote_log as delta_metadata
 from broker.tier.settings import TierSettings
+from broker.tier.upkeep import orphans
 from broker.tier.worker import KINDS, Worker
 from broker.workers.child import WorkerDied, WorkerFailed, WorkerLost
 from broker.workers.worker import INTERNAL
-from kafka_ds.lake import log as lake_log
-from kafka_ds.lake import parquet
+from kafka_ds.lake.files import parquet
+from kafka_ds.lake.log import log as lake_log
 from tests.sim.clients import EPOCH_MS
 from tests.sim.fibers import Event, Fibers, Lock, pause
 from tests.sim.loop import PROCESS, Process
 from tests.sim.tier_lake import FolderStore, WorkerStore
 from tests.sim.world import Host, World
 
-# The history of a table is kept for a week: in a run that is a few seconds. Nothing else of the lake's takes so long.
+# A table's history is kept for a week, which is some seconds of a run. Nothing else in the lake takes that long.
 LAKE_MS_A_SECOND = 12 * 3_600_000
-# Of the cluster's own table nothing is cleaned up: by its clock no run takes a quarter of that week.
+# The cluster's own table ages this many times more slowly: no run takes a quarter of a week then, so none of its
+# history is cleaned up.
 YOUNGER = 20
 START_SECONDS = 0.2
 AGAIN_MS = 200
@@ -75,7 +72,7 @@ class LakeClock:
 
 
 class Points(CrashPoints):
-    """The crash points of one process; whoever stands in `victim` dies at the next armed one."""
+    """The crash points of one process; at an armed one `victim` is called to kill a worker or a broker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,16 +87,16 @@ class Points(CrashPoints):
 
 
 def _kill(victim: Callable[[], bool]) -> bool:
-    """Whether somebody died; what comes of it is nobody's who does."""
+    """Whether a process died. It runs outside of that process, so that the rest of the kill is carried out."""
     return Context().run(victim)
 
 
 class Died(BaseException):
-    """A broker's own task comes no further."""
+    """Raised in a broker's own task at a crash point."""
 
 
 class BrokerPoints(Points):
-    """Those of a broker's own, which has no threads to stop: its task ends there."""
+    """The crash points of a broker itself: it has no threads to stop, so its task ends there."""
 
     def at(self, point: str) -> None:
         victim = self.armed.pop(point, None)
@@ -108,7 +105,7 @@ class BrokerPoints(Points):
 
 
 class Lane:
-    """One thread of a worker: what it is given it does in order."""
+    """One thread of a worker, which does its work in order."""
 
     def __init__(self, fibers: Fibers, process: Process) -> None:
         self._fibers = fibers
@@ -161,7 +158,7 @@ class WorkerProcess:
         self._last_id = 0
 
     def ask(self, header: dict[str, Any], context: Context) -> asyncio.Future[Any]:
-        """Take a request; what it comes to, in the asking process."""
+        """Take a request; returns a future of the asking process."""
         self._last_id += 1
         future = self._tier.fibers.loop.create_future()
         self._waiting[self._last_id] = (future, context)
@@ -185,7 +182,7 @@ class WorkerProcess:
             self._maintenance.put(self._worker._look_after)
 
     def send(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
-        """What the real worker calls its channel for."""
+        """Send an answer, as the real worker does over its channel."""
         if header.get("error") == INTERNAL:
             self._tier.trouble.append(header["message"])
         found = self._waiting.pop(header["id"], None)
@@ -216,7 +213,7 @@ def _fail(future: asyncio.Future[Any]) -> None:
 
 
 class SimWorker:
-    """A worker as its broker sees it: in the place of `broker.workers.child.Worker`."""
+    """A worker as its broker sees it; replaces `broker.workers.child.Worker`."""
 
     def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
         self._tier = tier
@@ -235,7 +232,7 @@ class SimWorker:
         return 1 if self._body is not None and self._body.process.is_alive else None
 
     async def ask(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> Any:
-        """As of the real one."""
+        """As the real one's."""
         body = await self._living()
         process = self._host.process
         assert process is not None
@@ -263,20 +260,20 @@ class SimWorker:
             return self._body
 
     def _broker_killed(self) -> None:
-        """It is seen when the channel is looked at: in the midst of a write that may take a while."""
+        """A worker notices the death when it next looks at its channel, which may take a while during a write."""
         if self._body is not None:
             seconds = self._tier.world.random.random() * ORPHAN_SECONDS_MAX
             self._tier.fibers.loop.call_later(seconds, self._body.die, context=Context())
 
 
 class Tier:
-    """The workers of a run, and what stands around them."""
+    """The workers of a run, and the simulated parts around them."""
 
     def __init__(self, store: FolderStore) -> None:
         self.workers: dict[int, WorkerProcess] = {}
         self.broker_points: dict[int, BrokerPoints] = {}
         self.trouble: list[str] = []
-        """What a worker answered that is an error of ours."""
+        """Answers of workers that are our own mistakes."""
         self.opening: Any = None
         self._store = store
 
@@ -287,7 +284,7 @@ class Tier:
         self._store.now_ms = self.clock.wall_ms
 
     def host(self) -> Host:
-        """Whose process is running."""
+        """The host whose process is running now."""
         process = PROCESS.get()
         (found,) = [each for each in self.world.hosts if each.process is process]
         return found
@@ -297,7 +294,7 @@ class Tier:
         return points
 
     def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the product meet this world where it would meet the machine."""
+        """Patch the product so that it uses this simulation in place of the machine."""
         patch.setattr(
             manager, "new_worker", lambda arguments, clock, **_: SimWorker(self, arguments)
         )
@@ -307,7 +304,7 @@ class Tier:
         patch.setattr(service, "_open_cache", lambda settings: None)
         for module in (service, delta_storage, delta_metadata, lake_log):
             patch.setattr(module, "SystemLogClock", lambda: self.clock)
-        # The cluster's own table does not grow old; its files are merged from time to time.
+        # The history of the cluster's own table is not cleaned up; its files are merged from time to time.
         young = SimpleNamespace(
             wall_ms=lambda: EPOCH_MS,
             boot_ms=lambda: self.clock.boot_ms() // YOUNGER,
@@ -333,17 +330,17 @@ class Tier:
     # -- faults --------------------------------------------------------------------------------------
 
     def living(self, host: Host) -> WorkerProcess | None:
-        """The worker of a host, if one is there."""
+        """The running worker of a host, if it has one."""
         found = self.workers.get(host.node_id)
         return found if found is not None and found.process.is_alive and host.is_up else None
 
     def disarm(self) -> None:
-        """Nobody dies any more where he comes."""
+        """Disarm all crash points."""
         for points in (*self.broker_points.values(), *(w.points for w in self.workers.values())):
             points.armed.clear()
 
     def arm(self, host: Host, point: str, victim: Callable[[], bool]) -> bool:
-        """Let somebody die where this host's broker or worker comes to a point."""
+        """Call `victim` when this host's broker or worker reaches the crash point."""
         worker = self.living(host)
         points: Points | None = worker.points if worker is not None else None
         if point not in WORKER_POINTS:
@@ -354,7 +351,7 @@ class Tier:
 
 
 class _Files:
-    """The segments of the host whose worker reads, in the place of the module `os`."""
+    """The segments' files on the host whose worker reads; replaces the module `os`."""
 
     O_RDONLY = O_CLOEXEC = 0
 

@@ -1,4 +1,4 @@
-"""What the cluster has decided, as the lake has it: no broker is asked, and none can be behind."""
+"""What the cluster has decided, read from the lake and not from a broker, which might be behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, replay_commit
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from tests.fakes.lake_store import FakeLogClock
 
@@ -25,13 +25,13 @@ class Truth:
     """Reads the cluster's metadata out of the store, each commit once."""
 
     def __init__(self, store: Any, log: Callable[[str], None]) -> None:
-        """`log` is told of every decision, when it is seen here first."""
+        """`log` is called with every decision when it is first seen here."""
         self._tell = log
         self._log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=FakeLogClock()))
         self._image = MetadataImage()
 
     def image(self) -> MetadataImage:
-        """The cluster as it is at this moment."""
+        """The cluster's metadata at this moment."""
         for version, events in self._log.read_after(self._image.version):
             replay_commit(self._image, version, events)
             for line in _lines(events):

@@ -16,7 +16,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class WireConnection(asyncio.Protocol):
-    """Requests out, answers in, by correlation id. Any trouble is a ConnectionError or a TimeoutError."""
+    """Sends requests and matches answers by correlation id. Every failure is a ConnectionError or a TimeoutError."""
 
     def __init__(self) -> None:
         self._transport: Any = None
@@ -55,7 +55,7 @@ class WireConnection(asyncio.Protocol):
                 future.set_exception(ConnectionError(f"lost: {exc}"))
 
     async def ask(self, request: Any, version: int, *, seconds: float = 10.0) -> Any:
-        """The answer; a late one closes the connection, as what comes next would be out of step."""
+        """The answer. If it is late the connection is closed, because later answers would not match their requests."""
         if not self.is_open:
             raise ConnectionError("closed")
         number = next(self._ids)
@@ -73,7 +73,7 @@ class WireConnection(asyncio.Protocol):
         return response
 
     def send_again(self, frame: bytes) -> None:
-        """A request as somebody has sent it before; nobody waits for the answer."""
+        """Send the frame of an earlier request again, without waiting for the answer."""
         self._transport.write(frame)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A whole cluster in one thread on virtual time: disks that forget, a lake that fails, a network that is cut.
 
-The nodes are the real ones (`broker.node.Node`), with nothing of theirs replaced but the seams: clock, disk, network,
-threads, lake. What happens is a function of the seed.
+The nodes are real (`broker.node.Node`); only the seams are replaced: clock, disk, network, threads, lake. A run is a
+function of its seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from broker.config.loading import from_given
 from broker.node import Node
-from kafka_ds.lake.store import Entry, NotWritten
+from kafka_ds.lake.store.store import Entry, NotWritten
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.messages import AlterPartitionRequest
@@ -32,7 +32,7 @@ from tests.sim.wire import WireConnection
 
 PORT = 9092
 HOST = "host-"
-# What would cost most of a run's time and show nothing: Kafka's 50 partitions of each internal topic.
+# Fewer than Kafka's 50 partitions of each internal topic: 50 would cost most of a run's time and show nothing.
 CHEAP = {
     "remote.log.storage.system.enable": "false",
     "transaction.state.log.num.partitions": "3",
@@ -45,7 +45,7 @@ _ALTER_PARTITION = _info.key.to_bytes(2, "big")
 
 
 def _isrs(frame: bytes) -> set[int]:
-    """All members of the ISRs that a request asks for."""
+    """All members of the ISRs that an AlterPartition request proposes."""
     head, position = decode_request_header(memoryview(frame)[4:])
     request = decode(AlterPartitionRequest, memoryview(frame)[4:], head.api_version, position)
     return {
@@ -57,7 +57,7 @@ def _isrs(frame: bytes) -> set[int]:
 
 
 class SimClock:
-    """The clocks of one host: the time of day may jump, the other never goes back."""
+    """The clocks of one host: the time of day may jump, the monotonic clock never goes back."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -71,7 +71,7 @@ class SimClock:
 
 
 class SimLogClock:
-    """The clocks of a Delta log's writer; a pause between tries costs nothing here."""
+    """The clocks of a Delta log's writer."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
@@ -83,18 +83,18 @@ class SimLogClock:
         return self._clock.monotonic_ms()
 
     def sleep(self, seconds: float) -> None:
-        """The thread that would wait is no thread."""
+        """Does not wait: there is no thread that could."""
 
 
 class SimLake:
-    """The shared store as one host reaches it: away, failing, or losing the answer of what it did."""
+    """The shared store as one host reaches it: it may be away, fail, or lose the answer to a call that it did."""
 
     def __init__(self, store: Any, random: Random) -> None:
         self._store = store
         self._random = random
         self.is_away = False
-        self.failing = 0.0  # the part of calls that fail before anything happened
-        self.losing = 0.0  # the part of writes whose answer is lost
+        self.failing = 0.0  # the share of calls that fail before anything happens
+        self.losing = 0.0  # the share of writes whose answer is lost
 
     def _before(self) -> None:
         if self.is_away or self._random.random() < self.failing:
@@ -168,14 +168,14 @@ class Host:
         self.process: Process | None = None
         self.node: Node | None = None
         self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]
-        # Told when the process ends itself at once.
+        # Called when the process halts itself.
         self.on_halt: Callable[[Host], None] = lambda _: None
         self._world = world
         self._starting: asyncio.Task[None] | None = None
 
     @property
     def has_started(self) -> bool:
-        """Whether the process here has taken up its work: before, it can be told to end, too."""
+        """Whether the process here has finished its start. It can be stopped before that, too."""
         return self._starting is not None and self._starting.done()
 
     @property
@@ -185,13 +185,13 @@ class Host:
 
     @property
     def broker_epoch(self) -> int:
-        """In which the process here is registered, as far as it knows; -1 before."""
+        """The epoch of the process's registration, as far as the process knows; -1 before."""
         member = getattr(self.node, "member", None)
-        # Until it has joined it has no life of which it could tell.
+        # It has no lifecycle before it has joined.
         return member.broker_epoch if getattr(member, "_lifecycle", None) is not None else -1
 
     def start(self) -> None:
-        """Begin a process; what becomes of it is seen later."""
+        """Begin to start a process; whether the start succeeds is seen later."""
         assert not self.is_up
         loop = self._world.loop
         self.process = Process(loop, self.name)
@@ -214,7 +214,7 @@ class Host:
         try:
             await node.start()
         except Exception as error:
-            # As `python -m broker` does: it says why, and ends; whoever supervises it starts it again.
+            # As `python -m broker` does: it says why and ends, and a supervisor starts it again.
             if not loop.is_closed():
                 self._world.log(f"{self.name} cannot start: {error!r}")
                 loop.call_soon(self._halt, context=Context())
@@ -226,8 +226,8 @@ class Host:
             "log.dirs": ",".join(self.log_dirs),
             "lake.uri": "/lake",
             "broker.rack": f"rack-{self.node_id % 2}",
-            "log.cleaner.enable": "false",  # Its work is done by another process.
-            "num.recovery.threads.per.data.dir": "1",  # Threads that are real are nobody's seed.
+            "log.cleaner.enable": "false",  # The cleaner is another process.
+            "num.recovery.threads.per.data.dir": "1",  # No real threads: no seed decides their order.
             **self._world.settings,
         }
         return {name: (value, "sim") for name, value in given.items()}
@@ -239,13 +239,13 @@ class Host:
         if starting.done():
             await self._world.loop.create_task(node.stop(), context=process.context())
         else:
-            # As `python -m broker` does: a start that has not come to its end is called off.
+            # As `python -m broker` does: an unfinished start is cancelled.
             starting.cancel()
             await asyncio.wait((starting,))
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: the disk's cache survives."""
+        """SIGKILL: what the process wrote stays, synced or not."""
         if self.process is not None and self.process.is_alive:
             self.process.kill()
             self._world.fabric.reset(self.process)
@@ -259,7 +259,7 @@ class Host:
             self.on_halt(self)
 
     def lose_power(self) -> None:
-        """What was not synced is gone, in part."""
+        """Part of what was not synced is lost."""
         if self.process is not None and self.process.is_alive:
             self.process.kill()
             self._world.fabric.reset(self.process, silently=True)
@@ -268,7 +268,7 @@ class Host:
 
 
 class World:
-    """Everything there is, under one seed."""
+    """The hosts, network, lake and clients of one seed."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class World:
         log_dirs: int = 1,
         store: Any = None,
     ) -> None:
-        """`store` is the lake, one in memory unless it is given."""
+        """`store` is the lake; without it one in memory."""
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
@@ -291,22 +291,22 @@ class World:
         self.lines: list[str] = []
         self._digest = hashlib.blake2b(digest_size=16)
         self.fabric.tap = self._packet
-        # What brokers have asked of controllers about ISRs, by who asked.
+        # The AlterPartition requests that were sent, by sender.
         self._proposals: dict[str, list[bytes]] = {}
         self.truth = Truth(self.store, self.log)
 
     def log(self, line: str) -> None:
-        """What happened, for whoever looks at a failure."""
+        """Note what happens, for the message of a failure."""
         self.lines.append(f"{self.loop.time():10.3f} {line}")
 
     def repeat_proposal(self, source: str, member: int) -> None:
-        """Let what this host has asked last for an ISR with this member arrive once more, at whoever decides now."""
+        """Send this host's last request for an ISR with this member once more; the present controller takes it."""
         asked = reversed(self._proposals.get(source, []))
         frame = next((each for each in asked if member in _isrs(each)), None)
         if frame is None:
             return
         self.log(f"fault: a proposal of {source} arrives once more")
-        # By no way that may be slow: it has been under way all the time.
+        # From a host of its own, so that no slow link delays it: the packet was on its way all the time.
         process, network = self.client_process("late")
 
         async def send() -> None:
@@ -321,7 +321,7 @@ class World:
 
     def _packet(self, source: str, target: str, data: bytes) -> None:
         if data[4:6] == _ALTER_PARTITION and target.startswith(HOST):
-            # Requests between brokers are written whole; what came with it is not wanted.
+            # Requests between brokers are written whole; what follows in the packet is another request.
             size = 4 + int.from_bytes(data[:4], "big")
             self._proposals.setdefault(source, []).append(data[:size])
         self._digest.update(f"{self.loop.time():.9f} {source} {target} ".encode())
@@ -329,24 +329,24 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Of every packet of the run and its moment: two runs with the same one were the same."""
+        """A digest of every packet and its time: two runs with the same digest were the same run."""
         return self._digest.hexdigest()
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
-        """Where clients begin."""
+        """The addresses that clients begin with."""
         return [(host.name, PORT) for host in self.hosts]
 
     def up(self) -> Iterator[Host]:
-        """The hosts with a process."""
+        """The hosts with a running process."""
         return (host for host in self.hosts if host.is_up)
 
     def client_process(self, name: str) -> tuple[Process, SimNetwork]:
-        """A client's process and its network."""
+        """A new process for a client, and its network."""
         return Process(self.loop, name), SimNetwork(self.fabric, name)
 
     async def until(self, condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
-        """Wait in virtual time."""
+        """Wait in virtual time until the condition holds; AssertionError after `seconds`."""
         deadline = self.loop.time() + seconds
         while not condition():
             assert self.loop.time() < deadline, f"seed {self.seed}: not within {seconds} s: {what}"

@@ -1,9 +1,9 @@
-"""`python -m tests.soak MINUTES [FOLDER]`: the load, restarts, samples; then what was acknowledged is counted.
+"""`python -m tests.soak MINUTES [FOLDER]`: load, restarts and samples; then acknowledged records are counted.
 
-Every RESTART_S the broker is killed (SIGKILL) or stopped (SIGTERM), in turns, and started anew; but not in the middle
-of a run, where it lives so long that what it has must come to rest. While it is away a week passes for the lake. Ends
-with 0 where nothing that was acknowledged is lost or there twice, no client failed, the log has no traceback, no
-process of the broker's outlives it, and all stays bounded. FOLDER keeps the samples, the broker's log and all else.
+Every RESTART_S the broker is killed (SIGKILL) or stopped (SIGTERM), in turns, and started again. In the middle of a run
+it lives longer, so that its memory must come to rest. While it is away a week passes for the lake. The exit status is 0
+if no acknowledged record is lost or there twice, no client failed, the log has no traceback, no process of the broker
+outlives it, and every value stays within its bound. FOLDER keeps the samples, the broker's log and all other files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.soak.load import COMPACTED, IDEMPOTENT, TRANSACTIONAL, Load, number_o
 from tests.soak.sampling import sample
 
 RESTART_S = 300.0
-# Between these parts of a run nothing is restarted.
+# No restarts between these parts of a run.
 LONG_LIFE = (1 / 4, 2 / 3)
 SAMPLE_S = 5.0
-# Tables are looked into at every so many samples.
+# Only every sixth sample looks into the tables.
 TABLES_EVERY = 6
-# What is told while it runs.
+# The values that are printed during a run.
 TOLD = ("broker memory MiB", "worker memory MiB", "broker descriptors", "live files of topics")
 SETTINGS = {
     "lake.max.lag.ms": 5_000,
@@ -44,16 +44,16 @@ SETTINGS = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
     "log.segment.delete.delay.ms": 5_000,
-    # The smallest: compaction of what is older has to show in an hour.
+    # The smallest allowed, so that compaction shows within an hour.
     "offsets.topic.segment.bytes": 1 << 20,
     "transaction.state.log.segment.bytes": 1 << 20,
-    # Or whose producer still looks for a topic would make it again when it is deleted.
+    # Otherwise a producer that still looks for a deleted topic would create it again.
     "auto.create.topics.enable": "false",
 }
 
 
 def restarts(duration_s: float) -> list[float]:
-    """When the broker is started anew, in seconds from the beginning."""
+    """The times of restarts, in seconds from the beginning."""
     long_from, long_until = (part * duration_s for part in LONG_LIFE)
     times = [number * RESTART_S for number in range(1, int(duration_s / RESTART_S))]
     return [at for at in times if not long_from < at < long_until]
@@ -62,7 +62,7 @@ def restarts(duration_s: float) -> list[float]:
 def soak(
     folder: Path, duration_s: float, *, restarts_s: Sequence[float], scale: float = 1.0
 ) -> tuple[list[Sample], list[str], dict[str, int]]:
-    """Samples, what is wrong, and what was done."""
+    """Run; returns the samples, the problems, and what was done."""
     broker = BrokerProcess(folder, SETTINGS).start()
     load = Load(broker.bootstrap, broker.lake, scale)
     samples: list[Sample] = []
@@ -164,7 +164,7 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     if asked.folder is not None and asked.folder.exists() and any(asked.folder.iterdir()):
         parser.error(f"{asked.folder} is not empty: another run's files would count as this one's")
-    # Whoever ends the soak ends its broker with it.
+    # SIGTERM ends the soak's broker, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = asked.folder or Path(temporary)

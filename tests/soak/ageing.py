@@ -1,8 +1,8 @@
 """Shell: lets a week and a day pass for the files of a lake on a folder, while its broker is away.
 
-The history of a table, and what its versions no longer name, is kept for a week at least (`lake.log.retention.ms`, and
-the age of orphans): in an hour nothing of it would ever go. Both are judged by the times of files, which are set back
-here; so what a life of the broker wrote is old enough to go in the next one. Nobody may be reading meanwhile.
+A table's history, and files that no version names any more, are kept for at least a week (`lake.log.retention.ms`, and
+the age of orphans), so in an hour none of them would go. Both are decided by the times of files, which are set back
+here: what one life of the broker wrote is then old enough to go in the next one. No process may be reading meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SUFFIXES = (".json", ".parquet", ".residue")
 
 
 def age(lake: Path, by_s: float = AGE_S) -> int:
-    """Make the files of all tables so much older; gives their number. What is no table's is left."""
+    """Make the files of all tables this much older, and return their number. Other files stay as they are."""
     aged = 0
     for folder, _, names in os.walk(lake):
         for name in names:

@@ -1,11 +1,11 @@
-"""Pure: whether what was sampled stays bounded.
+"""Pure: whether the sampled values stay bounded.
 
-Rules of this file: a slope is the median of the slopes between pairs of samples (Theil and Sen), which a peak does not
-move. What lies on disks is judged over the whole run, after a third of it. What a process has (memory, descriptors,
-threads) is judged twice. Within its lives, after a third: the long ones (half of the longest, at least) count, since a
-process is warming up for minutes, and of these the middle slope. And from life to life, at the same age, since what a
-process reads at its start may grow while no process does. A window shorter than `WINDOW_MIN_S` tells nothing and is
-judged by the largest value alone.
+Rules of this file: a slope is the median of the slopes between pairs of samples (Theil and Sen), so that a peak does
+not move it. Files on disks are judged over the whole run without its first third. What a process has (memory,
+descriptors, threads) is judged twice. Within lives, without their first third: a process warms up for minutes, so only
+long lives count (at least half of the longest), with the median of their slopes. And from life to life, at the same
+age: what a process reads at its start may grow although no process does. In a window shorter than `WINDOW_MIN_S` only
+the largest value is judged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WARM_UP = 1 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a series may be at most, and by how much it may grow in an hour; `of_process`: judged life by life."""
+    """The largest value of a series, and how much it may grow in an hour; `of_process`: judged life by life."""
 
     most: float
     growth_an_hour: float
@@ -50,11 +50,11 @@ BOUNDS: Mapping[str, Bound] = {
     "files of logs": _on_disk(5_000, 1_000),
     "log MiB": _on_disk(2_000, 200),
     "internal topics MiB": _on_disk(50, 10),
-    # Merging yields to all else: on a busy machine it comes in bursts. Without it an hour writes some 15,000.
+    # Merging has the lowest priority, so on a busy machine it comes in bursts. Without it an hour writes some 15,000.
     "live files of topics": _on_disk(2_500, 1_500),
     "live files of system tables": _on_disk(500, 200),
     "commits since a checkpoint": _on_disk(500, 250),
-    # With what a week keeps, of which one passes at each restart (`ageing`): a long life's are many.
+    # A week's files are kept, and a week passes at each restart (`ageing`): a long life has many.
     "files of Delta logs": _on_disk(15_000, 3_000),
     "files of tables": _on_disk(25_000, 3_000),
     "residue files of what expires": _on_disk(1_000, 200),
@@ -64,7 +64,7 @@ BOUNDS: Mapping[str, Bound] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was seen at a moment; `life` counts the broker's starts."""
+    """The values at a moment; `life` counts the broker's starts."""
 
     at_s: float
     life: int
@@ -73,9 +73,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One series: where it was, how it grew (None: too short to tell), and whether that is within its bound.
+    """One series: its values, how it grew (None: too short to tell), and whether that is within its bound.
 
-    `growth_an_hour` is within lives or, of what is no process's, over the run; `of_lives_an_hour` from life to life.
+    `growth_an_hour` is within lives, or for files over the run; `of_lives_an_hour` is from life to life.
     """
 
     name: str
@@ -92,7 +92,7 @@ Series = Sequence[tuple[float, float]]
 
 
 def judge(samples: Sequence[Sample], bounds: Mapping[str, Bound] = BOUNDS) -> list[Verdict]:
-    """A verdict for each bound of which there are samples."""
+    """A verdict for each bound that has samples."""
     verdicts = []
     for name, bound in bounds.items():
         series = [(s.at_s, s.values[name]) for s in samples if name in s.values]
@@ -133,7 +133,7 @@ def _length_s(series: Series) -> float:
 
 
 def _within(lives: Sequence[Series]) -> float | None:
-    """The middle of the slopes of long lives."""
+    """The median of the slopes of long lives."""
     longest = max(map(_length_s, lives))
     slopes = [slope_of(after_warm_up(each)) for each in lives if _length_s(each) >= longest / 2]
     told = [each for each in slopes if each is not None]
@@ -141,7 +141,7 @@ def _within(lives: Sequence[Series]) -> float | None:
 
 
 def _from_life_to_life(lives: Sequence[Series]) -> float | None:
-    """The slope of what each life had when it was as old as the shortest of them ever was."""
+    """The slope from life to life, of each life's values up to the age of the shortest one."""
     counted = [each for each in lives if _length_s(each) >= WINDOW_MIN_S]
     age_s = min(map(_length_s, counted), default=0.0)
     levels = []
@@ -152,12 +152,12 @@ def _from_life_to_life(lives: Sequence[Series]) -> float | None:
 
 
 def an_hour(slope: float | None) -> float | None:
-    """Of units a second."""
+    """A slope in units an hour, from one in units a second."""
     return None if slope is None else slope * 3600
 
 
 def after_warm_up(series: Series) -> Series:
-    """Without the first third of its time."""
+    """The series without the first third of its time."""
     if not series:
         return []
     first, last = series[0][0], series[-1][0]
@@ -196,6 +196,6 @@ def report(verdicts: Sequence[Verdict]) -> str:
 
 
 def gaps(numbers: Sequence[int], expected: set[int]) -> tuple[list[int], list[int]]:
-    """What of `expected` is not among these numbers; and which of them stand there twice."""
+    """The numbers of `expected` that are missing, and those that are there twice."""
     ordered = sorted(numbers)
     return sorted(expected - set(ordered)), sorted({a for a, b in pairwise(ordered) if a == b})

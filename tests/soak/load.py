@@ -1,7 +1,7 @@
-"""The load: producers, members of groups, readers of old offsets, and whoever makes and deletes topics; each a thread.
+"""The load: producers, members of groups, readers of old offsets, and one that makes and deletes topics; each a thread.
 
-Rules of this file: a client bears what its documentation tells it to bear while the broker is away, and anything else
-ends its thread with an error, which ends the run. What was acknowledged is noted when it is, and never before.
+Rules of this file: while the broker is away a client retries the errors that its documentation says to retry; any other
+error ends its thread, which ends the run. A record is noted as acknowledged after its acknowledgement, never before.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Load:
         """`scale` multiplies the rates of producers."""
         self._bootstrap, self._lake, self._scale = bootstrap, lake, scale
         self._stop = threading.Event()
-        # Held by who reads the tables' files without the broker.
+        # Held while the tables' files are read without the broker.
         self.reading = threading.Lock()
         self.failures: list[str] = []
         self.counts: dict[str, int] = {}
-        # What was acknowledged for good.
+        # The records that were acknowledged for good.
         self.idempotent: set[int] = set()
         self.committed: set[int] = set()
         self.aborted: set[int] = set()
@@ -89,7 +89,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Let everybody finish what it is at."""
+        """Stop all clients after their present piece of work."""
         self._stop.set()
         for thread in self._threads:
             thread.join(300)
@@ -99,7 +99,7 @@ class Load:
     def _guard(self, role: Callable[[], None]) -> None:
         try:
             role()
-        except Exception as error:  # said at the end, by whoever waits
+        except Exception as error:  # reported at the end
             self.failures.append(f"{getattr(role, '__name__', 'member')}: {error!r}")
 
     def _client(self, **more: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Load:
                     producer.produce(TRANSACTIONAL, b"%d " % number + bytes(RECORD_BYTES))
                 self._end(producer, aborts=aborts)
             except KafkaException:
-                # Whether it counts is not known: the next one with this id ends it, either way.
+                # Not known whether it was committed: the next producer with this id ends it either way.
                 producer = None
                 self._count("transactions of unknown end")
                 continue
@@ -284,7 +284,7 @@ class Load:
         while not self._stop.wait(15 / self._scale):
             if not (table / "_delta_log").is_dir():
                 continue
-            # Each time anew, as somebody does who asks once.
+            # A new connection each time, like a user with a single query.
             with self.reading, duck.connect() as connection:
                 query = f"SELECT count(*) FROM delta_scan('{table.as_posix()}')"
                 found = connection.execute(query).fetchone()
@@ -307,7 +307,7 @@ class Load:
                 admin.delete_topics([name])[name].result(60)
                 self._count("topics made and deleted")
             except KafkaException:
-                # The broker was away: what is left of it goes with the run.
+                # The broker was away: what is left of the topic stays until the run ends.
                 self._count("topics whose making was cut short")
 
 

@@ -1,4 +1,4 @@
-"""What the broker's processes hold, and what lies in its folders, at a moment. Linux only (/proc)."""
+"""What the broker's processes hold, and which files are in its folders, at a moment. Linux only (/proc)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LOG_FOLDER = "_delta_log"
 METADATA_FILE = "partition.metadata"
 # The topic whose records go by retention.
 EXPIRING = "soak-plain"
-# What a child process of the broker's runs, and what it is called here.
+# The modules that the broker's child processes run, and their names here.
 ROLES = {"broker.tier.worker": "worker", "broker.cleaning.worker": "cleaner"}
 
 
 def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sample:
-    """`tables`: look into the tables, too, which takes a moment."""
+    """Take a sample; with `tables` also of the tables, which takes a moment."""
     values: dict[str, float] = {}
     process, *others = children(broker.pid)
     values["processes"] = 1 + len(others)
@@ -44,7 +44,7 @@ def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sa
 
 
 def role_of(words: Sequence[str]) -> str | None:
-    """What a child process is by its command line, `python -m <module> …`; None for one that is just being made."""
+    """The role of a child process by its command line, `python -m <module> …`; None for one that was just forked."""
     at = words.index("-m") + 1 if "-m" in words else len(words)
     return ROLES.get(words[at]) if at < len(words) else None
 
@@ -57,7 +57,7 @@ def _words(pid: int) -> list[str]:
 
 
 def logs_of(data: Path) -> dict[str, float]:
-    """What the folders of partitions hold, those that are being deleted included."""
+    """Counts and sizes of files in the folders of partitions, including folders that are being deleted."""
     found = {"segments": 0.0, "segments of internal topics": 0.0, "files of logs": 0.0}
     found |= {"log MiB": 0.0, "internal topics MiB": 0.0}
     for folder in data.iterdir() if data.is_dir() else ():
@@ -77,11 +77,11 @@ def logs_of(data: Path) -> dict[str, float]:
 
 
 def tables_of(lake: Path) -> dict[str, float]:
-    """What the tables are made of: of their newest versions, and in their folders."""
+    """Counts of the tables' files: in their newest versions, and in their folders."""
     names = ("live files of topics", "live files of system tables", "commits since a checkpoint")
     names += ("files of Delta logs", "files of tables", "residue files of what expires")
     found = dict.fromkeys((*names, "table folders"), 0.0)
-    # Folders that are deleted meanwhile are passed over by `os.walk`.
+    # `os.walk` skips folders that are deleted meanwhile.
     for folder in [Path(folder) for folder, inside, _ in os.walk(lake) if LOG_FOLDER in inside]:
         files = _files(folder)
         of_log = [each.name for each in files if each.parent.name == LOG_FOLDER]
@@ -98,7 +98,7 @@ def tables_of(lake: Path) -> dict[str, float]:
         behind = sum(name[:20] > newest for name in of_log if name.endswith(".json"))
         found["commits since a checkpoint"] = max(found["commits since a checkpoint"], behind)
         kind = "topics" if folder.parent.name == "topics" else "system tables"
-        # Else it is being deleted.
+        # An error means that it is being deleted.
         with suppress(DeltaError, OSError):
             found[f"live files of {kind}"] += len(DeltaTable(folder).file_uris())
     return found

@@ -4,6 +4,9 @@ What dies is the Python process that decides, which fails the query as the death
 that Spark then asks another process for, which dies at once (or, in every other micro-batch, does its work); or all
 processes at once, driver and executors; or, in a task, the executor. A folder says what has died so far: a file for
 each death, made by whoever dies.
+
+In two of three micro-batches one task is slow. When it has written its rows it waits until Spark has started a second
+copy of it on the other host (speculation), or until the copy has written the rows as well. One of the two may count.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +32,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEATHS = "KAFKA_DS_TEST_DEATHS"  # The folder.
-GROUP = "KAFKA_DS_TEST_GROUP"  # The processes that die together, by their group.
+COPIES = "KAFKA_DS_TEST_COPIES"  # Another one, in which tasks and their copies see each other.
+GROUP = "KAFKA_DS_TEST_GROUP"  # The driver's processes, which die together, by their group.
+WORKERS = "KAFKA_DS_TEST_WORKERS"  # The processes that start executors.
+BEGIN = "KAFKA_DS_TEST_BEGIN"  # Which place in the plan the first micro-batch has.
 Place = tuple[str, int]
 
 # Behind how many steps of its commit a micro-batch's first death is. Such a commit has six, one more for each attempt,
@@ -43,19 +50,23 @@ SECOND: tuple[Place, ...] = (
 )  # fmt: skip
 # Which micro-batches' first deaths are those of all processes.
 ALL_DIE_EVERY = 7
+# What the slow task waits for, by the number of the micro-batch, and for how long. If nothing comes it says so.
+HALVES = ("", "begun", "written")
+COPY_SECONDS_MAX = 240
 
 
 class Deaths:
     """Who has died, and who is to."""
 
-    def __init__(self, folder: Path, group: int, checkpoint: Path) -> None:
+    def __init__(self, folder: Path, group: int, checkpoint: Path, begin: int) -> None:
         self._folder = folder
         self._group = group
         self._checkpoint = checkpoint
+        self._begin = begin
 
     def pass_by(self, phase: str, steps: int, *, is_last: bool = False) -> None:
         """Die here, if it is this one's turn."""
-        batch = finished(self._checkpoint)
+        batch = self._begin + finished(self._checkpoint)
         died = len(list(self._folder.glob(f"{batch}-*")))
         if phase == "abort":
             if batch % 2 == 0:
@@ -63,22 +74,79 @@ class Deaths:
             return
         if died == 2:
             return
-        places = (FIRST, SECOND)[died]
-        at, planned = places[batch % len(places)]
+        at, planned = (_first, _second)[died](batch)
         if at == phase and (steps == planned or (is_last and steps < planned)):
             with contextlib.suppress(FileExistsError):
                 self._die(f"{batch}-{died}", phase, steps)
 
     def _die(self, name: str, phase: str, steps: int) -> None:
         batch, number = map(int, name.split("-"))
-        everybody = number == 0 and batch % ALL_DIE_EVERY == ALL_DIE_EVERY - 1
+        everybody = number == 0 and all_die(batch)
         with (self._folder / name).open("x") as file:
             file.write(f"{phase} {steps}{' all' if everybody else ''}\n")
         if everybody:
+            for executor in _executors():
+                _kill(executor)
             os.killpg(self._group, signal.SIGKILL)
         if phase == "task":
             _kill(_executor())
         _kill(os.getpid())
+
+
+class Copies:
+    """What a slow task and its second copy know of each other: a file for each time that a copy has come so far."""
+
+    def __init__(self, folder: Path, deaths: Path, checkpoint: Path, begin: int) -> None:
+        self._folder = folder
+        self._deaths = deaths
+        self._checkpoint = checkpoint
+        self._begin = begin
+
+    def seen(self) -> int:
+        """How often in this micro-batch a copy has come as far as the slow task waits for."""
+        batch = self._batch()
+        return len(list(self._folder.glob(f"{batch}-{HALVES[batch % len(HALVES)]}-*")))
+
+    def wait(self, *, before: int) -> None:
+        """Wait until a copy has come so far once more than before."""
+        batch = self._batch()
+        # Not beside an executor's death: what is computed again then has one host left, and needs this task's core.
+        if not has_copy(batch) or (self._has_died(batch) and _second(batch)[0] == "task"):
+            return
+        end = time.monotonic() + COPY_SECONDS_MAX
+        while self.seen() == before:
+            if time.monotonic() > end:
+                (self._folder / f"{batch}-alone").touch()
+                return
+            time.sleep(0.02)
+
+    def tell(self, half: str) -> None:
+        """The copy has come so far."""
+        (self._folder / f"{self._batch()}-{half}-{time.monotonic_ns()}").touch()
+
+    def _has_died(self, batch: int) -> bool:
+        return (self._deaths / f"{batch}-0").exists()
+
+    def _batch(self) -> int:
+        return self._begin + finished(self._checkpoint)
+
+
+def _first(batch: int) -> Place:
+    return FIRST[batch % len(FIRST)]
+
+
+def _second(batch: int) -> Place:
+    return SECOND[batch % len(SECOND)]
+
+
+def all_die(batch: int) -> bool:
+    """Whether the first death of this micro-batch is that of all processes."""
+    return batch % ALL_DIE_EVERY == ALL_DIE_EVERY - 1
+
+
+def has_copy(batch: int) -> bool:
+    """Whether a task of this micro-batch is slow, so that it gets a second copy."""
+    return HALVES[batch % len(HALVES)] != ""
 
 
 def finished(checkpoint: Path) -> int:
@@ -87,36 +155,59 @@ def finished(checkpoint: Path) -> int:
 
 
 def _kill(process: int) -> None:
-    os.kill(process, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _executor() -> int:
     """The JVM for which this process works."""
     process = os.getppid()
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{process}/cmdline").read_bytes():
-        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        process = int(words[1])
+        process = _parent(process)
     return process
+
+
+def _executors() -> list[int]:
+    """All of them."""
+    workers = {int(word) for word in os.environ[WORKERS].split(",")}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if _parent(int(folder.name)) in workers:
+                found.append(int(folder.name))
+    return found
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class DyingSink(TransactionalSink):
     """The sink itself, but that it passes by places between its steps."""
 
-    def __init__(self, *given: Any, deaths: Deaths) -> None:
+    def __init__(self, *given: Any, deaths: Deaths, copies: Copies) -> None:
         super().__init__(*given)
         self._deaths = deaths
+        self._copies = copies
         self._phase = "recover"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
         context = TaskContext.get()
         assert context is not None
-        # One task of a micro-batch is enough, and a first attempt of it: its next ones are to come through.
-        may_die = context.partitionId() == 0 and context.attemptNumber() == 0
+        # One task of a micro-batch dies and another one is slow. There are at least two, and each has rows.
+        may_die, is_slow = context.partitionId() == 0, context.partitionId() == 1
         if may_die:
             self._deaths.pass_by("task", BEGUN)
+        is_first, seen = context.attemptNumber() == 0, self._copies.seen()
+        if is_slow and not is_first:
+            self._copies.tell("begun")
         wrote = super().write(iterator)
         if may_die:
             self._deaths.pass_by("task", WRITTEN)
+        if is_slow and is_first:
+            self._copies.wait(before=seen)
+        elif is_slow:
+            self._copies.tell("written")
         return wrote
 
     def commit(self, messages: Any, batchId: int) -> None:
@@ -149,7 +240,10 @@ class DyingKafkaDataSource(PushingKafkaDataSource):
         options = parse_sink_options(dict(self.options), stream=True)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         checkpoint = Path(dict(self.options)["checkpointlocation"])
-        deaths = Deaths(Path(os.environ[DEATHS]), int(os.environ[GROUP]), checkpoint)
-        sink = DyingSink(options, check_columns(types, options.topic), deaths=deaths)
+        group, begin = int(os.environ[GROUP]), int(os.environ[BEGIN])
+        deaths = Deaths(Path(os.environ[DEATHS]), group, checkpoint, begin)
+        copies = Copies(Path(os.environ[COPIES]), Path(os.environ[DEATHS]), checkpoint, begin)
+        columns = check_columns(types, options.topic)
+        sink = DyingSink(options, columns, deaths=deaths, copies=copies)
         sink.recover()
         return sink

@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_S = 120
+QUERY_LIMIT_S = 240
+STARTS = 20
 # What Spark's own source refuses when it looks at partitions it tries three times more, a second apart.
 QUICKLY_AGAIN = {"fetchOffset.retryIntervalMs": "10"}
 Row = tuple[str, str | None]
@@ -45,8 +49,9 @@ class Side:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
     def create(self, topic: str, partitions: int) -> None:
-        """Records may be of any time: none is too old to be kept."""
-        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+        """Records may be of any time: none is too old to be kept, or too young to be taken."""
+        settings = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+        new = NewTopic(topic, partitions, 1, config=settings)
         admin = self._admin()
         admin.create_topics([new])[topic].result(LIMIT_S)
 
@@ -132,3 +137,55 @@ def offsets(document: Any) -> dict[str, dict[str, int]]:
         topic: {number: position["offset"] for number, position in entry["partitions"].items()}
         for topic, entry in found["topics"].items()
     }
+
+
+class Job:
+    """A query over several sources into a folder of Parquet, stopped and started again at will."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        side: Side,
+        folder: Path,
+        sources: Mapping[str, Given],
+        *,
+        twice: bool = False,
+    ) -> None:
+        """With ``twice`` the query has all of its sources twice, and Spark has them once."""
+        self._spark, self._side, self.folder, self._sources = spark, side, folder, sources
+        self._twice = twice
+        self.progress: list[Any] = []
+
+    def run(self, **trigger: bool) -> None:
+        for left in reversed(range(STARTS)):
+            try:
+                return self._run(trigger or {"availableNow": True})
+            except StreamingQueryException as problem:
+                # Spark gives a source's process 10 s to start, which a busy machine exceeds: nothing has been read.
+                if "failed to connect back" not in str(problem) or not left:
+                    raise
+
+    def _run(self, trigger: dict[str, bool]) -> None:
+        frame = named(self._spark, self._sources, self._side.stream)
+        if self._twice:
+            frame = frame.unionAll(frame)
+            if self._side.format == "kafka":
+                # Two tasks that read one partition of Spark's own source at once may share a consumer, which fails:
+                # "KafkaConsumer is not safe for multi-threaded access". One task has both here.
+                frame = frame.coalesce(1)
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(self.folder / "rows"))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(**trigger)  # type: ignore[arg-type]
+            .start()
+        )
+        assert query.awaitTermination(QUERY_LIMIT_S)
+        self.progress = [json.loads(p.json) for p in query.recentProgress]
+
+    def rows(self) -> Any:
+        return self._spark.read.parquet(str(self.folder / "rows"))
+
+    def ends(self) -> list[list[dict[str, dict[str, int]]]]:
+        """Where each micro-batch ended in each source."""
+        return [[offsets(s["endOffset"]) for s in p["sources"]] for p in self.progress]

@@ -14,8 +14,7 @@ from spark_conf.session import session
 from tests.spark.dying_sink import DEATHS, GROUP, DyingKafkaDataSource
 from tests.spark.java import QUICK_JAVA
 
-# Executors of their own, whose slower tasks are begun a second time.
-MASTER = "local-cluster[2,1,768]"
+# Slower tasks are begun a second time.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -25,6 +24,7 @@ SPECULATION = {
     "spark.task.maxFailures": "8",
     # Processes that live for a minute: the least that Spark starts an executor with, and no long compiling.
     "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.defaultJavaOptions": QUICK_JAVA,
@@ -38,11 +38,11 @@ LATE, LATE_MAX = "failed to connect back", 10
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "origin", "targets", "checkpoint", "rows"):
+    for name in ("master", "bootstrap", "origin", "targets", "checkpoint", "rows"):
         parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args()
     os.environ[GROUP] = str(os.getpgrp())
-    spark = session("sink driver", master=MASTER, settings=SPECULATION)
+    spark = session("sink driver", master=given.master, settings=SPECULATION)
     spark.dataSource.register(DyingKafkaDataSource)
     deaths, late = Path(os.environ[DEATHS]), 0
     while True:
@@ -71,7 +71,7 @@ def start(spark: SparkSession, given: argparse.Namespace, *, tasks: int) -> Stre
         .option("maxOffsetsPerTrigger", given.rows)
         .load()
         .repartition(tasks)
-        .selectExpr("value", f"IF(offset % 2 = 0, '{one}', '{two}') AS topic")
+        .selectExpr("key", "value", f"IF(offset % 2 = 0, '{one}', '{two}') AS topic")
     )
     return (
         frame.writeStream.format("kafka_ds")

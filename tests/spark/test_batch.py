@@ -242,7 +242,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"subscribe": "no-such-topic"}, "option 'subscribe'.*no-such-topic"),
     ({"assign": {"both": [7]}}, "option 'assign'.*both-7"),
     ({"startingOffsets": {"both": {"0": 5}}}, "option 'startingOffsets'.*both-1"),
-    ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies behind.*both-0"),
+    ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies beyond.*both-0"),
     ({"endingOffsets": {"both": {"0": 10**6, "1": 0}}}, r"both-0 \[6050, 1000000\).*'failOnDataLoss'"),
     ({"lake": "/no/such/folder"}, "option 'lake'.*/no/such/folder"),
     ({"lake": "gs://bucket/lake"}, "option 'lake'.*gs"),

@@ -50,8 +50,9 @@ def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> No
     assert rows(kafka, f"SELECT max(offset) FROM `{topic.name}`") == [(19,)]
     with pytest.raises(PySparkException, match="no topic .*nothing"):
         kafka.sql("SELECT * FROM kafka.nothing").collect()
-    with pytest.raises(PySparkException, match="Kafka's own tools"):
-        kafka.sql(f"DROP TABLE {name}")
+    for change in (f"DROP TABLE {name}", "CREATE TABLE kafka.another (a int)"):
+        with pytest.raises(PySparkException, match="Kafka's own tools"):
+            kafka.sql(change)
     assert kafka.catalog.tableExists(name)
 
 

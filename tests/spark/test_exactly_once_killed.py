@@ -1,8 +1,12 @@
 """Spark's driver and executors die while they write a stream, speculation on: each row is there once.
 
-Each micro-batch's commit dies behind its next step in turn, and what follows it dies once more (`dying_sink` has the
-plan). ``KAFKA_DS_SIM_SEEDS`` says how many micro-batches there are: 143 have each of the first deaths with each of the
-second ones, 200 are the measure that we have set ourselves.
+Each micro-batch dies twice: its commit behind the next step in turn, and then what the next try does (`dying_sink` has
+the plan). ``KAFKA_DS_SIM_SEEDS`` says how many micro-batches there are: 143 have each of the first deaths with each of
+the second ones, 200 are the measure that we have set ourselves. ``KAFKA_DS_TEST_BEGIN`` says where in the plan they
+begin: runs of 50 from 0, 50, 100 and 150 have the same deaths as one run of 200.
+
+The two executors have addresses of their own. With one address, as in Spark's "local-cluster", speculation does
+nothing: Spark starts a second copy of a task only on a host where the task has not run yet.
 """
 
 from __future__ import annotations
@@ -14,28 +18,58 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from spark_conf.home import quick_home
 from tests.integration.sink_life import PARTITIONS, read_all
 from tests.model_runs import examples
 from tests.processes import BrokerProcess
-from tests.spark.dying_sink import ALL_DIE_EVERY, DEATHS, finished
+from tests.spark.dying_sink import (
+    BEGIN,
+    COPIES,
+    DEATHS,
+    WORKERS,
+    all_die,
+    finished,
+    has_copy,
+)
+from tests.spark.machines import NAMES, Machines
 from tests.spark.topics import Topic
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS_A_BATCH = 20
+ROWS_A_BATCH = 21  # As many of each of the origin's partitions.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Spark's master, and what the driver has to know."""
+
+    master: str
+    environment: dict[str, str]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, free_port: int) -> Iterator[Cluster]:
+    # What processes of the driver and of executors find: the sink that dies, and what is compiled already.
+    shared = {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(quick_home()), "HOME": os.environ["HOME"]}
+    with contextlib.ExitStack() as after:
+        machines = Machines(tmp_path, after, spark=quick_home(), environment=shared)
+        master = machines.start_master(free_port)
+        workers = [machines.start_worker(name, master) for name in NAMES]
+        yield Cluster(master=master, environment={**shared, WORKERS: ",".join(map(str, workers))})
 
 
 @contextlib.contextmanager
-def driver(folder: Path, arguments: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
+def driver(
+    folder: Path, arguments: Mapping[str, object], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """The application as a group of processes, of which none is left at the end."""
     words = [sys.executable, "-m", "tests.spark.sink_driver"]
     for name, value in arguments.items():
         words += [f"--{name}", str(value)]
-    # Executors run in folders of their own, and have to find the sink that dies.
-    environment = {**os.environ, DEATHS: str(folder / "deaths"), "PYTHONPATH": str(ROOT)}
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(
             words, stdout=log, stderr=log, start_new_session=True, env=environment, cwd=folder
@@ -51,26 +85,35 @@ def driver(folder: Path, arguments: Mapping[str, object]) -> Iterator[subprocess
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
 def test_each_row_is_there_once_whoever_is_killed(
-    broker: BrokerProcess, topic: Topic, tmp_path: Path
+    broker: BrokerProcess, topic: Topic, tmp_path: Path, cluster: Cluster
 ) -> None:
-    batches = examples(8)
+    batches, begin = examples(8), int(os.environ.get(BEGIN, "0"))
     origin = Topic(broker, f"{topic.name}-origin").create(partitions=3)
     origin.produce(batches * ROWS_A_BATCH, partitions=3)
     targets = [
         Topic(broker, f"{topic.name}-{n}").create(partitions=PARTITIONS).name for n in range(2)
     ]
-    checkpoint, deaths = tmp_path / "checkpoint", tmp_path / "deaths"
+    checkpoint, deaths, copies = (tmp_path / name for name in ("checkpoint", "deaths", "copies"))
     deaths.mkdir()
+    copies.mkdir()
     arguments = {
+        "master": cluster.master,
         "bootstrap": broker.bootstrap,
         "origin": origin.name,
         "targets": ",".join(targets),
         "checkpoint": checkpoint,
         "rows": ROWS_A_BATCH,
     }
+    environment = {
+        **os.environ,
+        **cluster.environment,
+        DEATHS: str(deaths),
+        COPIES: str(copies),
+        BEGIN: str(begin),
+    }
     killed = 0
     while True:
-        with driver(tmp_path, arguments) as process:
+        with driver(tmp_path, arguments, environment) as process:
             status = process.wait()
         if status == 0:
             break
@@ -81,7 +124,11 @@ def test_each_row_is_there_once_whoever_is_killed(
     assert written >= batches
     died = [path.read_text().split() for path in deaths.iterdir()]
     assert len(died) == 2 * written
-    assert [words[2:] for words in died].count(["all"]) == written // ALL_DIE_EVERY == killed
-    assert Counter(message.value() for message in read_all(broker.bootstrap, targets)) == Counter(
-        row["value"] for row in origin.rows.values()
-    )
+    assert [words[2:] for words in died].count(["all"]) == killed
+    copied = {int(path.name.partition("-")[0]) for path in copies.glob("*-begun-*")}
+    assert not list(copies.glob("*-alone"))
+    # A task that is slow for another reason may have a copy as well.
+    assert copied >= set(filter(has_copy, range(begin, begin + written)))
+    assert killed == sum(map(all_die, range(begin, begin + written)))
+    read = Counter((each.key(), each.value()) for each in read_all(broker.bootstrap, targets))
+    assert read == Counter((row["key"], row["value"]) for row in origin.rows.values())

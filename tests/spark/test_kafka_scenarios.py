@@ -6,15 +6,16 @@ bear its name.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
 from kafka_ds.client.settings import ClientOptionError
@@ -22,7 +23,7 @@ from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options import OptionError, parse_options
 from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
-from tests.spark.sides import Given, Side, expected, named, offsets, rows
+from tests.spark.sides import QUERY_LIMIT_S, Given, Job, Side, expected, named, rows
 
 pytestmark = [
     pytest.mark.jars,
@@ -33,8 +34,6 @@ pytestmark = [
 T0_MS = 1_700_000_000_000
 LATER_MS = [T0_MS, T0_MS + 1_000, T0_MS + 2_000]
 FAR_MS = 2**62
-TIMEOUT_S = 240
-STARTS = 20
 ANY = pa.schema([])
 ZERO_TO_TWO = ("0", "1", "2")
 
@@ -180,16 +179,22 @@ REFUSED: dict[str, tuple[Given, str]] = {
     "times that are not named": (
         of("timed", startingOffsetsByTimestamp={"timed": {"0": T0_MS, "1": T0_MS}}), "must name every partition",
     ),
+    "partitions that are not there": (
+        of("plain", startingOffsets={"plain": {"0": 0, "1": 0, "2": 0, "3": 0}}), "must name every partition",
+    ),
+    "times that are not there": (
+        of("timed", startingOffsetsByTimestamp={"timed": dict.fromkeys("0123", T0_MS)}), "must name every partition",
+    ),
     "begins behind its end": (
         of("plain", startingOffsets=each("plain", 1, 1, 1), endingOffsets=each("plain", 0, 0, 0)),
-        "'startingOffsets' lies behind 'endingOffsets'",
+        "'startingOffsets' lies beyond 'endingOffsets'",
     ),
     "begins behind a time": (
         of("timed", startingOffsets=each("timed", 3, 9, 9), endingOffsetsByTimestamp=at(1)),
-        "'startingOffsets' lies behind the end in timed-1, timed-2",
+        "'startingOffsets' lies beyond the end in timed-1, timed-2",
     ),
     "begins behind the latest": (
-        of("plain", startingOffsets=each("plain", 11, 0, 0)), "'startingOffsets' lies behind the end in plain-0",
+        of("plain", startingOffsets=each("plain", 11, 0, 0)), "'startingOffsets' lies beyond the end in plain-0",
     ),
     "no record so young": (
         of("timed", startingOffsetsByTimestamp=each("timed", T0_MS, T0_MS, FAR_MS)),
@@ -204,6 +209,85 @@ REFUSED: dict[str, tuple[Given, str]] = {
     "a key's type": (setting("key.deserializer", "x"), "'kafka.key.deserializer' is not supported"),
     "a value's type": (setting("value.deserializer", "x"), "'kafka.value.deserializer' is not supported"),
 }  # fmt: skip
+
+
+# Of a stream, when its frame is made.
+STREAMS_REFUSED: dict[str, tuple[Given, str]] = {
+    "an end": (of("plain", endingOffsets="latest"), "'endingOffsets' is not valid in a stream"),
+    "an end by times": (
+        of("timed", endingOffsetsByTimestamp=at(1)), "'endingOffsetsByTimestamp' is not valid in a stream",
+    ),
+    "waits for more than it takes": (
+        of("plain", minOffsetsPerTrigger="20", maxOffsetsPerTrigger="15"),
+        r"'minOffsetsPerTrigger' \(20\) is above 'maxOffsetsPerTrigger' \(15\)",
+    ),
+    **{
+        name: REFUSED[name]
+        for name in (
+            "nothing", "two ways", "two other ways", "no partition", "no topic", "no pattern", "a reset", "commits",
+            "interceptors", "a key's type", "a value's type",
+        )
+    },
+}  # fmt: skip
+
+
+def test_what_a_stream_cannot_mean_is_refused_by_both(
+    spark: SparkSession, sides: list[Side]
+) -> None:
+    accepted = []
+    theirs, ours = sides
+    for name, (given, said) in STREAMS_REFUSED.items():
+        with pytest.raises((OptionError, ClientOptionError), match=said):
+            parse_options(ours.options(given), stream=True)
+        try:
+            theirs.stream(spark, given)
+            accepted.append(name)
+        except PySparkException:
+            pass
+    assert accepted == []
+
+
+# Spark's own source heeds `maxRecordsPerPartition` in a batch only beside `minPartitions`.
+CUTS: dict[str, Given] = {
+    "at least six": of("plain", minPartitions="6"),
+    "nine, seven at most": of("plain", minPartitions="9", maxRecordsPerPartition="7"),
+}
+
+
+def test_ranges_are_cut_at_the_same_offsets(spark: SparkSession, topics: list[Side]) -> None:
+    found = []
+    for side in topics:
+        frames = [
+            side.read(spark, given).selectExpr(
+                f"'{name}' AS source", "spark_partition_id() AS task", "partition", "offset"
+            )
+            for name, given in CUTS.items()
+        ]
+        tasks: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for source, task, *place in reduce(DataFrame.unionAll, frames).collect():
+            tasks.setdefault((source, task), []).append(tuple(place))
+        found.append(sorted((source, sorted(places)) for (source, _), places in tasks.items()))
+    theirs, ours = found
+    assert ours == theirs
+    assert Counter(name for name, _ in ours) == {"at least six": 7, "nine, seven at most": 9}
+
+
+def test_a_time_that_no_microsecond_can_hold(
+    spark: SparkSession, sides: list[Side], again: str
+) -> None:
+    """Nanoseconds, by mistake: Spark's own source fails, and ours has a row without a time."""
+    topic = f"nanoseconds{again}"
+    for side in sides:
+        side.create(topic, 1)
+        side.send(topic, 0, [1], timestamp_ms=T0_MS * 1_000_000)
+        frame = side.read(spark, of(topic))
+        if side.format == "kafka":
+            with pytest.raises(Exception, match="(?i)overflow|timestamp"):
+                frame.collect()
+        else:
+            assert [(bytes(row["value"]), row["timestamp"]) for row in frame.collect()] == [
+                (b"1", None)
+            ]
 
 
 def test_what_a_batch_cannot_mean_is_refused_by_both(
@@ -239,59 +323,27 @@ def test_rows_that_are_gone_are_left_out_or_an_error(
     for side in sides:
         side.create(topic, 1)
         side.send(topic, 0, range(50))
-        from_start = side.read(spark, {"subscribe": topic})
-        assert from_start.count() == 50
+        bound = {"all": of(topic), "the first fifty": of(topic, endingOffsets={topic: {"0": 50}})}
+        late = named(spark, bound, side.read)
+        assert rows(late) == expected(dict.fromkeys(bound, [*range(50)])), side
         side.delete_records(topic, 0, 30)
-        assert from_start.count() == 20
+        side.send(topic, 0, range(50, 53))
+        left = {"all": [*range(30, 53)], "the first fifty": [*range(30, 50)]}
+        assert rows(late.select("*")) == expected(left), side
         going_on = {**given, "failOnDataLoss": "false"}
         batch = named(spark, {"batch": going_on}, side.read)
-        assert rows(batch) == expected({"batch": [*range(30, 50)]}), side
+        assert rows(batch) == expected({"batch": left["all"]}), side
         said = (
             rf"30 offsets are not there: {topic}-0 \[0, 30\)" if side.format == "kafka_ds" else None
         )
         with pytest.raises(Exception, match=said):
             side.read(spark, given).collect()
-        job = Job(spark, side, tmp_path / side.format, {"stream": going_on})
+        # The same source twice in one query, which Spark asks for its offsets once.
+        job = Job(spark, side, tmp_path / side.format, {"stream": going_on}, twice=True)
         job.run()
-        assert rows(job.rows()) == expected({"stream": [*range(30, 50)]}), side
-
-
-class Job:
-    """A query over several sources into a folder of Parquet, stopped and started again at will."""
-
-    def __init__(
-        self, spark: SparkSession, side: Side, folder: Path, sources: Mapping[str, Given]
-    ) -> None:
-        self._spark, self._side, self.folder, self._sources = spark, side, folder, sources
-        self.progress: list[Any] = []
-
-    def run(self, **trigger: bool) -> None:
-        for left in reversed(range(STARTS)):
-            try:
-                return self._run(trigger or {"availableNow": True})
-            except StreamingQueryException as problem:
-                # Spark gives a source's process 10 s to start, which a busy machine exceeds: nothing has been read.
-                if "failed to connect back" not in str(problem) or not left:
-                    raise
-
-    def _run(self, trigger: dict[str, bool]) -> None:
-        query = (
-            named(self._spark, self._sources, self._side.stream)
-            .writeStream.format("parquet")
-            .option("path", str(self.folder / "rows"))
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(**trigger)  # type: ignore[arg-type]
-            .start()
-        )
-        assert query.awaitTermination(TIMEOUT_S)
-        self.progress = [json.loads(p.json) for p in query.recentProgress]
-
-    def rows(self) -> Any:
-        return self._spark.read.parquet(str(self.folder / "rows"))
-
-    def ends(self) -> list[list[dict[str, dict[str, int]]]]:
-        """Where each micro-batch ended in each source."""
-        return [[offsets(s["endOffset"]) for s in p["sources"]] for p in self.progress]
+        assert rows(job.rows()) == expected({"stream": 2 * left["all"]}), side
+        assert [len(p["sources"]) for p in job.progress] == [1] * len(job.progress), side
+        assert sum(p["numInputRows"] for p in job.progress) == 46, side
 
 
 def starts(topic: str) -> dict[str, Given]:
@@ -338,6 +390,9 @@ def test_streams_begin_and_go_on_alike(
                 "failOnDataLoss": "false",
             },
         }
+        no_match = {"subscribe": begun, "startingTimestamp": LATER_MS[1]}
+        with pytest.raises(StreamingQueryException):
+            Job(spark, side, tmp_path / f"{side.format}-no-match", {"no": no_match}).run()
         job = Job(spark, side, tmp_path / side.format, sources)
         job.run()
         first: dict[str, list[object]] = {
@@ -383,7 +438,7 @@ def test_limits_cut_streams_alike(
         ):
             producer.begin_transaction()
             side.send(transacted, 0, values, producer=producer)
-            ends(TIMEOUT_S)
+            ends(QUERY_LIMIT_S)
         producer.begin_transaction()
         side.send(transacted, 0, [11], producer=producer)
         few = {"startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": "5000"}
@@ -410,7 +465,7 @@ def test_limits_cut_streams_alike(
             for progress in job.progress
         ]  # fmt: skip
         found[side.format] = (job.ends(), lags)
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(QUERY_LIMIT_S)
         side.send(plain, 1, range(40))
         # All at once, whatever the limits say.
         job.run(once=True)

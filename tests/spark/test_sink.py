@@ -6,6 +6,7 @@ has one batch and one stream here.
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def test_a_wrong_column_is_an_error_before_any_task(
                 write(frame, source, broker)
 
 
+# Spark itself refuses to ignore for every source in Python.
+UNWRITABLE_MODES = {
+    ("kafka_ds", "overwrite"): "mode 'overwrite' is not possible: rows are appended to topics",
+    ("kafka_ds", "ignore"): '"kafka_ds" cannot be written in the "Ignore" mode',
+    ("kafka", "overwrite"): "Save mode Overwrite not allowed for Kafka",
+    ("kafka", "ignore"): "Save mode Ignore not allowed for Kafka",
+}
+
+
 @pytest.mark.slow
 def test_what_cannot_be_written_is_named(
     spark: SparkSession, topic: Topic, broker: BrokerProcess
@@ -117,10 +127,11 @@ def test_what_cannot_be_written_is_named(
         write(
             spark.sql("SELECT 'v' AS value, 7 AS partition"), "kafka_ds", broker, topic=topic.name
         )
-    with pytest.raises(Exception, match="rows are appended to topics"):
-        spark.range(1).selectExpr("'v' AS value").write.format("kafka_ds").options(
-            **{"kafka.bootstrap.servers": broker.bootstrap, "topic": topic.name}
-        ).mode("overwrite").save()
+    for (source, mode), said in UNWRITABLE_MODES.items():
+        with pytest.raises(Exception, match=said):
+            spark.range(1).selectExpr("'v' AS value").write.format(source).options(
+                **{"kafka.bootstrap.servers": broker.bootstrap, "topic": topic.name}
+            ).mode(mode).save()
     with pytest.raises(Exception, match="did you mean 'topic'"):
         write(spark.sql("SELECT 'v' AS value"), "kafka_ds", broker, topc=topic.name)
 
@@ -161,6 +172,8 @@ def test_a_stream_is_written_once_also_after_a_restart(
             .start()
         )
         assert query.awaitTermination(240)
+        for progress in (json.loads(each.json) for each in query.recentProgress):
+            assert progress["sink"]["numOutputRows"] == progress["numInputRows"]
 
     with written(spark, tmp_path / "written"):
         run()
@@ -182,13 +195,47 @@ def test_a_stream_is_written_once_also_after_a_restart(
 
 
 @pytest.mark.slow
+def test_a_stream_goes_where_the_option_or_the_column_says(
+    spark: SparkSession, broker: BrokerProcess, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create()
+    origin = Topic(broker, f"{topic.name}-origin").create().produce(5)
+    for source in FORMATS:
+        for column, option in ((topic.name, None), (None, topic.name), ("nowhere", topic.name)):
+            named = [f"'{column}' AS topic"] if column else []
+            stream = origin.stream(spark, startingOffsets="earliest").selectExpr(
+                f"concat('{source}-', partition, '-', offset) AS value", *named
+            )
+            run(stream, source, broker, tmp_path, **({"topic": option} if option else {}))
+    wanted = [(f"{source}-{p}-{o}",) for source in FORMATS for p, o in origin.rows]
+    assert rows(spark, [topic], "value") == sorted(3 * wanted, key=repr)
+
+
+def run(stream: DataFrame, source: str, broker: BrokerProcess, folder: Path, **more: str) -> None:
+    query = (
+        stream.writeStream.format(source)
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .option("checkpointLocation", str(folder / uuid.uuid4().hex))
+        .options(**more)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(240)
+
+
+@pytest.mark.slow
 def test_a_stream_that_fails_names_the_column(
     spark: SparkSession, broker: BrokerProcess, topic: Topic, tmp_path: Path
 ) -> None:
     origin = Topic(broker, f"{topic.name}-origin").create().produce(5)
-    stream = origin.stream(spark, startingOffsets="earliest").selectExpr("offset AS value")
-    with pytest.raises(Exception, match="column 'value' is bigint; it has to be string or binary"):
-        stream.writeStream.format("kafka_ds").options(
-            **{"kafka.bootstrap.servers": broker.bootstrap, "topic": topic.name,
-               "checkpointLocation": str(tmp_path / uuid.uuid4().hex)}
-        ).trigger(availableNow=True).start().awaitTermination(120)  # fmt: skip
+    stream = origin.stream(spark, startingOffsets="earliest")
+    for column, wrong in (
+        ("value", "offset AS value"),
+        ("key", "partition AS key"),
+        ("partition", "'0' AS partition"),
+    ):
+        frame = stream.selectExpr(wrong, *([] if column == "value" else ["'v' AS value"]))
+        for source in FORMATS:
+            said = rf"column '{column}' is \w+; it has to be" if source == "kafka_ds" else column
+            with pytest.raises(Exception, match=said):
+                run(frame, source, broker, tmp_path, topic=topic.name)

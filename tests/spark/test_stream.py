@@ -165,6 +165,36 @@ def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topi
         query.stop()
 
 
+def test_rows_of_a_small_micro_batch_come_with_its_plan(spark: SparkSession, topic: Topic) -> None:
+    """Operators get them in Spark's own format, each action gets all of them, also when the block is gone."""
+    topic.create(partitions=1).produce(30, partitions=1, headers=True)
+    held: list[bool] = []
+    counts: list[int] = []
+    rows: list[Any] = []
+    query: Any = None
+
+    def take(batch: DataFrame, number: int) -> None:
+        wait_until("the query's handle", lambda: query is not None)
+        plan = query._jsq.streamingQuery().lastExecution().sparkPlan()
+        partition = plan.collectLeaves().apply(0).inputPartitions().apply(0)
+        held.append(partition.blockId().isDefined())
+        counts.append(batch.count())
+        if number == 1:
+            partition.dropCache()
+        rows.extend(found(batch))
+
+    stream = topic.stream(
+        spark, startingOffsets="earliest", includeHeaders=True, maxOffsetsPerTrigger=10
+    )
+    # A shuffle takes Spark's own rows only.
+    shuffled = stream.repartition(2)
+    query = shuffled.writeStream.foreachBatch(take).trigger(availableNow=True).start()
+    assert query.awaitTermination(TIMEOUT_S)
+    assert held == [True] * 3
+    assert counts == [10] * 3
+    assert rows == topic.expected()
+
+
 def test_too_few_offsets_wait_for_more(spark: SparkSession, topic: Topic) -> None:
     topic.create().produce(10)
     query = (

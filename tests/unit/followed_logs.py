@@ -37,7 +37,7 @@ def content(log: Log, end: int | None = None) -> bytes:
     while offset < upper:
         read = log.read(offset, max_bytes=1 << 20, upper_bound_offset=upper, min_one_batch=True)
         for part in read.slices:
-            data += log.pread_blocking(part)
+            data += part.read()
         offset = read.upper_bound_offset
     return bytes(data)
 
@@ -72,7 +72,7 @@ def answer(log: Log, wanted: FetchPartition, *, watermark: int = 0) -> FetchPart
         upper_bound_offset=log.log_end_offset,
         min_one_batch=True,
     )
-    data.records = bytearray(b"".join(log.pread_blocking(part) for part in read.slices))
+    data.records = bytearray(b"".join(part.read() for part in read.slices))
     return data
 
 

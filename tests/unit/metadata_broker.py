@@ -14,7 +14,7 @@ from broker.cluster.member import decide_claim
 from broker.cluster.metadata_log import MetadataLog
 from broker.system import new_uuid
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.intent import Intent, PartitionIntent
+from kafka_ds.lake.files.parquet import write_rows
 from kafka_ds.lake.names import data_file, topic_table
-from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.intent import Intent, PartitionIntent
+from kafka_ds.lake.tables.topics import TopicTable
 
 TOPIC_ID = bytes(range(16))
 T0_MS = 1_700_000_000_000

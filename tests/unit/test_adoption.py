@@ -23,7 +23,7 @@ from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
 from broker.system import SystemDisk
-from kafka_ds.lake.opening import open_store
+from kafka_ds.lake.store.opening import open_store
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import OffsetFetchRequest

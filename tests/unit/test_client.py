@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from kafka_ds.client import cluster as cluster_module
+from kafka_ds.client import hosts
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
+    NoSuchHost,
     OffsetsGone,
     PlanDiverged,
     TopicGone,
@@ -152,6 +155,108 @@ def test_no_broker_at_all_names_the_option(free_port: int) -> None:
     )
     with Cluster(wanted) as cluster, pytest.raises(BrokerTimeout, match="kafka.bootstrap.servers"):
         cluster.topics(["t"])
+
+
+def test_silence_is_told_of_before_the_patience_is_over(
+    free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = ClientSettings(
+        bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=50, retry_backoff_ms=1
+    )
+    with Cluster(wanted) as cluster, pytest.raises(BrokerTimeout):
+        cluster.topics(["t"])
+    told = [record.getMessage() for record in caplog.records if record.name == "kafka_ds.client"]
+    assert len(told) == 1
+    assert "'kafka.bootstrap.servers'" in told[0] and "kafka.default.api.timeout.ms=50" in told[0]
+
+
+def no_such_host(*_: object, **__: object) -> NoReturn:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_names_that_nobody_knows_end_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "NO_SUCH_HOST_PATIENCE_MS", 20)
+    tries = []
+
+    def connect(*at: Any, **_: object) -> NoReturn:
+        tries.append(at)
+        no_such_host()
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    wanted = ClientSettings(
+        bootstrap_servers=(("a.invalid", 9092), ("b.invalid", 9092)), retry_backoff_ms=1
+    )
+    with Cluster(wanted) as cluster, pytest.raises(NoSuchHost) as error:
+        cluster.topics(["t"])
+    text = str(error.value)
+    assert (
+        "'kafka.bootstrap.servers'" in text
+        and "a.invalid:9092" in text
+        and "b.invalid:9092" in text
+    )
+    assert len(tries) > 2
+
+
+def test_a_name_that_is_unknown_for_a_moment_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of a headless service is, while brokers are rolled: in a process that has seen none of them, too."""
+    connect, gaps = socket.create_connection, iter(range(3))
+
+    def gap(*at: Any, **how: Any) -> socket.socket:
+        if next(gaps, None) is not None:
+            no_such_host()
+        return connect(*at, **how)
+
+    with scripted(in_turn(listed(7))) as broker, Cluster(settings(broker)) as cluster:
+        monkeypatch.setattr(socket, "create_connection", gap)
+        assert cluster.offsets({P: -1}, read_committed=True)[P].offset == 7
+
+
+@pytest.mark.parametrize("same_client", [True, False])
+def test_a_name_that_is_unknown_later_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, same_client: bool
+) -> None:
+    """It had an address in this process, so it is no mistake; a sink has a new client for each task and commit."""
+    monkeypatch.setattr(cluster_module, "NO_SUCH_HOST_PATIENCE_MS", 0)
+    with scripted(in_turn(listed(7))) as broker:
+        wanted = settings(broker, default_api_timeout_ms=50, retry_backoff_ms=1)
+        with Cluster(wanted) as first, Cluster(wanted) as other:
+            first.offsets({P: -1}, read_committed=True)
+            first.close()
+            monkeypatch.setattr(socket, "create_connection", no_such_host)
+            with pytest.raises(BrokerTimeout):
+                (first if same_client else other).offsets({P: -1}, read_committed=True)
+
+
+def test_a_name_has_an_address_also_where_nobody_listens(
+    monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    host = "refuses.example"
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(BrokerUnreachable):
+        Connection(host, free_port, ClientSettings(bootstrap_servers=((host, free_port),)))
+    monkeypatch.setattr(socket, "create_connection", no_such_host)
+    with pytest.raises(BrokerUnreachable) as error:
+        Connection(host, free_port, ClientSettings(bootstrap_servers=((host, free_port),)))
+    assert not isinstance(error.value, NoSuchHost)
+
+
+def test_names_that_had_an_address_take_no_more_room_than_they_may() -> None:
+    for number in range(hosts.REMEMBERED_MAX + 1):
+        hosts.has_address(f"h{number}.example")
+    assert hosts.had_address(f"h{hosts.REMEMBERED_MAX}.example")
+    assert not hosts.had_address("h0.example")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+def test_what_cannot_be_a_name_is_the_name_of_no_host(host: str) -> None:
+    with pytest.raises(NoSuchHost, match=f"{host}:9092"):
+        Connection(host, 9092, ClientSettings(bootstrap_servers=((host, 9092),)))
 
 
 def test_topics_that_do_not_exist_are_left_out() -> None:

@@ -17,7 +17,7 @@ from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import decide_claim
 from broker.cluster.metadata_log import Commit
 from broker.system import new_uuid
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.loops import in_loop
 from tests.unit.metadata_broker import Broker

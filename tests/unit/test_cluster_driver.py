@@ -11,7 +11,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.metadata_log import MetadataLog
 from broker.cluster.tail import Tail, decode_events, encode_events
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.loops import in_loop
@@ -237,7 +237,7 @@ class LosingStore(LocalStore):
 async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.3)
     store = LosingStore(str(memory_path))
     old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
@@ -282,7 +282,7 @@ class AwayStore(LocalStore):
 async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
     store = AwayStore(str(memory_path))
     broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)

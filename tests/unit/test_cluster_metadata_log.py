@@ -18,10 +18,10 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
 from broker.config.settings import ConfigError
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store import NotWritten
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.store.store import NotWritten
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 from tests.loops import in_loop
@@ -155,7 +155,7 @@ async def test_commits_of_others_are_passed_over(memory_path: Path) -> None:
     broker = Broker(memory_path)
     await broker.start()
     log = DeltaLog(LocalStore(str(memory_path)), CLUSTER_METADATA)
-    from kafka_ds.lake.attempt import PlainChange
+    from kafka_ds.lake.log.attempt import PlainChange
 
     log.commit(log.begin(PlainChange("WRITE")), read_version=log.latest_version())
     (result,) = await broker.create("a")
@@ -219,7 +219,7 @@ async def test_a_lost_answer_is_read_back(memory_path: Path) -> None:
 async def test_what_was_not_written_did_not_happen(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", (0.0,))
     store = FailingStore(str(memory_path))
     broker = Broker(memory_path, store=store)
     await broker.start()
@@ -239,7 +239,7 @@ async def test_what_was_not_written_did_not_happen(
 async def test_an_unknown_fate_is_asked_again(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.RETRY_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
     store = FailingStore(str(memory_path))
     broker = Broker(memory_path, store=store)
@@ -322,18 +322,18 @@ def test_a_folder_that_is_not_ours_is_refused_by_name(
 
 
 def test_the_table_is_the_lakes_own() -> None:
-    from kafka_ds.lake import tables
+    from kafka_ds.lake import schemas
 
-    assert table.schema_json() == tables.delta_schema_json(tables.CLUSTER_METADATA_SCHEMA)
-    assert tables.system_table_properties() == table.PROPERTIES
+    assert table.schema_json() == schemas.delta_schema_json(schemas.CLUSTER_METADATA_SCHEMA)
+    assert schemas.system_table_properties() == table.PROPERTIES
 
 
 @in_loop
 async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     from broker.crash_points import CrashPoints
-    from broker.tier.materialise import Materialiser
+    from broker.tier.metadata.materialise import Materialiser
     from broker.tier.settings import TierSettings
-    from kafka_ds.lake.snapshot import TableSnapshot
+    from kafka_ds.lake.log.snapshot import TableSnapshot
 
     broker = Broker(memory_path)
     await broker.start()

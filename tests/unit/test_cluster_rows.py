@@ -11,17 +11,17 @@ from broker.cluster.events import TopicCreated, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata_log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
-from broker.tier.materialise import Materialiser
+from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.attempt import FateUnknown
-from kafka_ds.lake.event_files import Merged, merge_events
-from kafka_ds.lake.events import read_events
-from kafka_ds.lake.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.maintenance import vacuum, write_checkpoint
+from kafka_ds.lake.log.attempt import FateUnknown
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
+from kafka_ds.lake.log.snapshot import TableSnapshot
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.snapshot import TableSnapshot
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.tables import CLUSTER_METADATA_SCHEMA, DAY_MS
+from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.event_files import Merged, merge_events
+from kafka_ds.lake.tables.events import read_events
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
 
 Place = tuple[int, str, int]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.lake import convert
-from kafka_ds.lake.convert import Decoded, decode_batches, decode_hot
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.batches import convert
+from kafka_ds.lake.batches.convert import Decoded, decode_batches, decode_hot
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.wire.batch import (
     HEADER_BYTES,
     MAGIC_POSITION,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.lake.convert import decode_batches, encode_batches
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.batches.convert import decode_batches, encode_batches
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.wire.batch import (
     Codec,
     Record,

@@ -24,11 +24,19 @@ CODE = [
     for top in ("broker", "kafka_ds", "spark_conf", "tests")
     for path in (ROOT / top).rglob("*.py")
 ]
-# One suffix each, so that `broker/tier/copier.py`, `tier/copier.py` and `copier.py` are all its names.
+# One suffix each, so that `tier/copying/copier.py`, `copying/copier.py` and `copier.py` are all its names.
 FILES = {
     "/".join(path.relative_to(ROOT).parts[first:])
     for path in (*CODE, *DOCS.rglob("*"))
     for first in range(len(path.relative_to(ROOT).parts))
+}
+
+
+TESTS = {
+    name
+    for path in CODE
+    if path.name.startswith("test_")
+    for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 
 
@@ -48,6 +56,13 @@ def anchors_of(page: str) -> set[str]:
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     named = re.findall(r"(?<![\w{}./*-])[\w{},./-]+\.py\b", page.read_text())
     assert {file for name in named for file in braces_expanded(name)} - FILES == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tests_that_a_page_names_exist(page: Path) -> None:
+    """One of its name, or where it is cut off one that begins so."""
+    for name, cut in re.findall(r"`(test_\w+)(…?)`", page.read_text()):
+        assert name in TESTS or (cut and any(test.startswith(name) for test in TESTS)), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

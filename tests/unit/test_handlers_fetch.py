@@ -3,11 +3,12 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.log.values import AppendOrigin
+from broker.log.values import AppendOrigin, FileSlice, LogRead
 from broker.net.dispatch import Waiting
 from broker.tier.manager import TierRead
 from kafka_ds.wire.batch import ControlType, end_transaction_marker
@@ -243,7 +244,7 @@ async def test_what_is_not_in_memory_is_read_beside_the_loop(
         await broker.create("t")
         await broker.produce("t", batch_of([b"a"]))
         log = broker.node.replica_manager.get("t", 0).log
-        monkeypatch.setattr(log, "pread", lambda part: None)
+        monkeypatch.setattr(FileSlice, "read_now", lambda part: None)
         waiting = broker.begin(fetch_request("t", 0, max_wait_ms=5000), 12)
         assert isinstance(waiting, Waiting)
         response = await waiting.result
@@ -262,15 +263,15 @@ async def test_what_is_not_in_memory_is_read_beside_the_loop(
         def broken(part: object) -> bytes:
             raise OSError("a bad sector")
 
-        monkeypatch.setattr(log, "pread_blocking", broken)
+        monkeypatch.setattr(FileSlice, "read", broken)
         data = await broker.fetch("t", 0)
         assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize("operation", ["read", "pread"])
+@pytest.mark.parametrize("is_found", [False, True])
 @in_loop
 async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_found: bool
 ) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("good")
@@ -279,11 +280,11 @@ async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
         await broker.produce("bad", batch_of([b"b"]))
         log = broker.node.replica_manager.get("bad", 0).log
 
-        def broken(*_: object, **__: object) -> None:
+        def broken(*_: object, **__: object) -> Any:
             raise OSError("a bad sector")
 
-        monkeypatch.setattr(log, operation, broken)
-        monkeypatch.setattr(log, "pread_blocking", broken)
+        found = LogRead((FileSlice(SimpleNamespace(read=broken, read_now=broken), 0, 99),), 99, 1)
+        monkeypatch.setattr(log, "read", (lambda *_, **__: found) if is_found else broken)
         request = fetch_request("bad", 0)
         request.topics += fetch_request("good", 0).topics
         response = await broker.ask(request, 12)
@@ -324,7 +325,7 @@ async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: 
     partition = broker.node.replica_manager.get("t", 0)
     log = partition.log
     cold = log.read(0, max_bytes=999, upper_bound_offset=2, min_one_batch=True)
-    chunks = [bytes(log.pread_blocking(part)) for part in cold.slices]
+    chunks = [bytes(part.read()) for part in cold.slices]
     log.roll()
     await broker.produce("t", batch_of([b"hot"]))
     await broker.produce("t", batch_of([b"other"]), partition=1)
@@ -379,7 +380,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
             return read(*args, **options)
 
         monkeypatch.setattr(log, "read", read_later)
-        monkeypatch.setattr(log, "pread", lambda part: None)
+        monkeypatch.setattr(FileSlice, "read_now", lambda part: None)
         waiting = broker.begin(fetch_request("t", 0, isolation_level=1), 12)
         assert isinstance(waiting, Waiting)
         log.segments.discard_oldest(1, broker.node.clock.now_ms())

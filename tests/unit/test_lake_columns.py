@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_ds.lake import columns, index
-from kafka_ds.lake.columns import FileColumns, FileMap
-from kafka_ds.lake.entry import FileEntry
-from kafka_ds.lake.index import FileIndex
+from kafka_ds.lake.index import columns, index
+from kafka_ds.lake.index.columns import FileColumns, FileMap
+from kafka_ds.lake.index.entry import FileEntry
+from kafka_ds.lake.index.index import FileIndex
 
 TABLE = "topics/orders"
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import EVENTS_POINTS, CrashPoints
-from broker.tier.delta_metadata import DeltaMetadata
-from broker.tier.event_merging import EventMerging
+from broker.tier.metadata.event_merging import EventMerging
+from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
-from kafka_ds.lake.attempt import FateUnknown, PlainChange
-from kafka_ds.lake.event_files import merge_events
-from kafka_ds.lake.events import RemoteLogEvents, read_events
-from kafka_ds.lake.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.maintenance import vacuum, write_checkpoint
+from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
+from kafka_ds.lake.log.snapshot import TableSnapshot
 from kafka_ds.lake.names import REMOTE_LOG_METADATA
-from kafka_ds.lake.snapshot import TableSnapshot
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.event_files import merge_events
+from kafka_ds.lake.tables.events import RemoteLogEvents, read_events
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
 
 STATES = tuple(RemoteLogSegmentState)[:2]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_ds.lake.attempt import FateUnknown
-from kafka_ds.lake.events import RemoteLogEvents
-from kafka_ds.lake.log import DeltaLog, ForeignTable
-from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.log.attempt import FateUnknown
+from kafka_ds.lake.log.log import DeltaLog, ForeignTable
+from kafka_ds.lake.log.maintenance import write_checkpoint
 from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.events import RemoteLogEvents
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.lake_store import SCHEMA_JSON, FakeLogClock, MemoryStore, raise_timeout, times
 
 

@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ds.lake.actions import decode_actions, ours_of
-from kafka_ds.lake.attempt import CommitError, FateUnknown, PlainChange
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.lake.log.attempt import CommitError, FateUnknown, PlainChange
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import commit_file, version_of_commit
-from kafka_ds.lake.store import NotWritten
+from kafka_ds.lake.store.store import NotWritten
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, new_log
 
 DAY_MS = 86_400_000

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ds.lake import footer_check
-from kafka_ds.lake.footer_check import Contradiction, check
-from kafka_ds.lake.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.files import footer_check
+from kafka_ds.lake.files.footer_check import Contradiction, check
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from tests.fakes.lake_store import MemoryStore
 
 TABLE = pa.table(

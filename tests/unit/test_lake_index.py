@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ds.lake.index import FileEntry, FileIndex, account, clusters
+from kafka_ds.lake.index.index import FileEntry, FileIndex, account, clusters
 
 
 def file(number, start, end, *, partition=0, latest=None, rows=None):

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kafka_ds.lake.index import FileEntry
-from kafka_ds.lake.layout import LayoutRules, Reason, Task, next_task
+from kafka_ds.lake.files.layout import LayoutRules, Reason, Task, next_task
+from kafka_ds.lake.index.index import FileEntry
 from kafka_ds.lake.names import data_file
 
 RULES = LayoutRules(file_bytes=800, files_min=4, expired_ratio=0.5)

@@ -3,7 +3,7 @@
 import pytest
 
 from kafka_ds.lake.actions import CorruptLog, interval_ms, ours_of
-from kafka_ds.lake.attempt import (
+from kafka_ds.lake.log.attempt import (
     Conflict,
     Contended,
     FateUnknown,
@@ -12,7 +12,7 @@ from kafka_ds.lake.attempt import (
     PlainChange,
     VersionsGone,
 )
-from kafka_ds.lake.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable
+from kafka_ds.lake.log.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable
 from kafka_ds.lake.names import commit_file
 from tests.fakes.lake_store import (
     SCHEMA_JSON,
@@ -418,7 +418,7 @@ def test_a_version_that_is_no_commit_is_named(log, store, body):
 
 
 def test_losing_for_ever_ends(log, store, clock, monkeypatch):
-    monkeypatch.setattr("kafka_ds.lake.log.VERSIONS_TRIED_MAX", 3)
+    monkeypatch.setattr("kafka_ds.lake.log.log.VERSIONS_TRIED_MAX", 3)
     other = DeltaLog(store, "table", clock=clock)
 
     def intrude(path):

@@ -6,13 +6,13 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.crash_points import CrashPoints
-from broker.tier.orphans import Orphans, lost_residue
-from broker.tier.upkeep import Upkeep
-from kafka_ds.lake import maintenance
+from broker.tier.upkeep.orphans import Orphans, lost_residue
+from broker.tier.upkeep.upkeep import Upkeep
 from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.attempt import FilesMayBeGone
-from kafka_ds.lake.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.maintenance import (
+from kafka_ds.lake.log import maintenance
+from kafka_ds.lake.log.attempt import FilesMayBeGone
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.maintenance import (
     BadCheckpoint,
     clean_log,
     drop_torn_checkpoints,
@@ -20,11 +20,11 @@ from kafka_ds.lake.maintenance import (
     vacuum,
     write_checkpoint,
 )
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.snapshot import TopicSnapshot
-from kafka_ds.lake.store import Entry
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.store.store import Entry
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows
 
@@ -263,7 +263,7 @@ def test_a_writer_that_slept_through_a_vacuum_commits_no_file_that_may_be_gone(l
 
 
 def maintenance_intent(part):
-    from kafka_ds.lake.intent import Intent
+    from kafka_ds.lake.tables.intent import Intent
 
     return Intent(operation="COPY", topic_id=TOPIC_ID, partitions=(part,))
 

@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.lake import page_loops
-from kafka_ds.lake.arrow import columns_of
-from kafka_ds.lake.index import FileEntry
-from kafka_ds.lake.pages import Part, Unusual, binaries, chunk_of, numbers
-from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files, write_rows
-from kafka_ds.lake.rebuild import encode_batches
-from kafka_ds.lake.records import RECORD_COLUMNS, between, offsets_of, parts_of, read_records
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.batches.arrow import columns_of
+from kafka_ds.lake.batches.rebuild import encode_batches
+from kafka_ds.lake.batches.records import (
+    RECORD_COLUMNS,
+    between,
+    offsets_of,
+    parts_of,
+    read_records,
+)
+from kafka_ds.lake.files import page_loops
+from kafka_ds.lake.files.pages import Part, Unusual, binaries, chunk_of, numbers
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files, write_rows
+from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.encoding import Columns
 from tests.fakes.lake_rows import batch_of

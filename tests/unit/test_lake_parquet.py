@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ds.lake.footers import FOOTER_STATISTICS
-from kafka_ds.lake.index import FileEntry
-from kafka_ds.lake.parquet import FileReader, UnreadableFile, read_files, write_rows
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.tables import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.files.footers import FOOTER_STATISTICS
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files, write_rows
+from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.lake_rows import START_MS, batch_of
 from tests.fakes.lake_store import MemoryStore
 

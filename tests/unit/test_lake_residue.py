@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kafka_ds.lake.residue import CorruptResidue, Residue, ResidueHeader, encode_residue
+from kafka_ds.lake.batches.residue import CorruptResidue, Residue, ResidueHeader, encode_residue
 
 
 @dataclass

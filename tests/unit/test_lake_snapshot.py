@@ -7,16 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ds.lake.actions import CorruptLog, add_action, remove_action
-from kafka_ds.lake.attempt import PlainChange
-from kafka_ds.lake.checkpoint import read_checkpoint
-from kafka_ds.lake.log import DeltaLog
-from kafka_ds.lake.maintenance import write_checkpoint
+from kafka_ds.lake.files.parquet import write_rows
+from kafka_ds.lake.index.stats import UnsupportedFile, entry_of_add, milliseconds
+from kafka_ds.lake.log.attempt import PlainChange
+from kafka_ds.lake.log.checkpoint import read_checkpoint
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.names import commit_file, encode_path
-from kafka_ds.lake.parquet import write_rows
-from kafka_ds.lake.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
-from kafka_ds.lake.stats import UnsupportedFile, entry_of_add, milliseconds
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock
 

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from kafka_ds.lake import states
-from kafka_ds.lake.states import (
+from kafka_ds.lake.tables import states
+from kafka_ds.lake.tables.states import (
     RemoteLogSegment,
     RemoteLogSegmentState,
     RemoteSegments,

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from kafka_ds.lake import store_local as store_module
-from kafka_ds.lake.opening import open_store, probe
-from kafka_ds.lake.store import NotWritten, StoreNotExclusive, UnsupportedStore
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store import local as store_module
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.store.opening import open_store, probe
+from kafka_ds.lake.store.store import NotWritten, StoreNotExclusive, UnsupportedStore
 from tests.fakes.lake_store import MemoryStore
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_ds.lake.store_s3_errors import (
+from kafka_ds.lake.store.s3_errors import (
     check_endpoint,
     explained,
     is_missing_bucket,

@@ -5,8 +5,11 @@ import json
 import pytest
 
 from kafka_ds.lake.actions import TOPIC_ID_KEY, protocol_action
-from kafka_ds.lake.attempt import FateUnknown, PlainChange
-from kafka_ds.lake.intent import (
+from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
+from kafka_ds.lake.log.log import DeltaLog, ForeignTable
+from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.intent import (
     FilesRemoved,
     Intent,
     LeaderEpochFenced,
@@ -17,10 +20,7 @@ from kafka_ds.lake.intent import (
     TopicIdChanged,
     objection,
 )
-from kafka_ds.lake.log import DeltaLog, ForeignTable
-from kafka_ds.lake.snapshot import NoSuchTable, TopicSnapshot
-from kafka_ds.lake.store_local import LocalStore
-from kafka_ds.lake.topics import TopicTable
+from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
 

@@ -66,7 +66,7 @@ def everything(log: Log) -> bytes:
         upper_bound_offset=log.log_end_offset,
         min_one_batch=True,
     )
-    return b"".join(log.pread_blocking(part) for part in found.slices)
+    return b"".join(part.read() for part in found.slices)
 
 
 def with_header(data: bytes | bytearray, **changes: int) -> bytes:
@@ -384,11 +384,11 @@ class TestReplicas:
         assert follower.log_end_offset == 2**31 + 51
         assert follower.closed_segments()[0].next_offset == 2**31 + 50
         found = follower.read(4, max_bytes=1000, upper_bound_offset=2**31 + 51, min_one_batch=True)
-        headers = iterate_headers(follower.pread_blocking(found.slices[0]))
+        headers = iterate_headers(found.slices[0].read())
         assert [header.base_offset for _, header in headers] == [10]
         for offset, expected in ((11, 2**31 + 50), (2**31 + 50, 2**31 + 50)):
             found = follower.read(
                 offset, max_bytes=1000, upper_bound_offset=2**31 + 51, min_one_batch=True
             )
-            data = follower.pread_blocking(found.slices[0])
+            data = found.slices[0].read()
             assert read_header(data).base_offset == expected

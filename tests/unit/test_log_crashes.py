@@ -340,7 +340,7 @@ class LogMachine(RuleBasedStateMachine):
             )
             assert found.size_bytes == sum(part.size_bytes for part in found.slices) > 0
             for part in found.slices:
-                data = self.log.pread_blocking(part)
+                data = part.read()
                 for _, header in iterate_headers(data):
                     assert header.base_offset == offset
                     offset = header.next_offset
@@ -358,7 +358,7 @@ class LogMachine(RuleBasedStateMachine):
         found = self.log.read(
             offset, max_bytes=max_bytes, upper_bound_offset=upper, min_one_batch=True
         )
-        data = b"".join(self.log.pread_blocking(part) for part in found.slices)
+        data = b"".join(part.read() for part in found.slices)
         wanted = [
             batch
             for batch in self.model.batches

@@ -97,7 +97,7 @@ def read(bench: TwoDisks) -> None:
     log = bench.log(3)
     found = log.read(0, max_bytes=999, upper_bound_offset=3, min_one_batch=True)
     with pytest.raises(OSError, match="broken") as raised:
-        log.pread_blocking(found.slices[0])
+        found.slices[0].read()
     log.failed_to_read(raised.value)
 
 

@@ -40,7 +40,7 @@ def open_log(disk: MemoryDisk, *, clean: bool = False) -> Log:
 
 
 def offsets(log: Log, found: LogRead) -> list[int]:
-    data = b"".join(log.pread_blocking(part) for part in found.slices)
+    data = b"".join(part.read() for part in found.slices)
     headers = [header for _, header in iterate_headers(data)]
     assert sum(header.size_in_bytes for header in headers) == len(data) == found.size_bytes
     return [header.base_offset for header in headers]
@@ -129,7 +129,7 @@ def test_the_tail_is_found_without_the_disk(log: Log, disk: MemoryDisk) -> None:
             offset, max_bytes=1000, upper_bound_offset=300, min_one_batch=True, may_wait=False
         )
         assert found.size_bytes
-        assert log.pread(found.slices[0]) is None, "cold: to be read in a thread"
+        assert found.slices[0].read_now() is None, "cold: to be read in a thread"
     assert disk.bytes_read == 0
 
 

@@ -61,7 +61,7 @@ def stored(log: Log) -> bytes:
     found = log.read(
         0, max_bytes=1 << 30, upper_bound_offset=log.log_end_offset, min_one_batch=True
     )
-    return b"".join(log.pread_blocking(part) for part in found.slices)
+    return b"".join(part.read() for part in found.slices)
 
 
 # -- the walk ---------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def content(log: Log) -> bytes:
             upper_bound_offset=log.log_end_offset,
             min_one_batch=True,
         )
-        part = b"".join(log.pread_blocking(each) for each in found.slices)
+        part = b"".join(each.read() for each in found.slices)
         data += part
         offset = [header for _, header in iterate_headers(part)][-1].next_offset
     return data
@@ -198,7 +198,7 @@ def test_compaction_leaves_gaps_between_segments(disk: MemoryDisk) -> None:
     assert log.log_end_offset == 60
     gap = bases(disk)[2] - 2
     found = log.read(gap, max_bytes=1000, upper_bound_offset=60, min_one_batch=True)
-    assert next(iterate_headers(log.pread_blocking(found.slices[0])))[1].base_offset == gap + 2
+    assert next(iterate_headers(found.slices[0].read()))[1].base_offset == gap + 2
 
 
 @pytest.mark.parametrize("kind", [names.OFFSET_INDEX, names.TIME_INDEX])
@@ -233,7 +233,7 @@ def test_a_corrupt_index_is_made_anew_when_it_is_read(disk: MemoryDisk, damage: 
     assert content(log) == expected
     for offset in range(60):
         found = log.read(offset, max_bytes=1, upper_bound_offset=60, min_one_batch=True)
-        data = log.pread_blocking(found.slices[0])
+        data = found.slices[0].read()
         assert next(iterate_headers(data))[1].base_offset == offset // 2 * 2
     assert log.offset_for_timestamp(NOW_MS + 29) is not None
     assert {each: disk.contents(each) for each in originals} == originals

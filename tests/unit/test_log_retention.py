@@ -255,18 +255,18 @@ class TestReadersOfWhatGoes:
         bench.append(6)
         found = bench.log.read(0, max_bytes=1000, upper_bound_offset=6, min_one_batch=True)
         (part,) = found.slices
-        before = bench.log.pread(part)
+        before = part.read_now()
         bench.log.delete_local_segments(NOW_MS)
-        assert bench.log.pread(part) == before
+        assert part.read_now() == before
         deleted = [path for path in bench.disk.paths() if path.endswith(".deleted")]
         assert any(path.endswith(".log.deleted") for path in deleted)
         bench.log.tick(NOW_MS + 499)
         bench.background.run()
-        assert bench.log.pread(part) == before
+        assert part.read_now() == before
         bench.log.tick(NOW_MS + 500)
         bench.background.run()
         with pytest.raises(OSError, match="closed"):
-            bench.log.pread(part)
+            part.read_now()
         assert not [path for path in bench.disk.paths() if path.endswith(".deleted")]
 
     def test_a_list_taken_before_is_not_changed(self) -> None:

@@ -82,7 +82,7 @@ def test_an_old_log_opens(
     for record in expected[::5]:
         found = log.read(record.offset, max_bytes=1, upper_bound_offset=10**9, min_one_batch=True)
         (part,) = found.slices
-        (first, *_) = [header for _, header in iterate_headers(log.pread_blocking(part))]
+        (first, *_) = [header for _, header in iterate_headers(part.read())]
         assert first.base_offset <= record.offset <= first.last_offset
     timed = next(record for record in expected if record.timestamp > 0)
     found_time = log.offset_for_timestamp(timed.timestamp)

@@ -10,13 +10,13 @@ import polars
 import pytest
 
 from broker.groups.noting import OffsetNotes
-from broker.tier.notes import rows_of
+from broker.tier.metadata.notes import rows_of
 from kafka_ds.lake.actions import add_action, remove_action
-from kafka_ds.lake.attempt import PlainChange
-from kafka_ds.lake.log import ForeignTable
+from kafka_ds.lake.log.attempt import PlainChange
+from kafka_ds.lake.log.log import ForeignTable
 from kafka_ds.lake.names import OFFSETS
-from kafka_ds.lake.offsets import OffsetsTable, present
-from kafka_ds.lake.store_local import LocalStore
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from kafka_ds.wire.messages import OffsetCommitRequest
 from kafka_ds.wire.messages.group_offsets import (
     OffsetCommitRequestPartition,

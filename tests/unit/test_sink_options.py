@@ -12,7 +12,7 @@ from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientOptionError
-from kafka_ds.lake.arrow import columns_of
+from kafka_ds.lake.batches.arrow import columns_of
 from kafka_ds.sink.columns import check_columns, describe_rows
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 
@@ -41,41 +42,41 @@ def test_the_defaults_are_those_of_sparks_source() -> None:
         assert options.client.read_committed
 
 
+EACH = {
+    "KAFKA.bootstrap.servers": "a:1, [::1]:2",
+    "kafka.client.id": "me",
+    "kafka.isolation.level": "read_uncommitted",
+    "kafka.fetch.max.wait.ms": "7",
+    "kafka.max.partition.fetch.bytes": "1048576",
+    "kafka.request.timeout.ms": "1000",
+    "kafka.group.id": "g",
+    "kafka.session.timeout.ms": "6000",
+    "kafka.security.protocol": "plaintext",
+    "assign": '{"a":[0,2],"b":[1]}',
+    "StartingOffsets": '{"a":{"0":5,"2":-2},"b":{"1":-2}}',
+    "endingTimestamp": "1700000000000",
+    "startingOffsetsByTimestampStrategy": "LATEST",
+    "failOnDataLoss": "false",
+    "minPartitions": "8",
+    "maxRecordsPerPartition": "100",
+    "includeHeaders": "True",
+    "groupIdPrefix": "p",
+    "kafkaConsumer.pollTimeoutMs": "512",
+    "fetchOffset.numRetries": "0",
+    "fetchOffset.retryIntervalMs": "10",
+    "lake": "/data/lake",
+    "tiers": "Both",
+    "columns": "Value, offset,timestamptype",
+    "where": "offset < 5",
+    "maxOffsetsPerTrigger": "3",
+    "maxBytesPerTrigger": "3 MB",
+    "minOffsetsPerTrigger": "2",
+    "maxTriggerDelay": "5 m",
+}
+
+
 def test_every_option_is_read() -> None:
-    options = parse_options(
-        {
-            "KAFKA.bootstrap.servers": "a:1, [::1]:2",
-            "kafka.client.id": "me",
-            "kafka.isolation.level": "read_uncommitted",
-            "kafka.fetch.max.wait.ms": "7",
-            "kafka.max.partition.fetch.bytes": "1048576",
-            "kafka.request.timeout.ms": "1000",
-            "kafka.group.id": "g",
-            "kafka.session.timeout.ms": "6000",
-            "kafka.security.protocol": "plaintext",
-            "assign": '{"a":[0,2],"b":[1]}',
-            "StartingOffsets": '{"a":{"0":5,"2":-2},"b":{"1":-2}}',
-            "endingTimestamp": "1700000000000",
-            "startingOffsetsByTimestampStrategy": "LATEST",
-            "failOnDataLoss": "false",
-            "minPartitions": "8",
-            "maxRecordsPerPartition": "100",
-            "includeHeaders": "True",
-            "groupIdPrefix": "p",
-            "kafkaConsumer.pollTimeoutMs": "512",
-            "fetchOffset.numRetries": "0",
-            "fetchOffset.retryIntervalMs": "10",
-            "lake": "/data/lake",
-            "tiers": "Both",
-            "columns": "Value, offset,timestamptype",
-            "where": "offset < 5",
-            "maxOffsetsPerTrigger": "3",
-            "maxBytesPerTrigger": "3 MB",
-            "minOffsetsPerTrigger": "2",
-            "maxTriggerDelay": "5 m",
-        },
-        stream=False,
-    )
+    options = parse_options(EACH, stream=False)
     assert options.client.bootstrap_servers == (("a", 1), ("::1", 2))
     assert (options.client.client_id, options.client.fetch_max_wait_ms) == ("me", 7)
     assert not options.client.read_committed
@@ -94,6 +95,12 @@ def test_every_option_is_read() -> None:
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
     )
+
+
+@pytest.mark.parametrize("spelt", [str.upper, str.lower])
+def test_names_of_options_have_any_case(spelt: Callable[[str], str]) -> None:
+    given = {spelt(name): value for name, value in EACH.items()}
+    assert parse_options(given, stream=False) == parse_options(EACH, stream=False)
 
 
 def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets() -> None:
@@ -195,3 +202,30 @@ def test_the_table_of_options_spells_each_once() -> None:
 def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
     with pytest.raises(OptionError, match="subscribePattern.*no && within"):
         parse_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "[a-z&&[^b]]+"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("startingOffset", "did you mean 'startingOffsets'"),
+        ("bootstrap.servers", "did you mean 'kafka.bootstrap.servers'"),
+        ("path", r"argument of load\(\).*'subscribe'"),
+    ],
+)
+def test_an_unknown_option_is_told_with_what_may_be_meant(name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}'.*{hint}"):
+        parse_options({**LEAST, name: "x"})
+
+
+def test_a_mistake_in_a_stream_is_told_by_the_first_call() -> None:
+    """What `streamReader` itself raises is followed by an error of PySpark's own, which the user reads last."""
+    source = KafkaDataSource({**LEAST, "endingOffsets": "latest"})
+    reader = source.streamReader(source.schema())
+    reader.stop()
+    for ask in (
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        lambda: reader.partitions({}, {}),
+    ):
+        with pytest.raises(OptionError, match="'endingOffsets' is not valid in a stream"):
+            ask()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 
-from kafka_ds.client.errors import ClientError
-from kafka_ds.lake.history import history
-from kafka_ds.lake.log import DeltaLog
+from kafka_ds.client import cluster
+from kafka_ds.client.errors import ClientError, NoSuchHost
+from kafka_ds.lake.log.history import history
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import commit_file, topic_table
 from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, Intervals
 from kafka_ds.source.options import OptionError, Options, parse_options
@@ -233,7 +235,7 @@ def test_without_brokers_the_lake_is_read_with_a_warning(
         (
             {"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":8}}'},
             OptionError,
-            "'startingOffsets' lies behind the end in t-0; the brokers are away",
+            "'startingOffsets' lies beyond the end in t-0; the brokers are away",
         ),
         ({"subscribe": "x"}, OptionError, "'subscribe'.*'x'.*the brokers are away"),
     ],
@@ -244,3 +246,20 @@ def test_what_only_the_brokers_know_is_still_their_error(
     given = {**AWAY, **({"lake": lake.uri} if more else {}), **more}
     with pytest.raises(error, match=message):
         pin(parse_options(given), Predicate())
+
+
+def test_a_name_that_nobody_knows_is_no_brokers_that_are_away(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a wrong name the lake alone would be read each time: that is asked for by `tiers`."""
+
+    def connect(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(cluster, "NO_SUCH_HOST_PATIENCE_MS", 0)
+    given = {**AWAY, "kafka.bootstrap.servers": "typo.invalid:9092", "lake": lake.uri}
+    given["fetchOffset.numRetries"] = "3"
+    with pytest.raises(NoSuchHost, match="'kafka.bootstrap.servers'.*typo.invalid.*tiers=remote"):
+        pin(parse_options(given), Predicate())
+    assert end(parse_options({**given, "tiers": "remote"})) == 30

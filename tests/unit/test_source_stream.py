@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from kafka_ds.source import stream
+from kafka_ds.client.errors import BrokerTimeout
+from kafka_ds.source import along, stream
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import HotPiece, Task
-from kafka_ds.source.reading import DataLoss
+from kafka_ds.source.reading import DataLoss, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.source.survey import Survey
 from kafka_ds.source.where import parse_where
@@ -84,8 +87,6 @@ class LogBroker:
 
     def planned(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> list[Task]:
         """The tasks of a batch, as a reader lays them that has just been started."""
-        import pyarrow as pa
-
         reader = KafkaStreamReader(parse_options(self.options(**more), stream=True), pa.schema([]))
         try:
             return [each.value for each in reader.partitions(start, end)]
@@ -102,8 +103,6 @@ def log() -> Iterator[LogBroker]:
 
 def test_a_stream_begins_once(log: LogBroker) -> None:
     """Spark asks for the beginning twice, and records come in between: none of them is left out, or taken back."""
-    import pyarrow as pa
-
     given = log.options(startingOffsets="latest")
     reader = KafkaStreamReader(parse_options(given, stream=True), pa.schema([]))
     try:
@@ -120,7 +119,6 @@ def test_a_stream_begins_once(log: LogBroker) -> None:
 
 def test_a_batch_is_planned_by_what_was_seen_when_its_end_was_named(log: LogBroker) -> None:
     """Each question is a round trip in every micro-batch; a batch that was named by another is asked about."""
-    import pyarrow as pa
 
     def asked() -> list[str]:
         names = [type(each).__name__ for each in log.broker.seen]
@@ -148,8 +146,6 @@ def test_a_batch_is_planned_by_what_was_seen_when_its_end_was_named(log: LogBrok
 
 def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
     """The driver dies in it: what it begins at is in its end, wherever `latest` is by then."""
-    import pyarrow as pa
-
     options = parse_options(log.options(startingOffsets="latest"), stream=True)
     first = KafkaStreamReader(options, pa.schema([]))
     log.end = 105
@@ -178,8 +174,6 @@ def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
 
 def test_a_first_micro_batch_without_rows_bears_its_beginning_too(log: LogBroker) -> None:
     """Spark writes it down in any case; where it fails, more has come by the time it is played again."""
-    import pyarrow as pa
-
     options = parse_options(log.options(startingOffsets="latest"), stream=True)
     first = KafkaStreamReader(options, pa.schema([]))
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
@@ -194,10 +188,59 @@ def test_a_first_micro_batch_without_rows_bears_its_beginning_too(log: LogBroker
         second.stop()
 
 
+def test_a_plan_that_is_asked_for_again_is_the_same(
+    log: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Spark executes is a copy of what our strategy saw: rows that come only now would be in another form."""
+    tries: list[int] = []
+
+    def rows_of(task: Task, config: ReadConfig) -> list[pa.RecordBatch]:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise BrokerTimeout("the broker has a pause")
+        return []
+
+    monkeypatch.setattr(along, "rows_of", rows_of)
+    options = parse_options(log.options(), stream=True)
+    reader = KafkaStreamReader(options, pa.schema([]), sends_along=True)
+    try:
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        planned = reader.partitions(begin, end)
+        asked = len(log.broker.seen)
+        assert reader.partitions(begin, end) == planned
+        assert not isinstance(reader, _SimpleStreamReaderWrapper)
+        assert (len(tries), len(log.broker.seen)) == (1, asked)
+        log.end += 1
+        later = reader.latestOffset(end, ReadAllAvailable())
+        assert reader.partitions(end, later) != planned
+        assert isinstance(reader, _SimpleStreamReaderWrapper)
+    finally:
+        reader.stop()
+
+
+def test_an_end_without_the_streams_topic_is_never_named(log: LogBroker) -> None:
+    """Spark would write it down, and the query would fail on it also when `subscribe` names the topic again."""
+    reader = KafkaStreamReader(parse_options(log.options(), stream=True), pa.schema([]))
+    bare = log.options(failOnDataLoss="false")
+    patient = KafkaStreamReader(parse_options(bare, stream=True), pa.schema([]))
+    try:
+        begin = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        log.there = False
+        with pytest.raises(DataLoss, match="topic t is gone, or the options do not name it any mo"):
+            reader.latestOffset(begin, ReadAllAvailable())
+        assert patient.latestOffset(begin, ReadAllAvailable())["topics"] == {}
+        log.there, log.end = True, 110
+        (task,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+    finally:
+        reader.stop()
+        patient.stop()
+    (piece,) = task.value.pieces
+    assert (piece.start, piece.end) == (100, 110)
+
+
 def test_available_now_begins_no_later_than_it_ends(log: LogBroker) -> None:
     """Spark has the end pinned before it asks for the beginning, and records come in between."""
-    import pyarrow as pa
-
     options = parse_options(log.options(startingOffsets="latest"), stream=True)
     reader = KafkaStreamReader(options, pa.schema([]))
     try:
@@ -214,8 +257,6 @@ def test_a_micro_batch_waits_for_enough_but_not_for_ever(
     log: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits below and above at once; the first micro-batch comes at once, also on a machine that was just started."""
-    import pyarrow as pa
-
     clock = SimpleNamespace(now=1.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(stream, "time", clock)
     given = log.options(minOffsetsPerTrigger="15", maxOffsetsPerTrigger="20", maxTriggerDelay="5s")

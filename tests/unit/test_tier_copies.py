@@ -11,11 +11,11 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.log.config import LogConfig
 from broker.log.values import SegmentView
-from broker.tier.copies import CopyLoop
+from broker.tier.copying.copies import CopyLoop
+from broker.tier.copying.partitions import Led
+from broker.tier.copying.policy import Phase
 from broker.tier.manager import TierManager
 from broker.tier.metrics import TierMetrics
-from broker.tier.partitions import Led
-from broker.tier.policy import Phase
 from broker.tier.quota import COPY_TIMES, RemoteQuota
 from broker.tier.settings import UNBOUNDED, TierSettings
 from broker.workers.child import WorkerLost

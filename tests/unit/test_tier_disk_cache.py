@@ -9,10 +9,16 @@ from random import Random
 import pytest
 
 from broker.system import SystemClock, SystemDisk
-from broker.tier.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
-from broker.tier.piece_files import BadPieceFile, PieceKey, decode_piece, encode_piece, file_name
-from broker.tier.piece_files import parse_file_name as parse
-from broker.tier.pieces import Piece
+from broker.tier.reading.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
+from broker.tier.reading.piece_files import (
+    BadPieceFile,
+    PieceKey,
+    decode_piece,
+    encode_piece,
+    file_name,
+)
+from broker.tier.reading.piece_files import parse_file_name as parse
+from broker.tier.reading.pieces import Piece
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 
 FOLDER = "/log/remote-log-index-cache"

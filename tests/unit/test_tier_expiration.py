@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.tier.expiration import (
+from broker.tier.expiry.expiration import (
     Decision,
     Held,
     Outlook,

@@ -9,10 +9,10 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.log.config import LogConfig
-from broker.tier.expiration import Decision
-from broker.tier.expiring import ExpirationLoop
+from broker.tier.copying.policy import CopyState
+from broker.tier.expiry.expiration import Decision
+from broker.tier.expiry.expiring import ExpirationLoop
 from broker.tier.metrics import TierMetrics
-from broker.tier.policy import CopyState
 from broker.tier.settings import TierSettings
 from broker.workers.child import WorkerLost
 from tests.fakes.memory_disk import ManualClock

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.tier.laying import SELDOM_ROUNDS, LayoutLoop
+from broker.tier.copying.policy import CopyState
 from broker.tier.metrics import TierMetrics
-from broker.tier.policy import CopyState
 from broker.tier.settings import TierSettings
+from broker.tier.upkeep.laying import SELDOM_ROUNDS, LayoutLoop
 from broker.workers.child import WorkerFailed
 
 TOPIC_ID = bytes(range(16))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.tier.delta_reader import ColdReader
-from broker.tier.pieces import Piece
+from broker.tier.delta.reader import ColdReader
+from broker.tier.reading.pieces import Piece
 from broker.tier.settings import TierSettings
 from broker.workers import shared_memory
 from broker.workers.shared_memory import BrokerMemory, WorkerMemory

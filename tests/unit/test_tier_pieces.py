@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from broker.tier.pieces import Piece, PieceCache
+from broker.tier.reading.pieces import Piece, PieceCache
 
 
 def piece(first: int, sizes: list[int], span: int = 10) -> Piece:

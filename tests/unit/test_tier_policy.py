@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.tier.policy import (
+from broker.tier.copying.policy import (
     Backoff,
     CopyLag,
     CopyState,

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from broker.tier import delta_reader
-from broker.tier.delta_reader import ColdReader
-from broker.tier.pieces import Piece
-from broker.tier.readers import READING_SECONDS, Readers
+from broker.tier.delta import reader as delta_reader
+from broker.tier.delta.reader import ColdReader
+from broker.tier.reading.pieces import Piece
+from broker.tier.reading.readers import READING_SECONDS, Readers
 from broker.tier.settings import TierSettings
 
 PIECE_BYTES = 1000

@@ -9,7 +9,7 @@ import pytest
 from broker.tier.manager import TierManager, TierRead
 from broker.tier.metrics import TierMetrics
 from broker.tier.quota import COPY_TIMES, RemoteQuota
-from broker.tier.remote_reads import RemoteReads
+from broker.tier.reading.remote_reads import RemoteReads
 from broker.tier.settings import UNBOUNDED, TierSettings
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.data import FetchPartition

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier import delta_residue
-from broker.tier.delta_residue import ResidueFiles
+from broker.tier.delta import residue as delta_residue
+from broker.tier.delta.residue import ResidueFiles
+from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
 from kafka_ds.lake.names import residue_file, topic_table
-from kafka_ds.lake.opening import open_store
-from kafka_ds.lake.residue import ResidueHeader, encode_residue
-from kafka_ds.lake.store import Store
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store
 
 TOPIC_ID = bytes(range(16))
 FILES, MARKERS = 6, 10

@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier import shares
-from broker.tier.delta_writer import write_ranges
+from broker.tier.copying import shares
+from broker.tier.copying.shares import cut
+from broker.tier.copying.turns import Turns
+from broker.tier.delta.writer import write_ranges
 from broker.tier.messages import CopyRange
-from broker.tier.shares import cut
 from broker.tier.spi import SourceGone, Written
-from broker.tier.turns import Turns
+from kafka_ds.lake.batches.residue import Residue
+from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.names import is_light_file
-from kafka_ds.lake.parquet import FileReader
-from kafka_ds.lake.residue import Residue
-from kafka_ds.lake.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.wire.batch import build_batch
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import (

@@ -151,7 +151,7 @@ class _Levels:
         for place, member_id in enumerate(order):
             for topic in members[member_id].topic_ids & topics:
                 self.subscribers[topic] |= 1 << place
-        # Number of partitions -> who has so many; and the least number that anybody has.
+        # Number of partitions -> the members with that many; and the smallest number of all members.
         self._at: dict[int, int] = {}
         for place, count in enumerate(self.counts):
             self._at[count] = self._at.get(count, 0) | 1 << place
@@ -167,7 +167,7 @@ class _Levels:
             count += 1
 
     def may_give(self, giver: int) -> bool:
-        """Whether a member with two fewer subscribes to a topic of which this one has a partition."""
+        """Whether a member with two fewer partitions subscribes to a topic of one of this member's partitions."""
         fewer = 0
         for count in range(self._lowest, self.counts[giver] - 1):
             fewer |= self._at.get(count, 0)

@@ -83,7 +83,7 @@ class Changing:
             draft.write(epoch_record(draft.group.group_id, epoch, found))
             self._state.counts[Count.CONSUMER_REBALANCES] += 1
         if draft.group.regexes and self._state.sees is None:
-            return  # whoever asks next looks the expressions up
+            return  # the next heartbeat resolves the expressions
         checked = (self._state.topology.version, draft.group.epoch)
         draft.group.checked = checked
         live = self._state.consumers.get(draft.group.group_id)

@@ -80,7 +80,7 @@ class Describing:
 def refused(
     group_id: str, code: ErrorCode, message: str | None
 ) -> ConsumerGroupDescribeResponseDescribedGroup:
-    """A group of which there is nothing to be told."""
+    """A group without anything to describe."""
     return ConsumerGroupDescribeResponseDescribedGroup(
         error_code=code,
         error_message=message,

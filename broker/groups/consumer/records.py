@@ -51,7 +51,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
 
 
 def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
-    """Who the member is, and what it wants."""
+    """The member's identity and subscription."""
     classic = member.classic
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,

@@ -139,7 +139,7 @@ class Matches:
         self._found: dict[str, frozenset[str]] = {}
 
     def of(self, expression: str) -> frozenset[str]:
-        """The topics whose whole name it matches; raises KafkaError where it is none."""
+        """The topics whose whole name it matches; raises KafkaError if it is not a valid expression."""
         if self._names_version != self._topology.names_version or len(self._found) >= MATCHES_MAX:
             self._names_version = self._topology.names_version
             self._found = {}

@@ -1,4 +1,4 @@
-"""Shell: what brokers ask of each other and of their controller; clients are told of none of it."""
+"""Shell: APIs between brokers, and from brokers to their controller; they are not advertised to clients."""
 
 from broker.handlers.brokers import (
     allocate_producer_ids,

@@ -1,8 +1,8 @@
 """Shell: AllocateProducerIds 0: a block of producer ids for a broker to give to its clients (KIP-730).
 
-- Answered by the active controller, once the block is durable: NOT_CONTROLLER elsewhere. An answer that is lost costs a
-  block, of which there are 2**53.
-- BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH: not a broker of this cluster, or not its last registration.
+- Answered by the active controller, once the block is durable: NOT_CONTROLLER elsewhere. A lost answer wastes a
+  block; there are 2**53.
+- BROKER_ID_NOT_REGISTERED: no broker of this cluster. STALE_BROKER_EPOCH: not the broker's last registration.
 
 Versions: 0.
 """

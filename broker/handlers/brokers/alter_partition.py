@@ -1,10 +1,10 @@
-"""Shell: AlterPartition 2-3: a leader lets the controller change the ISR of its partitions (KIP-497).
+"""Shell: AlterPartition 2-3: a leader asks the controller to change the ISR of its partitions (KIP-497).
 
 - Answered by the active controller, once the change is durable: NOT_CONTROLLER elsewhere.
-- STALE_BROKER_EPOCH for the whole request of an older incarnation of the broker.
-- Each partition is answered for itself, with what holds now or with an error of `broker.cluster.isr`.
+- STALE_BROKER_EPOCH for the whole request, if it is from an older incarnation of the broker.
+- Each partition has its own answer: its present state, or an error of `broker.cluster.isr`.
 
-Versions: 3 an epoch for each member of the ISR (KIP-903); before, any incarnation of a member will do.
+Versions: 3 an epoch for each member of the ISR (KIP-903); before, any incarnation of a member is accepted.
 Left out: nothing.
 """
 

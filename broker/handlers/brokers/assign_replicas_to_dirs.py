@@ -1,8 +1,8 @@
-"""Shell: AssignReplicasToDirs 0: a broker tells in which of its log directories its replicas are (KIP-858).
+"""Shell: AssignReplicasToDirs 0: a broker reports the log directories of its replicas (KIP-858).
 
 - Answered by the active controller, once it is durable: NOT_CONTROLLER elsewhere.
-- STALE_BROKER_EPOCH for the whole request of an older incarnation. Each partition is answered for itself:
-  UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica of it there).
+- STALE_BROKER_EPOCH for the whole request, if it is from an older incarnation. Each partition has its own answer:
+  UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (the broker has no replica of it).
 
 Versions: 0.
 """

@@ -1,11 +1,11 @@
-"""Shell: BrokerHeartbeat 0-2: a broker lives, has caught up, wants to stop (KIP-631).
+"""Shell: BrokerHeartbeat 0-2: a broker is alive, has caught up, or wants to stop (KIP-631).
 
-- Answered by the active controller: NOT_CONTROLLER elsewhere. What a heartbeat changes (fencing, leaders that move) is
-  durable before it is answered; one that changes nothing does not wait for the store.
+- Answered by the active controller: NOT_CONTROLLER elsewhere. If a heartbeat changes something (fencing, moved
+  leaders), the change is durable before the answer; otherwise the answer does not wait for the store.
 - STALE_BROKER_EPOCH: not the broker's last registration.
 
-Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no broker of ours has; others' are
-not acted on.
+Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no broker of ours has, and which
+are ignored.
 """
 
 from __future__ import annotations

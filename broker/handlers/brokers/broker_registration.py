@@ -1,10 +1,10 @@
-"""Shell: BrokerRegistration 0-4: a broker that has started is taken into the cluster (KIP-631).
+"""Shell: BrokerRegistration 0-4: registers a started broker in the cluster (KIP-631).
 
 - Answered by the active controller, once it is durable, with the epoch of the registration: NOT_CONTROLLER elsewhere.
 - INCONSISTENT_CLUSTER_ID: its log directories belong to another cluster. DUPLICATE_BROKER_REGISTRATION: another
-  incarnation under its number is alive. INVALID_REGISTRATION: a directory id that is reserved, or another broker's.
-  UNSUPPORTED_VERSION: it does not work at the cluster's feature levels.
-- It is fenced until its first heartbeat that shows that it knows of this.
+  incarnation with its id is alive. INVALID_REGISTRATION: a directory id is reserved or belongs to another broker.
+  UNSUPPORTED_VERSION: the broker does not support the cluster's feature levels.
+- The broker is fenced until a heartbeat shows that it has read its registration.
 
 Versions: 2 ids of the log directories (KIP-858); 3 the broker epoch before a clean stop (KIP-966).
 Left out: brokers that migrate from ZooKeeper.

@@ -1,9 +1,9 @@
-"""Shell: ControllerLiveness 0 (ours): whether a controller answers this broker: the pre-vote of one that hears nothing.
+"""Shell: ControllerLiveness 0: how long ago the controller answered this broker; a pre-vote (ours, not Kafka's).
 
-- Answered by every broker, from what it knows: how long ago the named controller answered it; 0 where it is that
-  controller itself, -1 where it never did or another one decides.
+- Every broker answers from its own knowledge: how long ago the named controller answered it; 0 if it is that
+  controller itself, -1 if that controller never answered or is not the controller.
 
-Versions: 0. Key 20000, which no release of Apache Kafka has, and which clients are not told of.
+Versions: 0. Key 20000, which no release of Apache Kafka has, and which is not advertised to clients.
 """
 
 from __future__ import annotations

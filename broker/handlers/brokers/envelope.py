@@ -1,11 +1,10 @@
-"""Shell: Envelope 0: a request of a client that another broker sends on to the controller (KIP-590).
+"""Shell: Envelope 0: a client's request that another broker forwards to the controller (KIP-590).
 
-- Opened by the active controller alone: NOT_CONTROLLER elsewhere, and the sender looks for the controller.
-- Only what changes or asks the controller's own state may be inside, else INVALID_REQUEST. It is served like a request
-  that came here, in its own version; errors of its own are inside the answer.
-
-- What is inside is asked by the principal that is named beside it, as the sender has authenticated it; without one, by
-  the sender itself. PRINCIPAL_DESERIALIZATION_FAILURE for bytes that name nobody.
+- Opened by the active controller only: NOT_CONTROLLER elsewhere, and the sender looks for the controller.
+- Only requests for the controller's own state may be inside, else INVALID_REQUEST. Such a request is served as if it
+  had come here directly, in its own version; its own errors are inside the answer.
+- It acts for the principal in the envelope, whom the sender has authenticated; without one, for the sender itself.
+  PRINCIPAL_DESERIALIZATION_FAILURE if the bytes are not a principal.
 
 Versions: 0.
 Left out: delegation tokens.

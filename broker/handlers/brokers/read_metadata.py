@@ -1,12 +1,12 @@
-"""Shell: ReadMetadata 0 (ours): the commits of the metadata log for brokers that follow, by long poll.
+"""Shell: ReadMetadata 0: the commits of the metadata log for the other brokers, by long poll (ours, not Kafka's).
 
-- Answered by the active controller, with commits that are durable, in their order and without a gap; it waits up to
-  max_wait_ms for the next one. NOT_CONTROLLER elsewhere, with the controller that is known here.
-- OFFSET_OUT_OF_RANGE: some of what is asked for is not in memory any more; the table has it.
-- Who asks in a later epoch, or beyond what this controller knows, has heard of another one: this one looks into the
-  log at once, and resigns where that is so.
+- Answered by the active controller with durable commits, in their order and without a gap; it waits up to
+  max_wait_ms for the next one. NOT_CONTROLLER elsewhere, with the controller that this broker knows.
+- OFFSET_OUT_OF_RANGE: some of these commits are no longer in memory; the table has them.
+- If a broker asks with a later epoch, or beyond what this controller knows, it may know a newer controller: this one
+  then looks into the log at once, and resigns if there is one.
 
-Versions: 0. Key 20001, which no release of Apache Kafka has, and which clients are not told of.
+Versions: 0. Key 20001, which no release of Apache Kafka has, and which is not advertised to clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shell: what is served, which brokers there are, who leads and coordinates what, features and quorum."""
+"""Shell: the served APIs, the cluster's brokers, leaders and coordinators, features and quorum."""
 
 from broker.handlers.cluster import (
     api_versions,

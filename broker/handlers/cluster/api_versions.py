@@ -1,17 +1,16 @@
 """Shell: ApiVersions 0-4, the first thing that a client asks.
 
-- The answer is derived from the registry: what has no handler is not advertised, and nobody is asked for it; nor is
-  what only brokers ask.
-- Produce is advertised from 0 although it is served from 3: old librdkafka takes the lowest version as a sign of
-  what compression it may use (KAFKA-18659).
-- A version that is not served never comes here: the dispatcher answers it in the form of version 0 with error 35
+- The answer is derived from the registry: APIs without a handler are not advertised, nor are those between brokers.
+- Produce is advertised from 0 although it is served from 3: old librdkafka derives from the lowest version which
+  compression it may use (KAFKA-18659).
+- Versions that are not served never come here: the dispatcher answers them in the form of version 0 with error 35
   (KIP-511).
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
 
 Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0.
-Features come with version 3, as `broker.cluster.features` has them: the range of each, and those agreed on that are
+Features come with version 3, from `broker.cluster.features`: the supported range of each, and the finalized levels
 above 0, with the version of the metadata as their epoch. Before version 4 clients cannot read a range that begins
-at 0: it begins at 1 for them, or is left out.
+at 0: for them it begins at 1 or is left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: DescribeCluster 0-2: the brokers of the cluster and its controller.
 
-- Brokers are those that the listener of the request can reach, by number; fenced ones only where asked for (v2).
-- Asked for the endpoints of controllers (v1): MISMATCHED_ENDPOINT_TYPE, as a broker answers in Kafka; of anything
-  else: UNSUPPORTED_ENDPOINT_TYPE.
-- Operations are told where asked for: those that whoever asks may do (KIP-430).
+- Brokers are those that have the request's listener, by id; fenced ones only on request (v2).
+- Endpoints of controllers (v1): MISMATCHED_ENDPOINT_TYPE, as a broker answers in Kafka; of any other type:
+  UNSUPPORTED_ENDPOINT_TYPE.
+- On request the answer has the operations that the client may do (KIP-430).
 
 Versions: 1 endpoint types (KIP-919); 2 fenced brokers (KIP-1073).
 Left out: nothing.

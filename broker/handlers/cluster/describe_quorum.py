@@ -1,13 +1,13 @@
-"""Shell: DescribeQuorum 0-2: who decides for the cluster, and how far its log is (KIP-595).
+"""Shell: DescribeQuorum 0-2: the controller, and how far its log is (KIP-595).
 
-- There is no quorum: one broker decides and its log is a Delta table. It is told as a quorum with one voter, which is
-  its leader; the leader's epoch is the controller's, the high watermark counts the commits of the table. The other
-  brokers that are heard of are observers, each as far as its last heartbeat said that it knows the log.
-- Only __cluster_metadata-0 can be asked for: all else is UNKNOWN_TOPIC_OR_PARTITION. A broker that does not decide (any
-  more) answers NOT_LEADER_OR_FOLLOWER.
+- There is no quorum: one broker is the controller and its log is a Delta table. The answer shows a quorum with one
+  voter, its leader. The leader epoch is the controller's, the high watermark is the number of the table's commits. The
+  other live brokers are observers, each at the offset that its last heartbeat reported.
+- Only __cluster_metadata-0 can be described: all else is UNKNOWN_TOPIC_OR_PARTITION. A broker that is not (or no
+  longer) the controller answers NOT_LEADER_OR_FOLLOWER.
 
 Versions: 1 times; 2 directory ids, listeners of the voters and error messages (KIP-853).
-Left out: directory ids of observers that have told none.
+Left out: directory ids of observers that have reported none.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _observers(node: Parts, now_ms: int) -> list[DescribeQuorumReplicaState]:
                 replica_directory_id=next(iter(broker.log_dirs), NO_UUID),
                 log_end_offset=session.metadata_version + 1,
                 last_fetch_timestamp=heard_ms,
-                # Who was behind at its last heartbeat may have caught up at any time since: not known.
+                # A broker that was behind at its last heartbeat may have caught up since: not known.
                 last_caught_up_timestamp=heard_ms if is_caught_up else -1,
             )
         )

@@ -1,12 +1,11 @@
 """Shell: DescribeTopicPartitions 0: topics with their partitions, a page at a time (KIP-966).
 
-- Topics by name, all of them that their reader may describe where none is named; in the order of their names, whatever
-  the order of the request.
-- A page holds as many partitions as the request allows, at most 2,000; where more follow, the cursor of the next one
-  says with which partition of which topic it begins. Topics before the cursor's are passed over.
-- Unknown: UNKNOWN_TOPIC_OR_PARTITION; a name that no topic may have: INVALID_TOPIC_EXCEPTION; neither is told again on
-  a later page. Topics are not created by being asked for. A cursor or limit that makes no sense: INVALID_REQUEST.
-- Eligible leaders beyond the in-sync replicas are told as the metadata has them: none.
+- Topics by name, or without names all that the client may describe; always in the order of their names.
+- A page holds as many partitions as the request allows, at most 2,000. If more follow, the cursor names the topic and
+  partition with which the next page begins. Topics before the cursor are skipped.
+- Unknown: UNKNOWN_TOPIC_OR_PARTITION; an invalid name: INVALID_TOPIC_EXCEPTION; later pages do not repeat either.
+  This request creates no topics. An invalid cursor or limit: INVALID_REQUEST.
+- Eligible leader replicas and the last known ones are those in the metadata.
 
 Left out: nothing.
 """

@@ -1,10 +1,10 @@
-"""Shell: FindCoordinator 0-6: which broker looks after a group or a transactional id.
+"""Shell: FindCoordinator 0-6: which broker coordinates a group or a transactional id.
 
 - For groups (key type 0) and transactional ids (1) it is the leader of the key's partition.
-- Unknown key types are INVALID_REQUEST, and so are share groups (2): none are served.
-- The topic in which the coordinator keeps its records is created when it is first asked for; until it is there, and
-  where it cannot be created, COORDINATOR_NOT_AVAILABLE, which clients retry.
-- A listener on which the coordinator cannot be reached: COORDINATOR_NOT_AVAILABLE.
+- Unknown key types are INVALID_REQUEST, and so are share groups (2), which are not served.
+- The first request creates the topic with the coordinator's records. Until it is there, or if it cannot be created:
+  COORDINATOR_NOT_AVAILABLE, which clients retry.
+- If the coordinator does not have the request's listener: COORDINATOR_NOT_AVAILABLE.
 
 Versions: 1 key types and error messages; 3 flexible; 4 several keys in one request (KIP-699); 5 TRANSACTION_ABORTABLE
 (KIP-890); 6 share groups (KIP-932).

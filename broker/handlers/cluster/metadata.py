@@ -1,17 +1,17 @@
-"""Shell: Metadata 0-13: the brokers, and who leads which partition.
+"""Shell: Metadata 0-13: the brokers, and the leaders of partitions.
 
 - Null topics mean all (v1+; in v0 the empty list does); an empty list means none.
 - By name, or by id (v12+; v10 and 11 carry ids but must not use them: INVALID_REQUEST). Unknown:
-  UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID. A name that no topic may have: INVALID_TOPIC_EXCEPTION.
-- A topic asked for by name that is not there is created with the defaults where auto.create.topics.enable and the
-  request (v4+, always before) allow it. Unlike Kafka, which lets the client ask again, the answer already holds the
-  new topic: creating it is one commit. Where it cannot be created the answer is the reason.
-- Brokers and leaders are told with the address of the listener that the request came to; a leader that this listener
-  does not reach makes its partition LISTENER_NOT_FOUND.
-- Operations are told where asked for (KIP-430).
-- With an authorizer topics that the client may not describe are left out where it asks for all, and
-  TOPIC_AUTHORIZATION_FAILED where it names them, also those that are not there; by id UNKNOWN_TOPIC_ID. A topic is
-  created for whom may create it, or may create in the cluster.
+  UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID. An invalid name: INVALID_TOPIC_EXCEPTION.
+- A named topic that does not exist is created with the defaults if auto.create.topics.enable and the request (v4+;
+  always before) allow it. The answer already holds the new topic, because creating it is one commit; Kafka lets the
+  client ask again. If it cannot be created the answer is the reason.
+- Brokers and leaders have the address of the request's listener; if a leader does not have this listener, its
+  partition is LISTENER_NOT_FOUND.
+- On request the answer has the operations that the client may do (KIP-430).
+- With an authorizer, topics that the client may not describe are left out if it asks for all topics. If it names them
+  they are TOPIC_AUTHORIZATION_FAILED, whether they exist or not; by id UNKNOWN_TOPIC_ID. A client may have a topic
+  created if it may create that topic, or topics in the cluster.
 
 Versions: 5 offline replicas; 7 leader epochs (KIP-320); 8-10 operations of the cluster; 9 flexible; 10 topic ids
 (KIP-516); 12 topics without a name; 13 an error of the whole answer (KIP-1102), never given here.

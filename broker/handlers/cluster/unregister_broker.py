@@ -1,8 +1,8 @@
-"""Shell: UnregisterBroker 0: a broker that will not come back is forgotten (KIP-631).
+"""Shell: UnregisterBroker 0: removes a broker that will not come back (KIP-631).
 
-- Answered by the active controller, once it is durable; other brokers send it on.
-- BROKER_ID_NOT_REGISTERED: there is none of this number. One that lives registers again by itself.
-- Its partitions keep it among their replicas until they are reassigned; it is in no ISR and no ELR any more.
+- Answered by the active controller, once it is durable; other brokers forward it.
+- BROKER_ID_NOT_REGISTERED: there is no broker with this id. A broker that is alive registers again by itself.
+- The broker leaves every ISR and ELR, but stays among the replicas of its partitions until they are reassigned.
 
 Versions: 0.
 """

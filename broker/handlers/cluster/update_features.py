@@ -1,12 +1,12 @@
-"""Shell: UpdateFeatures 0-2: the levels of features are raised or lowered (KIP-584).
+"""Shell: UpdateFeatures 0-2: raises or lowers the levels of features (KIP-584).
 
-- eligible.leader.replicas.version and group.version take another level, if every broker can work by it; the level of
-  transactions is accepted as it is. All else, like an unknown feature or a lower level that is not asked for as such,
-  is INVALID_UPDATE_VERSION with a text that says why. ApiVersions tells the levels.
-- One refusal refuses the whole, in every version, as in Kafka since 4.0; where all are taken each feature has an answer
-  up to version 1.
+- eligible.leader.replicas.version and group.version can change if every broker supports the new level; for
+  transaction.version only its present level is accepted. Everything else, such as an unknown feature or a lower level
+  without a downgrade, is INVALID_UPDATE_VERSION with the reason. ApiVersions shows the levels.
+- One refused feature refuses the whole request, in every version, as in Kafka since 4.0. If all are accepted, each
+  feature has an answer up to version 1.
 - A feature twice: INVALID_REQUEST. An unknown kind of update: INVALID_UPDATE_VERSION.
-- validate_only (v1+) decides and answers in the same way, and nothing changes.
+- With validate_only (v1+) the answer is the same and nothing changes.
 
 Versions: 1 validate_only and kinds of updates (KIP-778); 2 no answers of single features.
 Left out: levels of transactions that change while brokers run.

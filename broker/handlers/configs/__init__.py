@@ -1,6 +1,6 @@
 """Shell: the settings of topics, brokers and groups: read, judged, changed.
 
-Rules of this file: JudgeSettings is here, though brokers ask it, beside the judging that it is about.
+Rules of this file: JudgeSettings is an API between brokers, and is here because the judging is.
 """
 
 from broker.handlers.configs import (

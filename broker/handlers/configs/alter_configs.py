@@ -1,8 +1,8 @@
-"""Shell: AlterConfigs 0-2: all settings of topics, brokers and groups are replaced.
+"""Shell: AlterConfigs 0-2: replaces all settings of topics, brokers and groups.
 
-- What the request names is set, what it does not name goes back to what is inherited.
-- All else is as in IncrementalAlterConfigs, which clients should use: who changes one setting here needs to know all
-  others, and loses what another client changes meanwhile (KIP-339).
+- Named settings are set; all others of the resource go back to their inherited values.
+- Everything else is as in IncrementalAlterConfigs, which clients should use: here a client that changes one setting
+  must know all others, and undoes what another client changes meanwhile (KIP-339).
 
 Versions: 1 is 0; 2 flexible.
 Left out: broker loggers and client metrics as resources.

@@ -1,12 +1,11 @@
 """Shell: DescribeConfigs 1-4: the settings of brokers, topics and groups, with where each value comes from.
 
-- Topics by name, brokers by their number; the empty name of a broker means what was changed for all brokers at once,
-  and nothing else.
+- Topics by name, brokers by their id; a broker with an empty name means the settings that were changed for all brokers
+  at once, and nothing else.
 - Groups by their id, whether or not there is such a group (KIP-848).
-- Null keys ask for all settings, a list for those of these names; unknown names are passed over, as in Kafka.
-- Sources and synonyms (v1+), the strongest first; types and documentation (v3+) where asked for.
-- Among the settings of a broker is `lake.uri`: a Spark job asks here where the table of a topic is. It
-  is told an absolute path.
+- Null keys ask for all settings, a list for those with these names; unknown names are skipped, as in Kafka.
+- Sources and synonyms (v1+), the strongest first; types and documentation (v3+) on request.
+- A broker's settings include `lake.uri`, as an absolute path: a Spark job asks here for the place of a topic's table.
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
 
 Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.

@@ -1,16 +1,17 @@
-"""Shell: IncrementalAlterConfigs 0-1: single settings of a topic, broker or group are set or changed (KIP-339).
+"""Shell: IncrementalAlterConfigs 0-1: sets or changes single settings of a topic, broker or group (KIP-339).
 
-- SET a value; DELETE goes back to what is inherited; APPEND and SUBTRACT items of a list, beginning with what is
-  inherited where nothing was set: else INVALID_CONFIG.
+- SET a value; DELETE goes back to the inherited value; APPEND and SUBTRACT change items of a list (the inherited one if
+  the resource has none of its own), and are INVALID_CONFIG for settings that are not lists.
 - A wrong value or name: INVALID_CONFIG with a text that names the key. A null value, a key or resource twice, another
   broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
-- Brokers: one by its number, or all by the empty name; only what gives topics their defaults, limits and keys can be
-  changed, and not so that a topic's own settings no longer fit. Each broker judges its own by its file and its keys
-  (`broker.handlers.configs.judging`). What is in force is shown by DescribeConfigs with its source.
-- Groups: by their id, whether or not there is such a group; members learn it by their next heartbeat.
+- Brokers: one by its id, or all by the empty name. Only defaults of topics, limits and keys can be changed, and not so
+  that a topic's own settings no longer fit. Each broker judges a change by its own file and keys
+  (`broker.handlers.configs.judging`). DescribeConfigs shows what is in force, with its source.
+- Groups: by their id, whether or not there is such a group; members learn a change by their next heartbeat.
 - A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
-- remote.storage.enable can be turned on, but not off: what is in the table may be nowhere else.
-- validate_only decides and answers in the same way, and nothing changes.
+- A topic's remote.storage.enable can be set to false only with remote.log.delete.on.disable=true (KIP-950): the table
+  may hold records that are nowhere else.
+- With validate_only the answer is the same and nothing changes.
 
 Versions: 1 flexible.
 Left out: broker loggers and client metrics as resources.

@@ -1,8 +1,9 @@
-"""Shell: JudgeSettings 0 (ours): whether this broker could work with settings that the controller is asked to set.
+"""Shell: JudgeSettings 0: whether this broker could work with settings that are to be changed (ours, not Kafka's).
 
-- Answered by every broker by its own file, keys and topics: INVALID_CONFIG with the reason, and nothing changes.
+- Every broker answers by its own file, keys and topics: INVALID_CONFIG with the reason if it could not. Nothing
+  changes.
 
-Versions: 0. Key 20002, which no release of Apache Kafka has, and which clients are not told of.
+Versions: 0. Key 20002, which no release of Apache Kafka has, and which is not advertised to clients.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Shell: whether brokers could work with settings that shall be changed: each judges its own.
+"""Shell: whether brokers could work with changed settings: each broker judges for itself.
 
 Rules of this file:
-- A broker knows its file, the keys on its disk and what its topics would inherit: what it could not start with must not
-  be committed. So the controller asks whom a change concerns, all that live where it concerns all of them.
-- One that does not live, or does not answer in JUDGEMENT_MS_MAX, is judged by the controller's own file.
+- A broker knows its file, the keys on its disk and what its topics would inherit. Settings with which it could not
+  start must not be committed, so the controller asks the broker of the change, or all live brokers if it is for all.
+- For a broker that is down, or does not answer within JUDGEMENT_MS_MAX, the controller judges by its own file.
 """
 
 from __future__ import annotations

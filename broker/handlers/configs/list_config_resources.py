@@ -1,10 +1,10 @@
 """Shell: ListConfigResources 0-1: which brokers, topics and groups have settings? (KIP-1142)
 
-- No types mean all that there are in this version; a type that there is not: UNSUPPORTED_VERSION, and nothing else.
-- Of brokers (and what they log) those of the listener that was asked, of topics all, of groups those that have
-  settings of their own. Resources of client metrics are not served: there are none.
+- Without types: all types of this version. With an unknown type: UNSUPPORTED_VERSION, and nothing else.
+- Brokers (and broker loggers) are those with the request's listener, topics are all, groups are those with
+  settings of their own. There are no resources of client metrics, which are not served.
 
-Versions: 0 is ListClientMetricsResources and asks for those alone; 1 types.
+Versions: 0 is ListClientMetricsResources and asks for client metrics only; 1 types.
 Left out: nothing.
 """
 

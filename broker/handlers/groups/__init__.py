@@ -1,6 +1,6 @@
-"""Shell: what members of groups ask of their coordinator, offsets, and what operators ask about groups.
+"""Shell: groups: requests of members to their coordinator, offsets, and operators' questions.
 
-Rules of this file: TxnOffsetCommit is here, as it goes to the coordinator of the group.
+Rules of this file: TxnOffsetCommit is here because it goes to the group's coordinator.
 """
 
 from broker.handlers.groups import (

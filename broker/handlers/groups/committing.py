@@ -1,7 +1,7 @@
-"""Pure: what OffsetCommit and TxnOffsetCommit share: only partitions that exist come to the coordinator.
+"""Pure: what OffsetCommit and TxnOffsetCommit share: only partitions that exist reach the coordinator.
 
 Rules of this file: no handler is registered here. Both APIs name topics and partitions in the same way and answer for
-each; they differ in the types of their messages, and in whether a topic has an id.
+each partition; they differ in the types of their messages, and only one of them has topic ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure: what the handlers of groups have in common: who asks, and which topic is meant.
+"""Pure: what the handlers of groups share: who asks, and which topic is meant.
 
 Rules of this file: no handler is registered here.
 """

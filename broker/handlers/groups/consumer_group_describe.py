@@ -1,7 +1,7 @@
 """Shell: ConsumerGroupDescribe 0-1: what state are these groups of the consumer protocol in (KIP-848)?
 
-- A group that is not there, or of the classic protocol: GROUP_ID_NOT_FOUND; clients ask DescribeGroups then.
-- Operations are told where asked for, as by DescribeGroups.
+- A group that does not exist, or is of the classic protocol: GROUP_ID_NOT_FOUND; clients then send DescribeGroups.
+- On request the answer has the operations that the client may do, as in DescribeGroups.
 - The coordinator's errors, for each group by itself.
 - While group.version is 0: UNSUPPORTED_VERSION.
 

@@ -1,10 +1,10 @@
 """Shell: ConsumerGroupHeartbeat 0-1: the consumer group protocol (KIP-848): join, stay, revoke, and leave a group.
 
-- Epoch 0 joins, -1 leaves, -2 leaves for a moment (static members). The answer has the member's epoch, and what is its
-  own where that is news or a full request was sent.
-- A group of the classic protocol becomes one of the consumer protocol by its first such member, if
-  group.consumer.migration.policy lets it; else GROUP_ID_NOT_FOUND.
-- Who names a topic that it may not describe is refused; an expression leaves such topics out.
+- Epoch 0 joins, -1 leaves, -2 leaves for a moment (static members). The answer has the member's epoch, and its
+  assignment if that has changed or the request was a full one.
+- A group of the classic protocol becomes one of the consumer protocol when the first such member joins, if
+  group.consumer.migration.policy allows it; else GROUP_ID_NOT_FOUND.
+- A member that names a topic that it may not describe is refused; an expression does not match such topics.
 - Refused: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
   GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
 - While group.version is 0: UNSUPPORTED_VERSION.

@@ -1,4 +1,4 @@
-"""Shell: DeleteGroups 0-2: remove these groups, with their offsets.
+"""Shell: DeleteGroups 0-2: removes groups, with their offsets.
 
 - Each group has its own result: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND, or the coordinator's errors.
 

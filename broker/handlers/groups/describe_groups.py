@@ -1,12 +1,12 @@
 """Shell: DescribeGroups 0-6: what state are these groups in, and who is in them?
 
-- A group that is not there is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
-- The chosen protocol and what the members said about it are told of Stable groups only, as in Kafka.
-- Operations are told where asked for (v3+): those that whoever asks may do (KIP-430).
+- A group that does not exist is described as Dead, from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+- Only Stable groups have the chosen protocol and the members' metadata for it in the answer, as in Kafka.
+- On request (v3+) the answer has the operations that the client may do (KIP-430).
 - The coordinator's errors, for each group by itself.
 
 Versions: 3 operations; 4 instance ids (KIP-345); 5 flexible; 6 errors of groups (KIP-1043).
-Left out: nothing. Groups of the consumer protocol (KIP-848) have an API of their own, and are not there for this one.
+Left out: nothing. Groups of the consumer protocol (KIP-848) have their own API; for this one they do not exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Shell: Heartbeat 0-4: I am still here.
+"""Shell: Heartbeat 0-4: keeps a group member's session alive.
 
-- It keeps the member's session alive, and tells it by REBALANCE_IN_PROGRESS to join again.
+- REBALANCE_IN_PROGRESS tells the member to join again.
 - Refused: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
-- While the coordinator still reads its log the answer is that all is well, as in Kafka: sessions are counted anew when
-  it is done, and an error would only make the member look for another coordinator.
+- While the coordinator still reads its log the answer has no error, as in Kafka: all sessions begin again when the log
+  is read, and an error would only make the member look for another coordinator.
 
 Versions: 3 static members (KIP-345); 4 flexible.
 Left out: nothing.

@@ -1,10 +1,10 @@
-"""Shell: JoinGroup 0-9: let me into this group, or let me stay through its rebalance.
+"""Shell: JoinGroup 0-9: a member joins a group, or stays in it through a rebalance.
 
 - The answer comes when all known members have joined or the rebalance timeout is over; the first generation waits
-  group.initial.rebalance.delay.ms for more. The leader gets all members, the others an empty list.
-- Whoever comes without a member id gets one: from version 4 on with MEMBER_ID_REQUIRED, to come back with it (KIP-394).
-- A static member (group_instance_id, v5+) that comes without an id takes its own place over; its former self is
-  FENCED_INSTANCE_ID. In a stable group that is no reason to rebalance.
+  group.initial.rebalance.delay.ms for more members. The leader gets all members, the others an empty list.
+- A member without a member id gets one: from version 4 on with MEMBER_ID_REQUIRED, and joins again with it (KIP-394).
+- A static member (group_instance_id, v5+) without a member id takes over the place of its instance; requests with the
+  former member id are FENCED_INSTANCE_ID. In a stable group this causes no rebalance.
 - Refused: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, INCONSISTENT_GROUP_PROTOCOL (another protocol
   type, or no protocol that all others have), GROUP_MAX_SIZE_REACHED. NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS
   as in all APIs of groups.

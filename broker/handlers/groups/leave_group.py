@@ -1,8 +1,8 @@
-"""Shell: LeaveGroup 0-5: take these members out of the group.
+"""Shell: LeaveGroup 0-5: removes members from a group.
 
 - Each member has its own result: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. An operator names a static member by its
-  instance id alone (v3+). A group that is not there has none of them.
-- The members that stay rebalance. Whoever still waits for an answer under an id that leaves is told UNKNOWN_MEMBER_ID.
+  instance id alone (v3+). In a group that does not exist all members are unknown.
+- The remaining members rebalance. Requests of a removed member that still wait get UNKNOWN_MEMBER_ID.
 - INVALID_GROUP_ID and the coordinator's errors concern the whole request.
 
 Versions: 0-2 one member, whose error is the response's; 3 several (KIP-345); 4 flexible; 5 reasons, which are for logs

@@ -1,16 +1,16 @@
-"""Shell: OffsetCommit 2-10: remember these offsets for this group.
+"""Shell: OffsetCommit 2-10: commits offsets of a group.
 
-- Members name their generation; a commit for another one is ILLEGAL_GENERATION, by nobody we know UNKNOWN_MEMBER_ID or
-  FENCED_INSTANCE_ID. While the assignment is awaited: REBALANCE_IN_PROGRESS. Generation -1 is for "simple" consumers
-  and operators, and only while the group has no members.
-- A group that is not there: with a generation GROUP_ID_NOT_FOUND (v9+) or ILLEGAL_GENERATION; else it comes into being.
+- Members name their generation. A commit for another generation is ILLEGAL_GENERATION, one by an unknown member
+  UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. While the assignment is awaited: REBALANCE_IN_PROGRESS. Generation -1 is for
+  "simple" consumers and operators, and only while the group has no members.
+- If the group does not exist: with a generation GROUP_ID_NOT_FOUND (v9+) or ILLEGAL_GENERATION; else it is created.
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID where topics are named by id. Metadata
   longer than offset.metadata.max.bytes: OFFSET_METADATA_TOO_LARGE. The others of the request are committed.
 - A commit is in the log, and below the high watermark, when it is answered. It keeps the member's session alive.
 
 Versions: 2-4 retention_time_ms, which is kept; 5 without it (KIP-211); 6 leader epochs (KIP-320); 7 static members
 (KIP-345); 8 flexible; 9 the errors of KIP-848; 10 topic ids (KIP-848).
-Left out: nothing. Members of KIP-848's groups name their epoch: STALE_MEMBER_EPOCH where it is another one.
+Left out: nothing. Members of KIP-848's groups name their epoch: STALE_MEMBER_EPOCH if it is not the present one.
 """
 
 from __future__ import annotations

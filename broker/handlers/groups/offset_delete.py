@@ -1,8 +1,8 @@
-"""Shell: OffsetDelete 0: forget the group's offsets for these partitions.
+"""Shell: OffsetDelete 0: deletes a group's offsets for some partitions.
 
-- Topics that the group's members subscribe to: GROUP_SUBSCRIBED_TO_TOPIC. Where that cannot be known of a consumer
-  group, all of them count as subscribed to.
-- The whole request: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group with members that are no consumers).
+- Topics that the group's members subscribe to: GROUP_SUBSCRIBED_TO_TOPIC. If a consumer group's subscriptions are not
+  known, every topic counts as subscribed to.
+- The whole request: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members are not consumers).
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION. One without an offset is no error.
 
 Versions: one (KIP-496).

@@ -1,17 +1,17 @@
-"""Shell: OffsetFetch 1-10: which offsets are remembered for these groups?
+"""Shell: OffsetFetch 1-10: the committed offsets of groups.
 
-- A partition without an offset, and any of a group that is not there, is answered with -1 and no error. Null topics ask
-  for all that there are (v2+).
+- A partition without an offset, and every partition of a group that does not exist, gets -1 and no error. Null topics
+  ask for all offsets (v2+).
 - require_stable (v7+): an offset that an open transaction may change is UNSTABLE_OFFSET_COMMIT (KIP-447).
-- An offset that was committed for an earlier topic of the same name is none of today's topic.
-- Errors of the coordinator: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, for each group by itself. One that cannot be
-  reached otherwise is NOT_COORDINATOR too: consumers before 3.9 know no other (Kafka).
-- Topics by id (v10) that do not exist: UNKNOWN_TOPIC_ID. Offsets of topics that are gone cannot be named there, and are
-  left out where all are asked for.
+- An offset that was committed for an earlier topic of the same name does not count for today's topic.
+- Errors of the coordinator, for each group by itself: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A coordinator that
+  cannot be reached for another reason is NOT_COORDINATOR, too: consumers before 3.9 know no other error (Kafka).
+- Topics by id (v10) that do not exist: UNKNOWN_TOPIC_ID. Offsets of deleted topics have no id there, and are left out
+  of an answer with all offsets.
 
 Versions: 1 errors per partition; 2 one for the whole, and null topics; 5 leader epochs (KIP-320); 6 flexible;
 7 require_stable; 8 several groups (KIP-709); 9 member id and epoch, for KIP-848's groups; 10 topic ids.
-Left out: nothing. Groups of the classic protocol do not look at member epochs; KIP-848's answer STALE_MEMBER_EPOCH.
+Left out: nothing. Groups of the classic protocol ignore member epochs; KIP-848's answer STALE_MEMBER_EPOCH.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Shell: SyncGroup 0-5: hand me my assignment; from the leader: here is everybody's.
+"""Shell: SyncGroup 0-5: members get their assignments; the leader sends them all.
 
-- The leader's request is written before anybody gets an assignment; the others wait for it. In a stable group the
-  answer is there at once, so that one that was lost can be asked for again.
-- A member that the leader has forgotten gets an empty assignment.
-- Members that joined and do not ask within the rebalance timeout are dropped.
+- The leader's assignments are written before any member gets one; the other members wait for them. In a stable group
+  the answer comes at once, so a member that lost an answer can ask again.
+- A member without an assignment from the leader gets an empty one.
+- Members that joined and do not send this request within the rebalance timeout are removed.
 - Refused: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
   INCONSISTENT_GROUP_PROTOCOL (protocol type and name, which version 5 must give).
 

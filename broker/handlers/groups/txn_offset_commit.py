@@ -1,9 +1,9 @@
-"""Shell: TxnOffsetCommit 0-5: offsets of a group that count when the producer's transaction commits.
+"""Shell: TxnOffsetCommit 0-5: commits offsets of a group with the producer's transaction.
 
 - The group's partition of `__consumer_offsets` must belong to the transaction: up to version 4 it was added by
   AddOffsetsToTxn (INVALID_TXN_STATE, in 4 TRANSACTION_ABORTABLE), since version 5 it joins by this request (KIP-890).
-- Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION each; the rest is the group coordinator's to say.
-- A version before 2 does not know COORDINATOR_LOAD_IN_PROGRESS here: COORDINATOR_NOT_AVAILABLE, which it retries.
+- Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION each; all other errors come from the group's coordinator.
+- Versions 0 and 1 get COORDINATOR_NOT_AVAILABLE, which clients retry, instead of COORDINATOR_LOAD_IN_PROGRESS.
 
 Versions: 1 is 0; 2 leader epochs; 3 flexible, member and generation (KIP-447); 4 TRANSACTION_ABORTABLE; 5 KIP-890.
 """

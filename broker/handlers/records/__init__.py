@@ -1,4 +1,4 @@
-"""Shell: the way of the records: Produce and Fetch, and the offsets by which a reader finds its place."""
+"""Shell: records: Produce, Fetch, and the offsets by which a reader finds its place."""
 
 from broker.handlers.records import (
     fetch,

@@ -1,34 +1,34 @@
-"""Shell: Fetch 4-18: batches out of logs, waiting a while where there is little.
+"""Shell: Fetch 4-18: batches out of logs; waits a while for more if there is little.
 
-- Batches go out as they lie in the log, whole, from the one that holds the offset: a consumer that asks for the
-  middle of a batch gets all of it. At most max_bytes (and fetch.max.bytes) in all and partition_max_bytes of each
+- Batches go out whole, as they are in the log, beginning with the one that holds the offset: a consumer that asks for
+  the middle of a batch gets all of it. At most max_bytes (and fetch.max.bytes) in all and partition_max_bytes of each
   partition, but always one batch (KIP-74).
-- Consumers read below the high watermark, with read_committed below the last stable offset; then the aborted
-  transactions of what is returned come with it.
-- With fewer than min_bytes the request is parked for max_wait_ms and woken by what happens (`parking`).
-- Offsets that are in the lake alone, of however many partitions, are read from there side by side and answered in
-  the same response as the others; when that fails, or too many wait, it is KAFKA_STORAGE_ERROR for the partition and
-  nothing else. What is not there within remote.fetch.max.wait.ms, and what the fetch quota sheds (KIP-956), is an
-  answer without records and without an error: the consumer asks again.
-- OFFSET_OUT_OF_RANGE outside of log start and log end. FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the
-  reader's current epoch is not this leader's (v9+, KIP-320); a diverging epoch where the epoch of its last batch
+- Consumers read below the high watermark, with read_committed below the last stable offset. With read_committed the
+  answer lists the aborted transactions in the returned range.
+- With fewer than min_bytes the request is parked for max_wait_ms, and events wake it (`parking`).
+- Offsets that are only in the lake are read from there, for all partitions at the same time, and answered in the same
+  response as the others. If that fails, or too many requests wait, the partition alone gets KAFKA_STORAGE_ERROR. If it
+  takes longer than remote.fetch.max.wait.ms, or the fetch quota is used up (KIP-956), the partition's answer has no
+  records and no error: the consumer asks again.
+- OFFSET_OUT_OF_RANGE outside of log start and log end. FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the
+  reader's current epoch is not this leader's (v9+, KIP-320); a diverging epoch if the epoch of its last batch
   ended earlier here (v12+, KIP-595).
-- Sessions (v7+, KIP-227): `broker.replica.fetch_sessions`. FETCH_SESSION_ID_NOT_FOUND for one that was closed,
-  INVALID_FETCH_SESSION_EPOCH for a request that is not the next one, FETCH_SESSION_TOPIC_ID_ERROR where names and ids
+- Sessions (v7+, KIP-227): `broker.replica.fetch_sessions`. FETCH_SESSION_ID_NOT_FOUND for a closed session,
+  INVALID_FETCH_SESSION_EPOCH for a request that is not the next one, FETCH_SESSION_TOPIC_ID_ERROR if names and ids
   are mixed.
-- Followers say who they are (replica_id, from v15 on replica_state with their broker epoch). They read up to the log's
-  end, uncommitted records as well; the offset that they ask for is what they have (`LeaderPartition.fetched`). They
-  are woken by appends, and answered at once when they can move their high watermark (v18 says where it is).
-  UNKNOWN_LEADER_EPOCH for who is no replica, NOT_LEADER_OR_FOLLOWER for a broker epoch that is over, and
-  OFFSET_MOVED_TO_TIERED_STORAGE for offsets that are in the lake alone. Throttled (KIP-73) they get nothing.
-- Consumers of v11+ may read from followers too, below the follower's own high watermark (KIP-392). The leader names a
-  replica in the consumer's rack, and gives no records, where replica.selector.class says so.
+- Followers give their id (replica_id, from v15 on replica_state with their broker epoch). They read up to the log's
+  end, uncommitted records as well. The offset that a follower asks for is the end of its log
+  (`LeaderPartition.fetched`). Appends wake it, and it is answered at once when it can move its high watermark (v18 says
+  where that is). UNKNOWN_LEADER_EPOCH for a broker that is no replica, NOT_LEADER_OR_FOLLOWER for an old broker epoch,
+  and OFFSET_MOVED_TO_TIERED_STORAGE for offsets that are only in the lake. A throttled follower (KIP-73) gets nothing.
+- Consumers of v11+ may read from followers, too, below the follower's own high watermark (KIP-392). If
+  replica.selector.class says so, the leader names a replica in the consumer's rack and returns no records.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID.
 
 Versions: 5 log_start_offset; 7 sessions; 9 current_leader_epoch; 10 zstd; 11 rack_id (KIP-392); 12 flexible,
 last_fetched_epoch; 13 topic ids (KIP-516); 14 tiered storage (KIP-405); 15 replica_state (KIP-903); 16 endpoints with
 NOT_LEADER_OR_FOLLOWER (KIP-951); 17 directory ids (KIP-853); 18 the follower's high watermark (KIP-1166).
-Left out: batches older than zstd's version are not converted.
+Left out: zstd batches are not converted for requests before version 10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Shell: what a Fetch request finds in one partition, before it is read, and who asks.
+"""Shell: what a Fetch request finds in one partition before anything is read, and who asks.
 
-Rules of this file: values and what follows from them; `reading` fills them in.
+Rules of this file: values and what follows from them. `reading` fills them in.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""Shell: ListOffsets 1-11: which offset belongs to a time, or to one of the log's ends.
+"""Shell: ListOffsets 1-11: the offset of a time, or of one of the log's ends.
 
-- A timestamp: the first offset at or after it, with its own timestamp and leader epoch; nothing found is offset -1 and
-  no error. Where the beginning of the log is in the lake alone, the lake is asked first, from the log start on: it may
-  not have heard yet that this has moved.
-- -1 latest: the high watermark, or with read_committed the last stable offset; for others than consumers the log's end.
-- -2 earliest: the log start, lake included. -3 the first record of the greatest timestamp, wherever it is (Kafka looks
-  on local disk alone). -4 the first offset on local disk. -5 the last offset in the lake. -6 the first offset that
-  is not in the lake yet. -5 and -6 are -1 for a topic without a table.
-- What a consumer may not fetch is not found: offsets at or above its bound are -1.
+- A timestamp: the first offset at or after it, with its own timestamp and leader epoch; if there is none, offset -1 and
+  no error. If the beginning of the log is only in the lake, the lake is searched first, from the log start on (the lake
+  may not know yet that the log start has moved).
+- -1 latest: the high watermark, or with read_committed the last stable offset; for every other replica_id the
+  log's end.
+- -2 earliest: the log start, lake included. -3 the first record with the greatest timestamp, wherever it is (Kafka
+  looks on the local disk only). -4 the first offset on the local disk. -5 the last offset in the lake. -6 the first
+  offset that is not in the lake yet. -5 and -6 are -1 for a topic without a table.
+- Offsets at or above the consumer's bound, which it may not fetch, are answered as -1.
 - OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) for the latest offset, and for a record that is not found below
-  the bound, while a new leader's high watermark is below the start of its epoch: more may be committed than it knows
-  yet, and an answer that went back would make consumers go back (KIP-207). Clients ask again.
-- UNSUPPORTED_VERSION for a special timestamp that the version does not know, or that nobody knows;
-  INVALID_REQUEST for a partition asked for twice; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR
-  where the lake cannot answer, and REQUEST_TIMED_OUT where it does not within the request's timeout_ms (v10+, KIP-1075)
+  the bound, while a new leader's high watermark is below the start of its epoch. More records may be committed than the
+  leader knows yet, and a smaller offset would make consumers go back (KIP-207). Clients ask again.
+- UNSUPPORTED_VERSION for a special timestamp that this version does not have, or that does not exist;
+  INVALID_REQUEST for a partition that is there twice; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR
+  if the lake cannot answer, and REQUEST_TIMED_OUT if it takes longer than the request's timeout_ms (v10+, KIP-1075)
   or remote.list.offsets.request.timeout.ms.
 
 Versions: 2 isolation (KIP-98); 4 leader epochs (KIP-320); 6 flexible; 7 -3 (KIP-734); 8 -4 (KIP-405); 9 -5 (KIP-1005);
-10 a time-out (KIP-1075); 11 -6 (KIP-1023).
+10 a timeout (KIP-1075); 11 -6 (KIP-1023).
 Left out: answers of followers.
 """
 

@@ -1,13 +1,13 @@
 """Shell: OffsetForLeaderEpoch 2-4: where a leader epoch ends, so that a reader sees whether its log diverges.
 
-- The answer is the largest epoch not above the one asked for, and the offset at which it ends; the end of the log for
-  the current epoch; -1 and -1 where nothing is known (KIP-101, KIP-279).
-- The reader's own idea of the current epoch is checked first: FENCED_LEADER_EPOCH where it is behind,
-  UNKNOWN_LEADER_EPOCH where it is ahead (KIP-320).
-- Partitions that are not led here: UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER. Leaders alone answer, as in
-  Kafka: a follower's epochs may be about to be cut.
+- The answer is the largest known epoch up to the requested one, and the offset at which it ends; for the current epoch
+  that is the end of the log; -1 and -1 if nothing is known (KIP-101, KIP-279).
+- The current epoch in the request is checked first: FENCED_LEADER_EPOCH if it is old, UNKNOWN_LEADER_EPOCH if it is
+  newer than this leader's (KIP-320).
+- Partitions that are not led here: UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER. Only leaders answer, as in
+  Kafka: a follower may be about to truncate its epochs.
 
-Versions: 3 the asking replica, which makes no difference; 4 flexible.
+Versions: 3 the asking replica, which changes nothing; 4 flexible.
 """
 
 from __future__ import annotations

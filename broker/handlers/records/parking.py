@@ -1,21 +1,21 @@
-"""Shell: Fetch requests that wait for more than there is: woken by what happens, never by looking.
+"""Shell: Fetch requests that wait for more data: woken by events, without polling.
 
-Rules of this file: a parked request is answered when one of these is true, Kafka's cases of DelayedFetch by their
-letters, and otherwise when its time is over:
-- A, B, C: the partition is led here no more (for consumers: nor followed), or is gone with its topic (`lost`);
+Rules of this file: a parked request is answered when its time is over, or earlier when one of these is true (Kafka's
+cases of DelayedFetch by their letters):
+- A, B, C: the partition is no longer led here (for consumers: nor followed), or is gone with its topic (`lost`);
 - D: its log directory has failed (`lost`);
-- E: the leader epoch has moved beyond the one that the reader spoke of: a move ends the partition's lead here, or is
-  seen with the next advance;
-- F: more lies behind the reader's offset than the rest of its segment, so there is nothing to wait for;
+- E: the leader epoch is newer than the one in the request: such a change ends this broker's lead, or is noticed with
+  the next advance;
+- F: there is more after the reader's offset than the rest of its segment, so there is nothing to wait for;
 - G: the bytes of all its partitions reach min_bytes;
-- H: the reader's log diverges: seen before parking, as no leader's log is ever truncated;
-- for a follower also: there is a high watermark that it can move to, or anything was appended at all: it reads up to
-  the log's end, and is woken by appends;
-- for a follower also: it has sent something else behind the fetch (`hurry`): it wants to ask for more partitions;
+- H: the reader's log diverges: found before parking, because a leader's log is never truncated;
+- for a follower also: it can move its high watermark, or anything was appended: it reads up to the log's end, and
+  appends wake it;
+- for a follower also: it has sent another request after the fetch (`hurry`): it wants to ask for more partitions;
 - and ours: the broker stops (`lost`).
-The answer is made anew in the loop's next turn: the producer whose append woke the reader gets its answer first,
-and appends of one turn become one answer. Only what has advanced is looked at again, or everything where anything was
-lost.
+The answer is made in the loop's next turn: the producer whose append woke the reader gets its answer first,
+and appends of one turn become one answer. Only partitions that have advanced are looked at again, or all of them if one
+was lost.
 """
 
 from __future__ import annotations

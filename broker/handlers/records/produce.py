@@ -1,27 +1,27 @@
 """Shell: Produce 3-13: batches into logs.
 
-- Each partition of a request succeeds or fails by itself; one batch of magic 2 a partition.
-- acks: 0 is not answered, 1 when the leader has it, -1 when all in-sync replicas have it; anything else is
-  INVALID_REQUIRED_ACKS. With acks=0 an error closes the connection, which is all that a client can see (Kafka).
-- acks=-1 with fewer in-sync replicas than min.insync.replicas (no more than there are replicas): NOT_ENOUGH_REPLICAS,
-  and nothing is written; NOT_ENOUGH_REPLICAS_AFTER_APPEND where they became too few since.
-- The answer is there at once, unless flush.messages asks for the disk or replicas have to follow; then it is waited
-  for up to the request's timeout (REQUEST_TIMED_OUT), and the event loop goes on.
-- A duplicate of an idempotent producer is answered with the offset of the first (the last five batches are known).
-- A topic that wants its batches in a codec of its own (compression.type), with keys (compaction) or no older than
-  message.timestamp.before.max.ms has them prepared in threads first, each partition's in order.
+- Each partition of a request succeeds or fails by itself; it has one batch of magic 2.
+- acks=0 has no answer, 1 is answered when the leader has the batch, -1 when all in-sync replicas have it; anything else
+  is INVALID_REQUIRED_ACKS. With acks=0 an error closes the connection, as in Kafka: a client can see nothing else.
+- acks=-1 with fewer in-sync replicas than min.insync.replicas (or than all replicas, if there are fewer):
+  NOT_ENOUGH_REPLICAS, and nothing is written; NOT_ENOUGH_REPLICAS_AFTER_APPEND if they became too few after the append.
+- The answer comes at once, unless flush.messages demands an fsync or replicas have to follow. It then comes within the
+  request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
+- A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
+- If a topic demands its own codec (compression.type), keys (compaction) or a smallest timestamp
+  (message.timestamp.before.max.ms), threads prepare its batches first, in order for each partition.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID. No topic is created here:
   Metadata does that.
 
 Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VERSION (KAFKA-18659, KIP-896);
-5 log_start_offset; 7 zstd, which is UNSUPPORTED_COMPRESSION_TYPE before (KIP-110); 8 record_errors and error_message
+5 log_start_offset; 7 zstd, before it UNSUPPORTED_COMPRESSION_TYPE (KIP-110); 8 record_errors and error_message
 (KIP-467); 9 flexible; 10 the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 11-12 transactions (KIP-890);
 13 topic ids (KIP-516).
 Transactional batches belong to an open transaction: up to version 11 their partition must have been added to it
-(INVALID_TXN_STATE, from 11 on TRANSACTION_ABORTABLE), from 12 on it joins by being written to.
-Left out: of record_errors all but records without a key on compacted topics: batches are judged as a whole.
+(INVALID_TXN_STATE, in 11 TRANSACTION_ABORTABLE), from 12 on the write adds it.
+Left out: record_errors, except for records without a key on compacted topics: batches are judged as a whole.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
 
 
 def _pass_on(done: asyncio.Future[None], acknowledged: asyncio.Future[None]) -> None:
-    """Tell who waits for an append of what became of its acknowledgement."""
+    """Answer requests that wait for an append's acknowledgement."""
     if done.done():
         return
     error = None if acknowledged.cancelled() else acknowledged.exception()

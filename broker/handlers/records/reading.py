@@ -1,16 +1,16 @@
-"""Shell: what one Fetch request gets, at the moment: found in the logs, read, put into a response.
+"""Shell: what a Fetch request gets now: found in the logs, read, and put into a response.
 
 Rules of this file:
-- Finding (`find`) is cheap and touches no data: it may be done again when a parked request is completed, and then looks
-  at everything anew, as topics and leaders may have changed meanwhile.
+- Finding (`find`) is cheap and touches no data. When a parked request is completed it is done again from the beginning,
+  because topics and leaders may have changed meanwhile.
 - Budgets as in Kafka (KIP-74): at most `max_bytes` in all and `partition_max_bytes` of each partition, but the first
-  partition that has anything gives one whole batch at least, so that a large one cannot stop its reader.
-- Records leave as the buffers that they were read into. What would wait for the disk is read in a thread, and what
-  lies in the lake alone is read there; all of a response's waits run side by side.
-- An error is one partition's; the others of the request do not notice.
-- A follower's fetch is told to the leader's view when it comes, and not again when it has been parked: what it says of
-  the follower was true then. It is told first, so that the answer has the high watermark that follows from it.
-- A follower that the leader throttles gets nothing of the partition, and no error, as long as the rate is exceeded.
+  partition with data gives at least one whole batch, so that a large batch cannot stop its reader.
+- Records are sent from the buffers that they were read into. A read that may wait for the disk is done in a thread, a
+  read of offsets that are only in the lake by the tier; all reads of a response run at the same time.
+- An error concerns one partition, and not the others of the request.
+- A follower's fetch updates the leader's view of the follower when it arrives, and not again after it was parked,
+  because its offset was true on arrival. This happens first, so that the answer has the resulting high watermark.
+- A throttled follower gets nothing of the partition, and no error, while the rate is exceeded.
 """
 
 from __future__ import annotations
@@ -343,9 +343,9 @@ class Reading:
         buffers: list[Any] = []
         for piece in part.slices:
             try:
-                buffer = partition.log.pread(piece)
+                buffer = piece.read_now()
             except OSError:
-                return False  # Who reads in a thread finds out as well, and says so for this partition alone.
+                return False  # The read in a thread finds this, too, and reports it for this partition alone.
             if buffer is None:
                 return False
             buffers.append(buffer)
@@ -373,14 +373,13 @@ class Reading:
     async def _read_in_thread(self, found: Found, partition: Replica) -> bool:
         """Find and read beside the event loop what is not in memory; whether that went well."""
         part, look_again = found.part, found.look_again
-        pread = partition.log.pread_blocking
 
         def read() -> tuple[LogRead, list[Any]]:
             where = part
             if where is None:
                 assert look_again is not None
                 where = look_again()
-            return where, [pread(piece) for piece in where.slices]
+            return where, [piece.read() for piece in where.slices]
 
         try:
             where, buffers = await asyncio.get_running_loop().run_in_executor(None, read)

@@ -1,4 +1,4 @@
-"""Shell: where replicas are and who leads: log directories, elections, reassignments."""
+"""Shell: replicas and leaders: log directories, elections, reassignments."""
 
 from broker.handlers.replicas import (
     alter_replica_log_dirs,

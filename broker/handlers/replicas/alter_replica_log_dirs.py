@@ -1,12 +1,13 @@
 """Shell: AlterReplicaLogDirs 1-2: replicas of this broker move to other log directories (KIP-113).
 
-- The answer says that a move has begun, or that there is nothing to do; DescribeLogDirs tells how far it is. Another
-  directory in a later request ends a move and begins another, the directory where the log lies ends it.
-- A path is absolute, as DescribeLogDirs tells it: else, or of no directory of log.dirs, LOG_DIR_NOT_FOUND. A directory
-  that has failed, a replica in one, and any move while one has failed: KAFKA_STORAGE_ERROR, as a copy may lie there.
-- A replica that is not here: REPLICA_NOT_AVAILABLE; its log will be made in this directory if it comes.
-- A topic whose name is too long for a copy's folder: INVALID_TOPIC_EXCEPTION.
-- It is about this broker alone: who asks sends it to the broker that has the replica.
+- The answer says that a move has begun, or that there is nothing to do; DescribeLogDirs shows its progress. A later
+  request with another directory replaces the move; one with the directory where the log is cancels it.
+- A path is absolute, as in DescribeLogDirs. Other paths, and directories that are not in log.dirs: LOG_DIR_NOT_FOUND.
+  A failed directory, a replica in one, and any move while one has failed: KAFKA_STORAGE_ERROR, because a copy may be
+  in there.
+- A replica that is not on this broker: REPLICA_NOT_AVAILABLE; if it comes later, its log is made in this directory.
+- A topic whose name is too long for the folder of a copy: INVALID_TOPIC_EXCEPTION.
+- The request concerns this broker alone: clients send it to the broker that has the replica.
 
 Versions: 2 flexible.
 """

@@ -1,13 +1,12 @@
-"""Shell: DescribeLogDirs 1-5: what lies in the log directories, and how much room there is.
+"""Shell: DescribeLogDirs 1-5: the partitions in the log directories, and the free room.
 
-- Null topics mean all; of a list, what is not here is left out, as in Kafka.
-- Every directory is told, with the size of each partition in it. What is in the lake is not counted: it is not in the
-  directory. The lag of a replica is how far its log's end is behind its high watermark, which is 0 but where a follower
-  begins.
-- A replica on the move is told in both directories: in the new one as a future one, which lags by as many offsets as
-  are to be copied yet (KIP-113).
-- A directory that has failed is told with KAFKA_STORAGE_ERROR, and nothing in it (KIP-113).
-- Room of the whole file system (v4+), -1 where it cannot be told.
+- Null topics mean all; partitions in a list that are not here are left out, as in Kafka.
+- The answer has every directory, with the size of each partition in it, without what is in the lake. The lag of a
+  replica is how far its log's end is behind its high watermark, which is 0 except for a follower that has just begun.
+- A replica on the move is in both directories: in the new one as a future replica, whose lag is the number of offsets
+  that are still to be copied (KIP-113).
+- A failed directory has KAFKA_STORAGE_ERROR, and no partitions (KIP-113).
+- The room is that of the whole file system (v4+), -1 if it is unknown.
 
 Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories, of which there are none.
 """

@@ -1,9 +1,9 @@
-"""Shell: ElectLeaders 0-2: the preferred leader leads again, or any that lives (KIP-183, KIP-460).
+"""Shell: ElectLeaders 0-2: elects the preferred leader, or any live replica (KIP-183, KIP-460).
 
-- Answered by the active controller, once it is durable; other brokers send it on.
-- A preferred election is for partitions that another than the first replica leads, an unclean one for those that
-  nobody leads; all others: ELECTION_NOT_NEEDED, or not listed where all partitions are asked for (null).
-- Nobody can be elected: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+- Answered by the active controller, once it is durable; other brokers forward it.
+- A preferred election is for partitions that are not led by their first replica, an unclean one for partitions without
+  a leader. All others are ELECTION_NOT_NEEDED, or not listed if the request asks for all partitions (null).
+- No replica can be elected: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION; an unknown kind of election: INVALID_REQUEST.
 
 Versions: 1 unclean elections and an error of the whole answer; 2 flexible.

@@ -1,13 +1,13 @@
 """Shell: AlterPartitionReassignments 0-1, ListPartitionReassignments 0: replicas move between brokers (KIP-455).
 
-- Answered by the active controller, the first once it is durable; other brokers send it on.
-- A move is accepted at once and ends when all that come are in sync; the list tells those that go on. Null replicas
-  cancel one: NO_REASSIGNMENT_IN_PROGRESS where there is none, INVALID_REPLICA_ASSIGNMENT where only those that came
-  are in sync and unclean elections are not allowed.
-- Replicas that are there already are no move and no error. None, one twice, or unknown brokers:
+- Answered by the active controller, Alter once it is durable; other brokers forward both.
+- A move is accepted at once and ends when all new replicas are in sync; List shows the moves that go on. Null replicas
+  cancel a move: NO_REASSIGNMENT_IN_PROGRESS if there is none, INVALID_REPLICA_ASSIGNMENT if only new replicas are in
+  sync and unclean elections are not allowed.
+- The replicas that the partition has already: no move and no error. No replicas, one twice, or unknown brokers:
   INVALID_REPLICA_ASSIGNMENT. Unknown: UNKNOWN_TOPIC_OR_PARTITION.
 
-Versions: 1 of the first may forbid a change of the replication factor: INVALID_REPLICATION_FACTOR (KIP-860).
+Versions: version 1 of Alter can forbid a change of the replication factor: INVALID_REPLICATION_FACTOR (KIP-860).
 Left out: nothing.
 """
 

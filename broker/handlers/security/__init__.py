@@ -1,4 +1,4 @@
-"""Shell: who somebody is (SASL), what he may (ACLs), how much (quotas), and SCRAM's users."""
+"""Shell: authentication (SASL), authorization (ACLs), quotas, and SCRAM users."""
 
 from broker.handlers.security import (
     acls,

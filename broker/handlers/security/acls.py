@@ -1,15 +1,15 @@
-"""Shell: CreateAcls, DescribeAcls and DeleteAcls 1-3: who may do what.
+"""Shell: CreateAcls 1-3, DescribeAcls 1-3, DeleteAcls 1-3: who may do what.
 
-- Without authorizer.class.name: SECURITY_DISABLED, as in Kafka: ACLs that nobody goes by would deceive.
-- Create: each for itself; INVALID_REQUEST with a text for numbers that are no resource, pattern, operation or
-  permission, for an empty name, a principal without a type, a cluster that is not called kafka-cluster. One that is
-  there already is granted. All of a request are in one commit.
-- Describe and delete by filters: null and ANY leave open; MATCH means what concerns a resource of that name: its own
-  ACLs, prefixes of it, and `*` (KIP-290). INVALID_REQUEST for numbers that nobody knows.
-- Description is told by the broker that is asked, as far as it has read the metadata.
+- Without authorizer.class.name: SECURITY_DISABLED, as in Kafka: ACLs without effect would deceive.
+- Create: each ACL has its own result. INVALID_REQUEST with a text for unknown numbers of a resource type, pattern type,
+  operation or permission, for an empty name, a principal without a type, or a cluster that is not called
+  kafka-cluster. An ACL that exists already is no error. All ACLs of a request are in one commit.
+- Describe and delete by filters: null and ANY match everything; MATCH finds the ACLs that concern a resource of that
+  name: its own, prefixes of it, and `*` (KIP-290). INVALID_REQUEST for unknown numbers.
+- Any broker answers DescribeAcls, from the metadata that it has read so far.
 
 Versions: 1 patterns (KIP-290); 2 flexible; 3 users as resources (KIP-373).
-Left out: delegation tokens, which nobody can have here, though there may be ACLs about them.
+Left out: delegation tokens are not served, but there may be ACLs about them.
 """
 
 from __future__ import annotations

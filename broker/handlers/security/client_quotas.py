@@ -1,14 +1,16 @@
-"""Shell: DescribeClientQuotas and AlterClientQuotas 0-1: how much of a broker clients may have (KIP-546).
+"""Shell: DescribeClientQuotas 0-1, AlterClientQuotas 0-1: limits of what clients may use of a broker (KIP-546).
 
-- Entities are a user, a client id, both, or an address (`ip`), each by its name or, with null, the default of its type.
-- Alter: INVALID_REQUEST for an empty or unknown entity, one that is named twice, an address beside a user or client
-  id, a key that does not belong to it, a value that is not above 0 or not whole where it counts bytes. An entity
-  changes as a whole or not at all, all of them in one commit. validate_only answers the same and changes nothing.
-- Describe: components ask for a name, the default, or any that is specified; strict leaves out entities with more
-  parts. UNSUPPORTED_VERSION for types that are not Kafka's own.
+- Entities are a user, a client id, both, or an address (`ip`), each with its name or, with null, the default of its
+  type.
+- Alter: INVALID_REQUEST for an empty or unknown entity, an entity that is there twice, an address beside a user or
+  client id, a key that does not belong to the entity, a value that is not above 0, or a byte rate that is not whole. An
+  entity changes as a whole or not at all, all of them in one commit. With validate_only the answer is the same and
+  nothing changes.
+- Describe: components ask for a name, the default, or any name; strict leaves out entities with more parts.
+  UNSUPPORTED_VERSION for types that are not Kafka's own.
 
 Versions: 1 flexible.
-Left out: names of machines as an `ip`: addresses only.
+Left out: host names as an `ip`; it is an address only.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Shell: DescribeUserScramCredentials and AlterUserScramCredentials 0: who can say who they are (KIP-554).
+"""Shell: DescribeUserScramCredentials 0, AlterUserScramCredentials 0: the credentials of SCRAM users (KIP-554).
 
-- Alter: clients send a salt and the salted password, of which the broker keeps what a proof is held against.
-  UNACCEPTABLE_CREDENTIAL for an empty user, for iterations below 4096 or above 16384, without a salt or a password;
-  UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND for a deletion of what is not there; DUPLICATE_RESOURCE for a user
-  whom one request names twice, also with two mechanisms (KRaft's rule: ZooKeeper's Kafka took those).
-- When it is answered this broker authenticates by it, others once they have read of it.
-- NOT_CONTROLLER where another controller came, even for a moment, between a secret's object and the decision: it may
-  have taken the object away, of which it knew nothing.
+- Alter: clients send a salt and the salted password; the broker stores the keys that are derived from them to check
+  proofs. UNACCEPTABLE_CREDENTIAL for an empty user, for iterations below 4096 or above 16384, without a salt or a
+  password; UNSUPPORTED_SASL_MECHANISM; RESOURCE_NOT_FOUND if a deleted credential does not exist; DUPLICATE_RESOURCE
+  for a user who is named twice in a request, also with two mechanisms (KRaft's rule: Kafka with ZooKeeper took those).
+- After the answer this broker authenticates with the new credentials, the others when they have read the metadata.
+- NOT_CONTROLLER if there was another controller, even for a moment, between the write of a secret's object and the
+  decision: that controller did not know the object and may have removed it.
 - Describe: mechanisms and iterations, nothing else. RESOURCE_NOT_FOUND for a user without credentials,
   DUPLICATE_RESOURCE for one that is asked for twice. Null or no users: all.
 - The secret is in an object of the lake that no table names (docs/decisions/0016-scram-credentials.md).
-  KAFKA_STORAGE_ERROR where it cannot be written: nothing has happened.
+  KAFKA_STORAGE_ERROR if it cannot be written; then nothing has changed.
 
 Versions: 0.
 Left out: nothing.

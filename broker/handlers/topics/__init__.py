@@ -1,4 +1,4 @@
-"""Shell: topics are made, grow, lose their oldest records, and go."""
+"""Shell: topics: created, extended, deleted, and deletion of their oldest records."""
 
 from broker.handlers.topics import (
     create_partitions,

@@ -1,11 +1,11 @@
-"""Shell: CreatePartitions 0-3: topics get more partitions, each topic for itself.
+"""Shell: CreatePartitions 0-3: adds partitions to topics; each topic has its own result.
 
-- The count is the new total. Not more than there are: INVALID_PARTITIONS; the same topic twice: INVALID_REQUEST;
-  unknown: UNKNOWN_TOPIC_OR_PARTITION; more than 10,000 new ones in a request: POLICY_VIOLATION.
-- Assignments, if given, are those of the new partitions in order: one for each, as many replicas as the topic has,
-  brokers that exist and stand there once, else INVALID_REPLICA_ASSIGNMENT.
+- The count is the new total. Not above the present number: INVALID_PARTITIONS; the same topic twice: INVALID_REQUEST;
+  unknown: UNKNOWN_TOPIC_OR_PARTITION; more than 10,000 new partitions in a request: POLICY_VIOLATION.
+- Assignments, if given, are those of the new partitions in order: one for each, with the topic's number of replicas, on
+  brokers that exist and are named once, else INVALID_REPLICA_ASSIGNMENT.
 - One request is one commit; the new partitions take appends when it is answered.
-- validate_only decides and answers in the same way, and nothing is created.
+- With validate_only the answer is the same and nothing is created.
 
 Versions: 2 flexible; 3 is 2 (THROTTLING_QUOTA_EXCEEDED is never given).
 Left out: quotas (KIP-599).

@@ -1,18 +1,18 @@
-"""Shell: CreateTopics 2-7: topics, with their partitions and settings, each for itself.
+"""Shell: CreateTopics 2-7: creates topics, with their partitions and settings; each topic has its own result.
 
-- One request is one decision and rides in one commit; a topic is open for appends when it is answered.
-- Names: INVALID_TOPIC_EXCEPTION for what Kafka refuses, for names that differ from another topic's in '.' and '_' or in
-  case alone (a topic is a folder in the lake); TOPIC_ALREADY_EXISTS; the same name twice in a request, or a name of the
-  broker's own tables: INVALID_REQUEST.
+- One request is one decision in one commit; a topic takes appends when it is answered.
+- Names: INVALID_TOPIC_EXCEPTION for names that Kafka refuses, and for names that differ from another topic's only in
+  '.' and '_' or in case (a topic is a folder in the lake); TOPIC_ALREADY_EXISTS; the same name twice in a request, or a
+  name of the broker's own tables: INVALID_REQUEST.
 - -1 asks for num.partitions and default.replication.factor (also in the versions before KIP-464). Otherwise
   INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR (more than there are brokers), POLICY_VIOLATION (more than 10,000
   partitions in a request, as in Kafka).
-- Assignments replace both numbers, which then must be -1: consecutive from 0, equally long, brokers that exist and
-  stand there once, else INVALID_REPLICA_ASSIGNMENT.
-- Settings: INVALID_CONFIG with a text that names the key; null is no value. Who may not describe the settings of a new
-  topic is told neither them nor its numbers, and TOPIC_AUTHORIZATION_FAILED in their place (KIP-525).
-- validate_only decides and answers in the same way, and nothing is created.
-- Time-outs: REQUEST_TIMED_OUT where the decision is not durable in time; it may become so later (Kafka).
+- Assignments replace both numbers, which then must be -1: partitions from 0 on without a gap, equally many replicas
+  each, brokers that exist and are named once, else INVALID_REPLICA_ASSIGNMENT.
+- Settings: INVALID_CONFIG with a text that names the key; null is not a value. A client that may not describe the
+  settings of a new topic gets TOPIC_AUTHORIZATION_FAILED in place of them and of the topic's numbers (KIP-525).
+- With validate_only the answer is the same and nothing is created.
+- REQUEST_TIMED_OUT if the decision is not durable in time; it may become durable later (Kafka).
 
 Versions: 4 partitions and replicas may be -1 (KIP-464); 5 the settings of the new topic in the answer (KIP-525);
 7 its id (KIP-516).

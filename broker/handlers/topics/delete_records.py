@@ -1,18 +1,18 @@
-"""Shell: DeleteRecords 0-2: a partition begins later from now on; what lies below can be read no more.
+"""Shell: DeleteRecords 0-2: moves a partition's log start; records below it can no longer be read.
 
-- An offset up to the high watermark, -1 meaning that one; beyond it or below -1: OFFSET_OUT_OF_RANGE. Below what the
-  partition begins with already nothing changes. The answer is where the partition begins now: the least of all
-  replicas whose brokers live, once that has reached the offset. REQUEST_TIMED_OUT where it has not within timeout_ms;
-  the leader's own start has moved all the same.
-- When it is answered the new log start is durable (Kafka lets a crash take it back); a thread waits for the disk. Where
-  that fails: KAFKA_STORAGE_ERROR for all. The segments below the new start go with the next run of retention. The lake
-  is told in the background, so that a broker that loses its disk begins there too, and its files that lie wholly
-  below go (`broker/tier/expiring.py`).
+- The offset is at most the high watermark, and -1 means the high watermark; other offsets: OFFSET_OUT_OF_RANGE. An
+  offset below the log start changes nothing. The answer is the new low watermark: the smallest log start of all
+  replicas on live brokers, once it has reached the offset. REQUEST_TIMED_OUT if it has not within timeout_ms; the
+  leader's own log start has moved all the same.
+- When it is answered the new log start is durable (in Kafka a crash may undo it); a thread waits for the disk. If that
+  fails: KAFKA_STORAGE_ERROR for all partitions. The segments below the new start go with the next run of retention. The
+  lake learns the start in the background: a broker that loses its disk then begins there, too, and files of the lake
+  that lie wholly below are removed (`broker/tier/expiry/expiring.py`).
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
 Versions: 1 is 0; 2 flexible.
-Left out: rows below the new start stay in the topic's table while their file holds later ones, too.
+Left out: rows below the new start stay in the topic's table while their file also holds rows above it.
 """
 
 from __future__ import annotations

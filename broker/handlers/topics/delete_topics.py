@@ -1,6 +1,6 @@
-"""Shell: DeleteTopics 1-6: topics go, by name or by id.
+"""Shell: DeleteTopics 1-6: deletes topics, by name or by id.
 
-- One request is one decision in one commit. When it is answered the logs are out of sight (their files go
+- One request is one decision in one commit. When it is answered the logs can no longer be read (their files go
   file.delete.delay.ms later), parked fetches have been woken, and the table is being cleared in the background.
 - Unknown names: UNKNOWN_TOPIC_OR_PARTITION; unknown ids: UNKNOWN_TOPIC_ID; neither name nor id, both, or the same topic
   twice: INVALID_REQUEST.

@@ -1,4 +1,4 @@
-"""Shell: what producers ask of their coordinator, its markers, and what operators ask about both."""
+"""Shell: transactions: producers' requests to their coordinator, its markers, and operators' questions."""
 
 from broker.handlers.transactions import (
     add_offsets_to_txn,

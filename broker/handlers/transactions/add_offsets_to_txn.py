@@ -1,8 +1,8 @@
-"""Shell: AddOffsetsToTxn 0-4: offsets of a group become part of a transaction.
+"""Shell: AddOffsetsToTxn 0-4: adds a group's offsets to a transaction.
 
-- It is the group's partition of `__consumer_offsets` that joins the transaction: the marker in it makes the offsets
-  count that TxnOffsetCommit writes there.
-- That topic is created if need be: a client asks for the group's coordinator only after this.
+- This adds the group's partition of `__consumer_offsets` to the transaction. TxnOffsetCommit writes the offsets there,
+  and the marker in that partition makes them count.
+- That topic is created if necessary, because a client looks for the group's coordinator only after this.
 - An empty group id is INVALID_GROUP_ID.
 
 Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE.

@@ -1,9 +1,9 @@
-"""Shell: AddPartitionsToTxn 0-5: partitions become part of a transaction, before anything is written to them.
+"""Shell: AddPartitionsToTxn 0-5: adds partitions to a transaction, before anything is written to them.
 
-- Up to version 3 a client speaks of its one transaction. One partition that does not exist refuses them all: it gets
-  UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED.
-- Since version 4 brokers speak of many, to add or only to verify partitions (KIP-890): one that was not added is
-  TRANSACTION_ABORTABLE.
+- Up to version 3 a client adds partitions to its transaction. If one of them does not exist none is added: that one
+  gets UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED.
+- From version 4 on brokers ask for many transactions, to add partitions or only to verify them (KIP-890): a partition
+  that was not added is TRANSACTION_ABORTABLE.
 
 Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 many transactions and verification; 5 TRANSACTION_ABORTABLE.
 """

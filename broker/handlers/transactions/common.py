@@ -1,8 +1,8 @@
-"""Pure: what the handlers of transactions have in common: what old clients are told, which partitions are meant.
+"""Pure: what the handlers of transactions share: errors for old clients, and which partitions are meant.
 
 Rules of this file:
 - No handler is registered here.
-- PRODUCER_FENCED (KIP-588) is known to newer versions only; older ones hear INVALID_PRODUCER_EPOCH.
+- Only newer versions have PRODUCER_FENCED (KIP-588); older ones get INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations

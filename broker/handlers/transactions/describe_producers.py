@@ -1,6 +1,6 @@
-"""Shell: DescribeProducers 0: who has been producing to a partition, and what transactions are open there (KIP-664).
+"""Shell: DescribeProducers 0: the producers of a partition, and the transactions that are open there (KIP-664).
 
-- The leader answers out of what its log remembers: producers that were silent for producer.id.expiration.ms are gone.
+- The leader answers from its log's producer state, without producers that were silent for producer.id.expiration.ms.
 - A partition that is led elsewhere is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION.
 """
 

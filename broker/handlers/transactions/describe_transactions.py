@@ -1,8 +1,8 @@
-"""Shell: DescribeTransactions 0: how far the transactions of some transactional ids are (KIP-664).
+"""Shell: DescribeTransactions 0: the states of transactions, by transactional id (KIP-664).
 
-- One that nobody knows is TRANSACTIONAL_ID_NOT_FOUND, one that is coordinated elsewhere NOT_COORDINATOR.
-- Partitions are those of the open transaction; of one that is complete there are none. Topics that its reader may not
-  describe are left out.
+- An unknown id is TRANSACTIONAL_ID_NOT_FOUND, one that is coordinated elsewhere NOT_COORDINATOR.
+- Partitions are those of the open transaction; a complete one has none. Topics that the client may not describe are
+  left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Shell: EndTxn 0-5: commit or abort a transaction.
+"""Shell: EndTxn 0-5: commits or aborts a transaction.
 
-- The answer goes out when the decision is committed; markers are as a rule written by then, and are written whatever
-  happens after.
-- Asked again for what was decided, the answer is NONE once it is complete, CONCURRENT_TRANSACTIONS before; for the
-  opposite it is INVALID_TXN_STATE.
-- Since version 5 each end raises the producer's epoch and the answer says to what (KIP-890): a request of before that
-  comes late is fenced. Abort is then allowed with nothing written.
+- The answer goes out when the decision is committed. As a rule the markers are written by then; otherwise they are
+  written later in any case.
+- If the request repeats the decision, the answer is NONE once the transaction is complete, CONCURRENT_TRANSACTIONS
+  before; if it asks for the opposite, INVALID_TXN_STATE.
+- From version 5 on each end raises the producer's epoch and the answer has the new one (KIP-890), so that late requests
+  with the old epoch are fenced. A producer that has written nothing may then abort, too.
 
 Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE; 5 the next producer id and epoch.
 """

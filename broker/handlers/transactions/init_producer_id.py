@@ -1,15 +1,15 @@
 """Shell: InitProducerId 0-5: a producer id, for idempotent and for transactional producers.
 
-- A producer without a transactional id gets an id that nobody ever had, with epoch 0, whatever it had before:
-  in Kafka, too, only transactional producers keep theirs.
-- A transactional id keeps its producer id, and each beginning raises the epoch, which fences who was there. Its open
-  transaction is aborted first: CONCURRENT_TRANSACTIONS, until the markers are written.
-- Id and epoch of before (v3+) come together or not at all, else INVALID_REQUEST. Who names the ones of before last
-  is fenced (PRODUCER_FENCED).
-- Ids come from durable blocks of 1000 (KIP-730): a restart or a crash never hands one out twice. While no block can
-  be made durable the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+- A producer without a transactional id always gets a new producer id with epoch 0: in Kafka, too, only transactional
+  producers keep theirs.
+- A transactional id keeps its producer id, and each InitProducerId raises the epoch, which fences earlier producers. An
+  open transaction is aborted first: CONCURRENT_TRANSACTIONS, until the markers are written.
+- A producer may send its present id and epoch (v3+), both or none, else INVALID_REQUEST. If they are neither the
+  present nor the last ones, it is fenced (PRODUCER_FENCED).
+- Ids come from durable blocks of 1000 (KIP-730), so that no id is given twice after a restart or a crash. While no
+  block can be made durable the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
 
-Versions: 1 is 0; 2 flexible; 3 the id and epoch of before (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE.
+Versions: 1 is 0; 2 flexible; 3 the present id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE.
 Left out: version 6, two-phase commit (KIP-939).
 """
 

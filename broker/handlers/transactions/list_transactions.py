@@ -1,9 +1,10 @@
 """Shell: ListTransactions 0-2: the transactional ids that this broker coordinates (KIP-664).
 
-- Filters go together: state, producer id, for how long the transaction has been open at least (v1), and an expression
-  that the transactional id matches as a whole (v2; none and the empty one: all). States that nobody knows are named in
-  the answer; what is no expression is INVALID_REGULAR_EXPRESSION.
-- While a partition of `__transaction_state` is still read, COORDINATOR_LOAD_IN_PROGRESS: half of a list is none.
+- All filters must match: state, producer id, a minimum time for which the transaction has been open (v1), and an
+  expression for the whole transactional id (v2; null or empty matches all). The answer names unknown states; a wrong
+  expression is INVALID_REGULAR_EXPRESSION.
+- While a partition of `__transaction_state` is being read: COORDINATOR_LOAD_IN_PROGRESS, because the list would be
+  incomplete.
 
 Versions: 1 the duration (KIP-994); 2 the expression (KIP-1152), in RE2's syntax as in Kafka.
 """

@@ -1,8 +1,8 @@
-"""Shell: WriteTxnMarkers 1-2: the ends of transactions, from coordinators and from operators who end a hanging one.
+"""Shell: WriteTxnMarkers 1-2: writes markers, for coordinators and for operators who end a hanging transaction.
 
-- A marker is answered when it is below the high watermark; what follows for the offsets of groups has happened then.
-  One that is not within request.timeout.ms is REQUEST_TIMED_OUT: it is asked for again.
-- All are appended before the first is waited for.
+- A marker is answered when it is below the high watermark; offsets of groups that depend on it count by then. If that
+  takes longer than request.timeout.ms it is REQUEST_TIMED_OUT, and the sender tries again.
+- All markers are appended before the first one is waited for.
 - A marker of an older producer epoch is INVALID_PRODUCER_EPOCH, of an older coordinator
   TRANSACTION_COORDINATOR_FENCED.
 

@@ -124,7 +124,7 @@ class LogDirectories:
         work = directory.checkpoint(name, offsets)
         self._checkpointed[directory.path, name] = offsets
         if wait:
-            work()  # Who waits relies on it; an earlier one of the same may have failed in Background.
+            work()  # A waiting caller relies on it; an earlier write of it may have failed in Background.
         else:
             # One that fails is written again when it has changed, which it does all the time.
             self.submit(directory, directory.file(name), work)

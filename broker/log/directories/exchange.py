@@ -1,7 +1,7 @@
 """Shell: two logs with the same records swap their files: a log continues in the files of its copy.
 
 Rules of this file:
-- Whoever holds the log object (its partition, the tier, coordinators) keeps it: its files change, the object does not.
+- Holders of the log object (its partition, the tier, coordinators) keep it: its files change, the object does not.
   So nobody must be told, and offsets, producers and high watermark stay the same.
 - A sync in progress concerns the old files: it says nothing of what is durable now, and moves no recovery point.
 - Both must have the same offsets and epochs when they swap, as the copy takes over the log's epochs.

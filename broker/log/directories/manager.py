@@ -102,7 +102,7 @@ class LogManager:
         )
         # Partitions whose log is, or may be, in a directory that has failed.
         self._offline: set[Key] = set()
-        # Set by whoever serves the partitions: is told the id of a directory that has failed, and what was in it.
+        # Set by the owner of the partitions: called with the id of a failed directory and the partitions in it.
         self.on_directory_failed: Callable[[bytes, Sequence[Key]], None] | None = None
         # What is to happen when no directory is left; Kafka halts.
         self.on_all_failed: Callable[[], None] | None = None

@@ -43,7 +43,7 @@ class Upkeep:
         """`failed` is called with each disk error."""
         self._failed = failed
         self._quiet: dict[Key, _Quiet] = {}
-        # Those of which it is not known that they have nothing to do.
+        # Logs that may have something to do.
         self._asked: dict[Key, Log] = {}
 
     def add(self, key: Key, log: Log) -> None:

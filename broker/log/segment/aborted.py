@@ -30,7 +30,7 @@ class AbortedIndex:
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
             found = decode_aborted(read_or_none(self._disk, self.path) or b"")
-            # Whoever takes the file's name away (in the event loop's thread) asks before: that counts.
+            # The event loop's thread asks before it removes the file's name: its answer counts.
             if self._entries is None:
                 self._entries = found
         return self._entries

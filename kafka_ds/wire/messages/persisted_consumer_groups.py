@@ -10,7 +10,7 @@ from kafka_ds.wire.types import struct as wire_struct
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupMetadataKey:
-    """A group's epoch is kept for each of these; a group without it is none."""
+    """A group's epoch. A group without this record does not exist."""
 
     group_id: string
 

@@ -19,7 +19,7 @@ from kafka_ds.wire.types import (
 
 @message(key=22, versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Give me a producer id, and fence whoever used this transactional id before."""
+    """Give me a producer id, and fence earlier producers with this transactional id."""
 
     transactional_id: string | None = v(nullable="0+")
     transaction_timeout_ms: i32

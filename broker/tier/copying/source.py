@@ -1,0 +1,89 @@
+"""Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
+
+Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
+that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
+shorter, or ends cleanly before the range does raises `SourceGone`: nothing of such a range is committed. Bytes that are
+no batch of this range do not stop it: they become residue.
+"""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from broker.tier.messages import CopyRange
+from broker.tier.spi import SourceGone
+from kafka_ds.lake.batches.convert import ResidueBatch, decode_batches
+from kafka_ds.wire import decoding, kernel
+from kafka_ds.wire.arrays import read_only
+
+PIECE_BYTES = 1024 * 1024
+# One compressed batch may hold far more than it seems; beyond this it is kept as it is, undecoded.
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+
+
+class RangeSource:
+    """One range of a segment. After `rows` is exhausted, `residue` and the sums are complete."""
+
+    def __init__(self, source: CopyRange) -> None:
+        self._source = source
+        self.residue: list[ResidueBatch] = []
+        self.row_count = 0
+        self.max_timestamp_ms = -1
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range, in offset order."""
+        start, end = self._source.start_offset, self._source.end_offset
+        aborted = [(each[0], each[1], each[2]) for each in self._source.aborted]
+        next_offset = start
+        for piece in self._pieces():
+            decoded = decode_batches(
+                [piece],
+                start_offset=next_offset,
+                end_offset=end,
+                aborted=aborted,
+                limit_bytes=BATCH_BYTES_MAX,
+                # The log start may lie within the first batch.
+                begins_within=next_offset == start,
+            )
+            next_offset = decoded.next_offset
+            self.residue.extend(decoded.residue)
+            self.row_count += decoded.record_count
+            self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
+            yield from decoded.table_batches
+        if next_offset <= end and not any(each.kind == "undecodable" for each in self.residue):
+            raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
+
+    def _pieces(self) -> Iterator[memoryview]:
+        """The range's bytes, cut between batches."""
+        left = self._source.size_bytes
+        carried = b""
+        try:
+            descriptor = os.open(self._source.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SourceGone(f"{self._source.path} is not there") from error
+        try:
+            position = self._source.position
+            wanted = PIECE_BYTES
+            while left > 0:
+                fresh = os.pread(descriptor, min(left, wanted), position)
+                if not fresh:
+                    raise SourceGone(f"{self._source.path} is shorter than {position + left} bytes")
+                position += len(fresh)
+                left -= len(fresh)
+                data = carried + fresh if carried else fresh
+                _, end, reason = kernel.scan(read_only(data, np.uint8))
+                if left == 0:
+                    end = len(data)
+                elif reason == decoding.AT_GARBAGE:
+                    # Nobody can say where the next batch begins: the rest is one piece.
+                    wanted, carried = left, data
+                    continue
+                if end:
+                    yield memoryview(data)[:end]
+                # A batch larger than a piece: read more of it at once the longer it gets.
+                carried = data[end:]
+                wanted = max(PIECE_BYTES, len(carried))
+        finally:
+            os.close(descriptor)

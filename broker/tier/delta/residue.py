@@ -1,0 +1,244 @@
+"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
+
+Rules of this file: a residue file holds what its range held below the last stable offset, which is the same in every
+attempt: so any file that covers an offset will do, and a batch that is in two of them counts once. Files are listed
+when a reader asks beyond what was listed, or misses a file. Skipped are files of another incarnation of the topic, and
+bytes that no client could take for a batch (their place is not known either): the offsets of the neighbouring batches
+cover them, so that a position gets over them. Open files are bounded by number and by their batches: one file for a
+segment of small transactions knows the places of a hundred thousand markers. Any thread.
+"""
+
+import logging
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from broker.tier.spi import StorageError
+from kafka_ds.lake.batches.residue import BatchPlace, CorruptResidue, Residue, ResidueHeader
+from kafka_ds.lake.names import RESIDUE, topic_table
+from kafka_ds.lake.store.store import Store
+from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX = 256
+# Of all of them; the place of one takes some 250 bytes. The file that was opened last stays, whatever it holds.
+OPEN_BATCHES_MAX = 100_000
+# Attempts that lost leave files beside those that won: so many are looked through for one that covers.
+WALK_BACK_MAX = 1024
+OFFSET_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ResiduePiece:
+    """One batch of the residue, as a client gets it."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The residue files of a partition by start offset."""
+
+    starts: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    known_end: int = -1
+
+
+class ResidueFiles:
+    """All topics' residue files."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listings: dict[tuple[str, int], _Listing] = {}
+        self._open: OrderedDict[str, Residue | None] = OrderedDict()
+        self.open_batches = 0
+        """Of how many batches the places are in memory."""
+        self._lock = threading.Lock()
+
+    def between(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int,
+        last_offset: int,
+        *,
+        tiered_end: int,
+        log_start_offset: int,
+    ) -> list[ResiduePiece]:
+        """The batches that hold offsets of [start_offset, last_offset], by offset.
+
+        Raises StorageError if no file covers an offset at or above the log start: what is missing might
+        be an aborted transaction, which Kafka does not pass over either.
+        """
+        for is_last in (False, True):
+            with self._lock:
+                listing = self._listing(topic, partition, last_offset, tiered_end)
+                covering = self._covering(listing, topic_id, start_offset, last_offset)
+                first = max(start_offset, log_start_offset)
+                missing = _first_uncovered(covering, first, last_offset)
+                try:
+                    found = _pieces(covering, start_offset, last_offset)
+                    if missing is None:
+                        break
+                except FileNotFoundError:
+                    if is_last:
+                        raise
+                # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
+                self._listings.pop((topic, partition), None)
+                self._close(0)
+        else:
+            raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
+        return [found[base] for base in sorted(found)]
+
+    def holding(
+        self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
+    ) -> ResidueHeader | None:
+        """The header of the file whose range holds the offset; of several the one that ends first and knows most."""
+        with self._lock:
+            listing = self._listing(topic, partition, offset, tiered_end)
+            covering = self._covering(listing, topic_id, offset, offset)
+            headers = [
+                each.header for each in covering if offset <= each.header.end_offset <= tiered_end
+            ]
+            return min(
+                headers,
+                key=lambda each: (each.end_offset, -len(each.producer_snapshot)),
+                default=None,
+            )
+
+    def with_snapshot(
+        self, topic: str, topic_id: bytes, partition: int, end_offset: int
+    ) -> ResidueHeader | None:
+        """The header of the last file that ends there or before and knows the producers at its end."""
+        with self._lock:
+            listing = self._listing(topic, partition, end_offset, end_offset)
+            at = bisect_right(listing.starts, end_offset)
+            for path in reversed(listing.paths[:at]):
+                residue = self._opened(path)
+                header = None if residue is None else residue.header
+                if (
+                    header is not None
+                    and header.topic_id == topic_id
+                    and header.end_offset <= end_offset
+                    and header.producer_snapshot
+                ):
+                    return header
+        return None
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        with self._lock:
+            for key in [key for key in self._listings if key[0] == topic]:
+                del self._listings[key]
+            for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
+                self.open_batches -= _count(self._open.pop(path))
+
+    def _listing(self, topic: str, partition: int, last_offset: int, tiered_end: int) -> _Listing:
+        key = (topic, partition)
+        known = self._listings.get(key)
+        if known is not None and last_offset <= known.known_end:
+            return known
+        made = _Listing(known_end=tiered_end)
+        folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
+        for entry in self._store.list(folder):
+            digits = entry.path.rpartition("/")[2][:OFFSET_DIGITS]
+            if digits.isdigit():
+                made.starts.append(int(digits))
+                made.paths.append(entry.path)
+        self._listings[key] = made
+        return made
+
+    def _covering(
+        self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
+    ) -> list[Residue]:
+        """The files of the range, and earlier ones until each of its offsets is covered."""
+        found = []
+        at = bisect_right(listing.starts, start_offset)
+        for path in listing.paths[at : bisect_right(listing.starts, last_offset)]:
+            residue = self._opened(path)
+            if residue is not None and residue.header.topic_id == topic_id:
+                found.append(residue)
+        for path in reversed(listing.paths[max(0, at - WALK_BACK_MAX) : at]):
+            residue = self._opened(path)
+            if residue is None or residue.header.topic_id != topic_id:
+                continue
+            if residue.header.end_offset >= start_offset:
+                found.append(residue)
+                # The first that is met may be of a shorter attempt, which lost.
+                if _first_uncovered(found, start_offset, last_offset) is None:
+                    break
+        return found
+
+    def _opened(self, path: str) -> Residue | None:
+        """A residue file with its header read; None if it is gone or broken."""
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        residue = None
+        try:
+            size = self._store.size(path)
+            if size is not None:
+                residue = Residue(
+                    lambda start, length: self._store.read_range(path, start, length),
+                    name=path,
+                    size=size,
+                )
+        except (CorruptResidue, FileNotFoundError) as error:
+            log.warning("residue passed over: %s", error)
+        self._open[path] = residue
+        self.open_batches += _count(residue)
+        self._close(OPEN_FILES_MAX)
+        return residue
+
+    def _close(self, files_max: int) -> None:
+        """Close the least recently used files until both bounds hold: of open files, and of their batches."""
+        while len(self._open) > files_max or (
+            self.open_batches > OPEN_BATCHES_MAX and len(self._open) > 1
+        ):
+            self.open_batches -= _count(self._open.popitem(last=False)[1])
+
+
+def _count(residue: Residue | None) -> int:
+    return 0 if residue is None else len(residue.header.batches)
+
+
+def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:
+    """The first offset of [start, end] that no file covers."""
+    for header in sorted((each.header for each in covering), key=lambda each: each.start_offset):
+        if header.start_offset > start:
+            break
+        start = max(start, header.end_offset + 1)
+    return start if start <= end else None
+
+
+def _pieces(
+    covering: Iterable[Residue], start_offset: int, last_offset: int
+) -> dict[int, ResiduePiece]:
+    """The batches that hold offsets of [start_offset, last_offset], by base offset."""
+    found: dict[int, ResiduePiece] = {}
+    for residue in covering:
+        for place in residue.header.find(start_offset, last_offset):
+            data = residue.batch(place)
+            if place.kind == "undecodable" and not _is_batch(data, place):
+                continue
+            found[place.base_offset] = ResiduePiece(place.base_offset, place.last_offset, data)
+    return found
+
+
+def _is_batch(data: bytes, place: BatchPlace) -> bool:
+    """Whether a client could take it for a batch."""
+    try:
+        header = read_header(data)
+    except CorruptRecord:
+        return False
+    return (
+        header.size_in_bytes == len(data)
+        and (header.base_offset, header.last_offset) == (place.base_offset, place.last_offset)
+        and crc_is_valid(data, 0, header)
+    )

@@ -1,0 +1,55 @@
+"""Shell: local segments whose records are in the lake may go, `lake.local.grace.ms` after they got there.
+
+Rules of this file: on a leader, a log's `highest_offset_in_remote_storage` moves here and nowhere else: after
+COPY_SEGMENT_FINISHED is durable (KIP-405) and the grace time is over. The log's own retention then decides what goes.
+One timer serves all partitions.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from broker.seams import Clock
+from broker.tier.copying.partitions import Key, Led
+
+
+class LocalDeletion:
+    """Tells the led logs which of their records are safe in the lake."""
+
+    def __init__(self, clock: Clock, led: Mapping[Key, Led], *, grace_ms: int) -> None:
+        self._clock = clock
+        self._led = led
+        self._grace_ms = grace_ms
+        self._timer: asyncio.TimerHandle | None = None
+
+    def advanced(self, led: Led) -> None:
+        """More of a partition is FINISHED."""
+        self._tell(led)
+        if self._timer is None:
+            self._schedule()
+
+    def stop(self) -> None:
+        """Stop telling logs."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        """Set the timer to the first end of a grace time."""
+        times = [led.state.next_deletable_ms(self._grace_ms) for led in self._led.values()]
+        known = [at_ms for at_ms in times if at_ms is not None]
+        if known:
+            # Grouped: what ends its grace within the same second goes together.
+            delay_ms = max(0, min(known) - self._clock.monotonic_ms()) + min(1_000, self._grace_ms)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._timer = None
+        for led in list(self._led.values()):
+            self._tell(led)
+        self._schedule()
+
+    def _tell(self, led: Led) -> None:
+        """Let the log delete, by its local retention, what was FINISHED long enough ago."""
+        offset = led.state.deletable_offset(self._clock.monotonic_ms(), self._grace_ms)
+        if offset > led.log.highest_offset_in_remote_storage:
+            led.log.highest_offset_in_remote_storage = offset
+            led.log.delete_local_segments(self._clock.now_ms())

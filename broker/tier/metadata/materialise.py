@@ -1,0 +1,233 @@
+"""Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were decided.
+
+Rules of this file: the truth is the commitInfo of the commits that decided. Rows are derived from it, each event
+exactly once: the commit that adds them moves the table's number `materialised-to` (a `txn`), and two workers cannot
+both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
+those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, so that it is
+never forgotten. A snapshot's pieces are rows of kind "snapshot".
+"""
+
+import io
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.cluster.events import NO_BROKER_EPOCH
+from broker.cluster.image import Position
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.tier.metadata.event_merging import EventMerging
+from broker.tier.settings import TierSettings
+from broker.tier.spi import FateUnknownError, StorageError
+from broker.tier.upkeep.upkeep import Upkeep
+from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_action
+from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.snapshot import TableSnapshot
+from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store
+from kafka_ds.wire.types import uuid_from_text, uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "MATERIALISE"
+APP_ID = "materialised-to"
+EVENT_KIND = "event"
+SNAPSHOT_KIND = "snapshot"
+SNAPSHOT_TYPE = "Snapshot"
+TOPIC_DELETED_TYPE = "TopicDeleted"
+VERSIONS_MAX = 1_000
+TRIES_MAX = 5
+# Columns drawn out of an event, which is flat.
+COLUMNS = (
+    "controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition", "leader", "leader_epoch",
+    "partition_epoch", "replicas", "isr", "elr",
+)  # fmt: skip
+
+
+class Materialiser:
+    """Follows the cluster's metadata log and adds rows to its table."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        delete_topic: Callable[[str, bytes], None],
+        *,
+        checkpointed: Callable[[str], None] = lambda folder: None,
+    ) -> None:
+        self._store = store
+        clock = SystemLogClock()
+        self._upkeep = Upkeep(
+            store,
+            crash_points,
+            clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
+        )
+        self._merging = EventMerging(store, CLUSTER_METADATA, settings, crash_points, clock)
+        self._crash_points = crash_points
+        self._delete_topic = delete_topic
+        self._log = DeltaLog(store, CLUSTER_METADATA)
+        self._snapshot = TableSnapshot(self._log)
+        self._unsettled: Attempt | None = None
+        self._snapshot_event_version = 0
+
+    @classmethod
+    def open(
+        cls,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        delete_topic: Callable[[str, bytes], None],
+    ) -> Self:
+        """The table under the lake that the settings name."""
+        return cls(open_store(settings.lake_uri), settings, crash_points, delete_topic)
+
+    def materialise(self, version: int) -> int:
+        """Make rows of all events up to `version` at least; gives the version reached."""
+        for _ in range(TRIES_MAX):
+            self._settle()
+            self._follow()
+            done = self._snapshot.txns.get(APP_ID, -1)
+            if done >= version:
+                return done
+            self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
+        raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
+
+    def maintain(self) -> None:
+        """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
+        if self._snapshot.version >= 0:
+            self._upkeep.look_after(
+                CLUSTER_METADATA, self._snapshot.version, keep_from=self._snapshot_event_version
+            )
+            self._merging.look()
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
+        wanted = uuid_text(topic_id)
+        snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
+        snapshot.read()
+        for path in snapshot.files:
+            source = pa.BufferReader(self._store.read(path))
+            rows = pq.read_table(
+                source, columns=["type", "topic_id"], use_threads=False
+            ).to_pylist()
+            if {"type": TOPIC_DELETED_TYPE, "topic_id": wanted} in rows:
+                return True
+        return False
+
+    def _follow(self) -> None:
+        if self._snapshot.version < 0:
+            self._snapshot.read()
+        else:
+            self._snapshot.refresh()
+
+    def _step(self, done: int, last: int) -> None:
+        """One commit: the rows of the events after `done`, and how far they reach."""
+        rows: list[dict[str, Any]] = []
+        for version in range(done + 1, last + 1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                log.warning("%s: version %d is gone, no rows of it", CLUSTER_METADATA, version)
+                continue
+            rows.extend(self._rows(version, actions))
+        now_ms = time.time_ns() // 1_000_000
+        actions_out: list[Action] = [txn_action(APP_ID, last, now_ms)]
+        if rows:
+            actions_out.insert(0, self._write(rows, last, now_ms))
+        self._crash_points.at("before_materialise")
+        change = PlainChange(OPERATION, actions=actions_out, check=_end_at_others)
+        self._commit(self._log.begin(change), self._snapshot.version)
+        self._crash_points.at("after_materialise")
+
+    def _rows(self, version: int, actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
+        ours = ours_of(actions) or {}
+        listed, controller_epoch = ours.get("events"), ours.get("controllerEpoch")
+        if not isinstance(listed, list):
+            return
+        moment_ms = commit_info(actions).get("timestamp", 0)
+        if listed and listed[0].get("type") == SNAPSHOT_TYPE:
+            self._snapshot_event_version = max(self._snapshot_event_version, version)
+            for sequence, event in enumerate(listed[0].get("events", ())):
+                yield _row(event, SNAPSHOT_KIND, version, sequence, moment_ms)
+            listed = listed[1:]
+        for sequence, event in enumerate(listed):
+            if event.get("type") == TOPIC_DELETED_TYPE:
+                self._delete_topic(event["topic"], uuid_from_text(event["topic_id"]))
+            decided = {"controller_epoch": controller_epoch, **event}
+            if event.get("broker_epoch") == NO_BROKER_EPOCH:
+                decided["broker_epoch"] = Position(version, sequence).epoch
+            yield _row(decided, EVENT_KIND, version, sequence, moment_ms) | {
+                "payload": _json(event)
+            }
+
+    def _write(self, rows: list[dict[str, Any]], last: int, now_ms: int) -> Action:
+        sink = io.BytesIO()
+        table = pa.Table.from_pylist(rows, CLUSTER_METADATA_SCHEMA)
+        pq.write_table(
+            table, sink, compression="zstd", use_dictionary=False, write_statistics=False
+        )
+        name = f"{last:020d}-{secrets.token_hex(8)}.parquet"
+        self._store.put_durable(self._log.path(name), sink.getvalue())
+        return add_action(
+            path=name,
+            partition_values={},
+            size=len(sink.getvalue()),
+            modified_ms=now_ms,
+            stats=f'{{"numRecords":{len(rows)}}}',
+        )
+
+    def _settle(self) -> None:
+        if self._unsettled is not None:
+            attempt, self._unsettled = self._unsettled, None
+            self._commit(attempt, self._log.latest_version())
+
+    def _commit(self, attempt: Attempt, read_version: int) -> None:
+        try:
+            self._log.commit(attempt, read_version=read_version)
+        except Conflict:
+            # Another worker made these rows: what it did is read before the next try.
+            return
+        except FateUnknown as error:
+            self._unsettled = attempt
+            raise FateUnknownError(str(error)) from error
+        except CommitError as error:
+            raise StorageError(str(error)) from error
+
+
+def _end_at_others(version: int, actions: Sequence[Action]) -> None:
+    """Commits of events do not conflict; another worker's move of the number does."""
+    for action in actions:
+        if action.get("txn", {}).get("appId") == APP_ID:
+            raise Conflict(f"version {version} made rows of the events", version=version)
+
+
+def _row(
+    event: Mapping[str, Any], kind: str, version: int, sequence: int, moment_ms: int
+) -> dict[str, Any]:
+    row = {name: event[name] for name in COLUMNS if event.get(name) is not None}
+    if "controller_id" in event:
+        row["broker_id"] = event["controller_id"]
+    return {
+        **row,
+        "event_id": uuid_text(new_uuid()),
+        "version": version,
+        "sequence": sequence,
+        "event_time": moment_ms * 1000,
+        "kind": kind,
+        "type": event.get("type"),
+        "payload": _json(event),
+    }
+
+
+def _json(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""Shell: removes what lost attempts left in the store: once a day, in a thread that nobody waits for.
+
+Rules of this file: a table is due when it gets a checkpoint. The table's own log, a week of it, says which data files
+are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins at the
+tiered end. Of these the ones go that no finished segment names, and only if a finished segment names another of them;
+so a winner's file that was never recorded as FINISHED stays. Nothing younger than a week goes.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from kafka_ds.lake.actions import DAY_MS
+from kafka_ds.lake.log.log import DeltaLog, LogClock
+from kafka_ds.lake.names import RESIDUE, TOPICS
+from kafka_ds.lake.store.store import Entry, Store
+from kafka_ds.lake.tables.events import residue_of_segments
+
+log = logging.getLogger(__name__)
+
+OFFSET_DIGITS = 20
+ORPHAN_AGE_MS = 7 * DAY_MS
+
+
+class Orphans:
+    """Looks for orphans in the tables it is told of. `are_due_in`: any thread; `take_out`: one thread."""
+
+    def __init__(self, store: Store, clock: LogClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due: dict[str, None] = {}
+        self._vacuumed_ms: dict[str, int] = {}
+
+    def are_due_in(self, folder: str) -> None:
+        """The table in that folder got a checkpoint."""
+        with self._lock:
+            if self._clock.wall_ms() - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
+                self._due[folder] = None
+
+    def take_out(self) -> list[str]:
+        """Remove orphans where that is due; returns the removed paths. A failure is retried the next day."""
+        gone: list[str] = []
+        while (folder := self._next()) is not None:
+            found = self._vacuum(folder)
+            log.info("%s: %d orphans taken out", folder, len(found))
+            gone += found
+        return gone
+
+    def _next(self) -> str | None:
+        with self._lock:
+            folder = self._due.popitem()[0] if self._due else None
+            if folder is not None:
+                now_ms = self._clock.wall_ms()
+                recent = self._vacuumed_ms.items()
+                # What was longer ago says nothing, and may be of topics that are gone.
+                self._vacuumed_ms = {key: at for key, at in recent if now_ms - at < DAY_MS}
+                self._vacuumed_ms[folder] = now_ms
+            return folder
+
+    def _vacuum(self, folder: str) -> list[str]:
+        from kafka_ds.lake.log.maintenance import vacuum  # 16 MiB that are seldom needed
+
+        now_ms = self._clock.wall_ms()
+        lost: Collection[str] = ()
+        root, _, topic = folder.partition("/")
+        if root == TOPICS:
+            lost = lost_residue(
+                self._store.list(f"{folder}/{RESIDUE}"),
+                older_than_ms=now_ms - ORPHAN_AGE_MS,
+                named=lambda: {
+                    f"{folder}/{each}" for each in residue_of_segments(self._store, topic)
+                },
+            )
+        table = DeltaLog(self._store, folder, clock=self._clock)
+        return vacuum(table, now_ms=now_ms, older_than_ms=ORPHAN_AGE_MS, lost_residue=lost)
+
+
+def lost_residue(
+    entries: Collection[Entry], *, older_than_ms: int, named: Callable[[], Collection[str]]
+) -> set[str]:
+    """The residue files of lost attempts; `named` gives those of finished segments, asked only if needed."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        folder, _, name = entry.path.rpartition("/")
+        if name[:OFFSET_DIGITS].isdigit():
+            groups.setdefault(f"{folder}/{name[:OFFSET_DIGITS]}", []).append(entry)
+    rivals = [
+        each
+        for each in groups.values()
+        if len(each) > 1 and any(one.modified_ms < older_than_ms for one in each)
+    ]
+    if not rivals:
+        return set()
+    known = named()
+    return {
+        entry.path
+        for group in rivals
+        if any(each.path in known for each in group)
+        for entry in group
+        if entry.modified_ms < older_than_ms and entry.path not in known
+    }

@@ -1,0 +1,85 @@
+"""Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
+
+Rules of this file: it is called after each write, so it asks nothing of the store until an interval's commits have come
+since the last known checkpoint. Everything else is `kafka_ds.lake.log.maintenance`, whose library is loaded only then
+(16 MiB). It uses a log object of its own, since others follow the table meanwhile. It tells the clean-up of orphans of
+each checkpoint; that runs elsewhere. A crash may have torn the newest checkpoint, with which other engines cannot open
+the table: so it is checked once in a worker's life.
+"""
+
+import logging
+from collections.abc import Callable
+
+from broker.crash_points import CrashPoints
+from kafka_ds.lake.log.checkpoint import is_torn
+from kafka_ds.lake.log.log import DeltaLog, LogClock
+from kafka_ds.lake.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Looks after tables, one at a time. One thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        crash_points: CrashPoints,
+        clock: LogClock,
+        *,
+        interval: int,
+        checkpointed: Callable[[str], None] = lambda folder: None,
+    ) -> None:
+        """`checkpointed` is called with the folder of each table that got a checkpoint."""
+        self._store = store
+        self._crash_points = crash_points
+        self._clock = clock
+        self._interval = interval
+        self._checkpointed = checkpointed
+        self._checkpoints: dict[str, int] = {}
+        """The version of each table's last checkpoint, as it was last looked up; others may have made later ones."""
+
+    def look_after(self, folder: str, version: int, *, keep_from: int | None = None) -> None:
+        """Do what is due for the table in that folder, which has reached `version`.
+
+        `keep_from`: versions from there on are needed.
+        """
+        known = self._checkpoints.get(folder)
+        if known is not None and version - known < self._interval:
+            return
+        table = DeltaLog(self._store, folder, clock=self._clock)
+        if known is None:
+            self._drop_torn(table)
+        known = self._checkpoints[folder] = table.last_checkpoint() or 0
+        if version - known < self._interval:
+            return
+        from kafka_ds.lake.log.maintenance import maintain
+
+        now_ms = self._clock.wall_ms()
+        self._crash_points.at("before_checkpoint")
+        done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=keep_from)
+        self._crash_points.at("after_checkpoint")
+        self._checkpoints[folder] = table.last_checkpoint() or 0
+        log.info(
+            "%s: checkpoint of version %s, %d files of its log cleaned up",
+            folder,
+            done.checkpoint_version,
+            done.log_files_deleted,
+        )
+        self._checkpointed(folder)
+
+    def forget(self, folder: str) -> None:
+        """The table's topic is deleted."""
+        self._checkpoints.pop(folder, None)
+
+    def _drop_torn(self, table: DeltaLog) -> None:
+        checkpoints = table.listing(start=table.last_checkpoint() or 0).checkpoints
+        if not checkpoints:
+            return
+        newest = max(checkpoints)
+        if not is_torn(self._store, table.table, newest, checkpoints[newest]):
+            return
+        from kafka_ds.lake.log.maintenance import drop_torn_checkpoints
+
+        dropped = drop_torn_checkpoints(table)
+        log.warning("%s: torn checkpoints of versions %s taken away", table.table, dropped)

@@ -1,0 +1,326 @@
+"""Shell: a table as of one version: its files and numbers, loaded once and followed through the log.
+
+Rules of this file:
+- Loaded from the newest complete checkpoint at or below the version, then version by version. If a checkpoint cannot be
+  read, the one before it is used.
+- Followed by reading the versions that came since, never from what a writer remembers of its own commits. After a pause
+  so long that versions may have been cleaned up, it is loaded again: the gap may hold commits of a paused writer.
+- Rows that others put into a topic's table are no records: files with such rows are in no reader's index. Once their
+  commit is behind a checkpoint, a mark in the table says so, for all versions: another engine's checkpoint may be older
+  than the mark.
+- Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (then the footer is
+  asked), files of several commits at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, commit_info, ours_of
+from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.index.columns import FileMap
+from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
+from kafka_ds.lake.index.stats import entry_of_add
+from kafka_ds.lake.log.checkpoint import CheckpointState, read_checkpoint
+from kafka_ds.lake.log.log import DeltaLog, LogClock, LogListing
+from kafka_ds.lake.names import (
+    AppIdKind,
+    app_id,
+    complaint_mark,
+    parse_app_id,
+    quarantined_path,
+    resolve_path,
+    topic_table,
+)
+from kafka_ds.lake.store.store import Store
+from kafka_ds.wire.types import NO_UUID, uuid_from_text
+
+# How many of other engines' commits are remembered, newest last.
+FOREIGN_COMMITS_MAX = 100
+LOADS_MAX = 3
+
+
+class NoSuchTable(Exception):
+    """There is no table at a folder of the lake."""
+
+
+class NoSuchVersion(Exception):
+    """A version of a table was never there, or was cleaned up."""
+
+
+class TableSnapshot:
+    """One table as of `version`."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self.log = log
+        self.version = -1
+        self.protocol: Mapping[str, Any] = {}
+        self.metadata: Mapping[str, Any] = {}
+        self.txns: dict[str, int] = {}
+        self.files = FileMap()
+        """By path, relative to the lake or absolute: engines encode the same path differently."""
+        self._seen_ms = 0
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        configuration: Mapping[str, str] = self.metadata.get("configuration", {})
+        return configuration
+
+    @property
+    def kind(self) -> str | None:
+        """What kind of table of ours this is; None if it is not ours."""
+        return self.configuration.get(KIND_KEY)
+
+    def has_file(self, action_path: str) -> bool:
+        return resolve_path(self.log.table, action_path) in self.files
+
+    def read(self, version: int | None = None) -> None:
+        """Read the table anew as of `version`, or of the newest."""
+        self._seen_ms = self.log.clock.boot_ms()
+        for _ in range(LOADS_MAX):
+            listing = self._listing(version)
+            if listing.latest < 0:
+                raise NoSuchTable(f"{self.log.store.uri(self.log.table)} is no table")
+            state = self._checkpoint(listing, version)
+            self.version = -1
+            self._take(state)
+            self.version = state.version
+            self._follow(version)
+            goal = listing.latest if version is None else version
+            if self.version >= goal:
+                return
+            # A clean-up went through meanwhile, or the version is not there.
+        raise NoSuchVersion(f"{self.log.store.uri(self.log.table)}: version {goal} is not there")
+
+    def refresh(self) -> bool:
+        """Follow the log to its newest version; whether there was anything new."""
+        before, began_ms = self.version, self.log.clock.boot_ms()
+        if before < 0 or self.log.is_long_past(self._seen_ms):
+            self.read()
+            return self.version != before
+        self._follow(None)
+        self._seen_ms = began_ms
+        if self.version == before and self.log.latest_version() > before:
+            self.read()
+        return self.version != before
+
+    def _listing(self, version: int | None) -> LogListing:
+        hint = self.log.last_checkpoint()
+        if hint is not None and (version is None or version >= hint):
+            listing = self.log.listing(start=hint)
+            if hint in listing.checkpoints:
+                return listing
+        return self.log.listing()
+
+    def _checkpoint(self, listing: LogListing, version: int | None) -> CheckpointState:
+        """The newest readable checkpoint that is not too new."""
+        failure: Exception | None = None
+        for listed in (listing, None):
+            found = (listed or self.log.listing()).checkpoints
+            for each in sorted(found, reverse=True):
+                if version is not None and each > version:
+                    continue
+                try:
+                    return read_checkpoint(self.log.store, self.log.table, each, found[each])
+                except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+                    failure = error
+        if self.log.read_version(0) is None:
+            raise CorruptLog(f"{self.log.table}: neither a checkpoint nor version 0") from failure
+        return CheckpointState()
+
+    def _take(self, state: CheckpointState) -> None:
+        self.protocol, self.metadata = state.protocol, state.metadata
+        self.txns = dict(state.txns)
+        self.files = FileMap(state.files)
+
+    def _follow(self, version: int | None) -> None:
+        if version is not None and version <= self.version:
+            return
+        for each, actions in self.log.versions_after(self.version):
+            self._apply(each, actions)
+            if each == version:
+                return
+
+    def _apply(self, version: int, actions: Sequence[Action]) -> None:
+        self.version = (
+            -1
+        )  # Where this fails, half of the version is taken in: all is read anew then.
+        try:
+            removed, added = self._apply_actions(actions)
+            self._applied(version, actions, removed, added)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # JSON, but no action as the protocol has it.
+            raise CorruptLog(f"{self.log.table}, version {version}: {error!r}") from error
+        self.version = version
+
+    def _apply_actions(
+        self, actions: Sequence[Action]
+    ) -> tuple[list[FileEntry], dict[str, FileEntry]]:
+        removed: list[FileEntry] = []
+        added: dict[str, FileEntry] = {}
+        for action in actions:
+            if "add" in action:
+                entry = entry_of_add(self.log.table, action["add"])
+                added[entry.path] = entry
+                # Engines that complete a file's statistics add it once more.
+                before = self.files.pop(entry.path, None)
+                if before is not None:
+                    removed.append(before)
+            elif "remove" in action:
+                path = resolve_path(self.log.table, action["remove"]["path"])
+                gone = self.files.pop(path, None)
+                if gone is not None:
+                    removed.append(gone)
+            elif "txn" in action:
+                self.txns[action["txn"]["appId"]] = action["txn"]["version"]
+            elif "metaData" in action:
+                self.metadata = action["metaData"]
+            elif "protocol" in action:
+                self.protocol = action["protocol"]
+        self.files.update(added)
+        return removed, added
+
+    def _applied(
+        self,
+        version: int,
+        actions: Sequence[Action],
+        removed: Sequence[FileEntry],
+        added: Mapping[str, FileEntry],
+    ) -> None:
+        """A version was taken in; for those who keep more than the files."""
+
+
+class TopicSnapshot(TableSnapshot):
+    """A topic's table as of one version, with an index of its files."""
+
+    def __init__(self, log: DeltaLog, topic: str, reader: FileReader | None = None) -> None:
+        super().__init__(log)
+        self.topic = topic
+        self.reader = reader or FileReader(log.store)
+        self.index = FileIndex()
+        self.foreign_commits: list[ForeignCommit] = []
+        self.quarantined: set[str] = set()
+        """Files by path whose rows are no records of the topic."""
+
+    @classmethod
+    def load(
+        cls,
+        store: Store,
+        topic: str,
+        version: int | None = None,
+        *,
+        clock: LogClock | None = None,
+        reader: FileReader | None = None,
+    ) -> TopicSnapshot:
+        """The table of a topic as of `version`, or of the newest."""
+        snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
+        if version is not None:
+            newest = TableSnapshot(snapshot.log)
+            newest.read()
+            snapshot._take_marks(newest.txns)
+        snapshot.read(version)
+        return snapshot
+
+    @property
+    def topic_id(self) -> bytes | None:
+        """The incarnation of the topic that the rows are of; None where it was deleted."""
+        text = self.configuration.get(TOPIC_ID_KEY, "")
+        with contextlib.suppress(ValueError):
+            found = uuid_from_text(text)
+            return None if found == NO_UUID else found
+        return None
+
+    def partitions(self) -> list[int]:
+        """The partitions that have rows or had them: where retention took all out, their numbers stay."""
+        found = set(self.index.partitions())
+        names = [parse_app_id(each) for each in self.txns]
+        found.update(
+            each.partition
+            for each in names
+            if each is not None
+            and each.kind is AppIdKind.TIERED_END
+            and each.topic_id == self.topic_id
+        )
+        return sorted(found)
+
+    def tiered_end(self, partition: int) -> int | None:
+        """The last offset that is in the table, by the number that each copy leaves."""
+        return self._number(partition, AppIdKind.TIERED_END)
+
+    def log_start(self, partition: int) -> int | None:
+        """The log start offset as far as the table was told."""
+        return self._number(partition, AppIdKind.LOG_START)
+
+    def leader_epoch(self, partition: int) -> int | None:
+        """The highest leader epoch that wrote."""
+        return self._number(partition, AppIdKind.LEADER_EPOCH)
+
+    def find(self, partition: int, start_offset: int, end_offset: int) -> list[FileEntry]:
+        """The files that may hold offsets of [start_offset, end_offset], by first offset."""
+        return self.index.find(partition, start_offset, end_offset)
+
+    def _number(self, partition: int, kind: AppIdKind) -> int | None:
+        topic_id = self.topic_id
+        return None if topic_id is None else self.txns.get(app_id(topic_id, partition, kind))
+
+    def _take(self, state: CheckpointState) -> None:
+        super()._take(state)
+        self.foreign_commits = [e for e in self.foreign_commits if e.version <= state.version]
+        self._take_marks(self.txns)
+        columns = state.files
+        lacking = columns.incomplete()
+        quarantined = [columns.place(path) for path in self.quarantined]
+        out = {*lacking, *(each for each in quarantined if each is not None)}
+        self.index = FileIndex.of_columns(columns, without=out)
+        for entry in self._completed([columns[at] for at in lacking]):
+            if entry.path not in self.quarantined:
+                self.index.add(entry)
+
+    def _applied(
+        self,
+        version: int,
+        actions: Sequence[Action],
+        removed: Sequence[FileEntry],
+        added: Mapping[str, FileEntry],
+    ) -> None:
+        self._completed(added.values())
+        marked = self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
+        if ours_of(actions) is None and (removed or added):
+            operation = str(commit_info(actions).get("operation", ""))
+            gone = [each for each in removed if each.path not in self.quarantined]
+            found = account(version, operation, gone, [self.files[path] for path in added])
+            self.foreign_commits = [*self.foreign_commits, found][-FOREIGN_COMMITS_MAX:]
+            self.quarantined.update(each.path for each in found.quarantined)
+        for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
+            self.index.remove(entry)
+        for path in added:
+            if path not in self.quarantined:
+                self.index.add(self.files[path])
+
+    def complaints(self) -> list[ForeignCommit]:
+        """Others' commits that are no erasure and no new layout, and that the table has no mark of."""
+        return [
+            each
+            for each in self.foreign_commits
+            if each.complaint and complaint_mark(each.version) not in self.txns
+        ]
+
+    def _take_marks(self, app_ids: Iterable[str]) -> set[str]:
+        """Files whose quarantine is news."""
+        marked = {path for text in app_ids if (path := quarantined_path(text)) is not None}
+        news = {resolve_path(self.log.table, path) for path in marked} - self.quarantined
+        self.quarantined |= news
+        return news
+
+    def _completed(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+        """Ask the footers of those files that the log has no statistics for; as they are then."""
+        found = []
+        for entry in entries:
+            if not entry.is_complete:
+                entry = self.files[entry.path] = self.reader.facts(entry)
+            found.append(entry)
+        return found

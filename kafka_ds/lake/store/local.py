@@ -1,0 +1,196 @@
+"""Shell: the lake in a folder, exclusive by link(2), durable by fsync.
+
+Rules of this file: those of `kafka_ds.lake.store.store`; a file gets its name when all of it is on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import IO
+
+from kafka_ds.lake.names import CREDENTIALS
+from kafka_ds.lake.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
+
+# Of so many folders it is known that they were made, and need not be looked for at each write.
+KNOWN_FOLDERS_MAX = 4_096
+
+
+class LocalStore:
+    """A folder. Exclusive by link(2), durable by fsync of the file and of each folder made."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._known_folders: set[str] = set()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._inside(path)
+        try:
+            temporary = self._write_temporary(target, data)
+        except OSError as error:
+            raise NotWritten(error.errno, f"{path}: {error.strerror}") from error
+        try:
+            os.link(temporary, target)
+            won = True
+        except FileExistsError:
+            won = False
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        # Also for the loser: the winner may not have reached this line.
+        _sync_folder(os.path.dirname(target))
+        return won
+
+    def put_durable(self, path: str, data: bytes) -> None:
+        with self.create(path) as file:
+            file.write(data)
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        target = self._inside(path)
+        self._make_folders(os.path.dirname(target))
+        temporary = _temporary_name(target)
+        try:
+            opener = _open_private if path.startswith(f"{CREDENTIALS}/") else None
+            with open(temporary, "xb", opener=opener) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(os.path.dirname(target))
+
+    def read(self, path: str) -> bytes:
+        with open(self._full(path), "rb") as file:
+            return file.read()
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        with open(self._full(path), "rb", buffering=0) as file:
+            file.seek(start)
+            parts = []
+            while length > 0 and (part := file.read(length)):
+                parts.append(part)
+                length -= len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+        found = self._walk(self._full(prefix), prefix.rstrip("/"), start_after)
+        return tuple(sorted(found, key=lambda entry: entry.path))
+
+    def _walk(self, folder: str, name: str, start_after: str) -> Iterator[Entry]:
+        try:
+            scanned = os.scandir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with scanned:
+            for item in scanned:
+                path = f"{name}/{item.name}" if name else item.name
+                if item.is_dir(follow_symlinks=False):
+                    yield from self._walk(item.path, path, start_after)
+                elif path > start_after:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = item.stat()
+                        yield Entry(
+                            path=path,
+                            size=status.st_size,
+                            modified_ms=status.st_mtime_ns // 1_000_000,
+                        )
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        try:
+            with os.scandir(self._full(prefix)) as scanned:
+                return tuple(sorted(item.name for item in scanned if item.is_dir()))
+        except FileNotFoundError:
+            return ()
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._inside(path))
+
+    def size(self, path: str) -> int | None:
+        try:
+            status = os.stat(self._full(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def make_durable(self, path: str) -> None:
+        target = self._full(path)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
+        _sync_folder(os.path.dirname(target))
+
+    def local_path(self, path: str) -> str | None:
+        return self._full(path)
+
+    def uri(self, path: str) -> str:
+        return self._full(path)
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        return {}
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+    def _inside(self, path: str) -> str:
+        parts = path.split("/")
+        assert path and not path.startswith("/") and ".." not in parts, f"outside: {path}"
+        return os.path.join(self.root, path)
+
+    def _write_temporary(self, target: str, data: bytes) -> str:
+        self._make_folders(os.path.dirname(target))
+        temporary = _temporary_name(target)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return temporary
+
+    def _make_folders(self, folder: str) -> None:
+        """Make what is missing of a folder's path, each step durable in the one above."""
+        if folder in self._known_folders:
+            if os.path.isdir(folder):
+                return
+            self._known_folders.clear()
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for each in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(each)
+            _sync_folder(os.path.dirname(each))
+            if len(self._known_folders) >= KNOWN_FOLDERS_MAX:
+                self._known_folders.clear()
+            self._known_folders.add(each)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """For files that nobody but the broker's own user shall read."""
+    return os.open(path, flags, 0o600)
+
+
+def _temporary_name(target: str) -> str:
+    """Beside the target, hidden from engines that look for files, never the same twice."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

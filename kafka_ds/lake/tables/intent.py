@@ -1,0 +1,335 @@
+"""Pure: what a commit on a topic's table is to do, and which part of it a version that came first makes impossible.
+
+Rules of this file:
+- A commit adds or removes, never both, because streaming readers skip whole commits that remove. A new layout is the
+  exception: it brings no new row, so its adds are no change of data, and a removal is one only where rows expired.
+- Many partitions share a commit. A conflict of one takes that partition out of the commit, and the rest goes on.
+- A partition is out if a higher leader epoch has written, if its range or a later one is there, if the log start that
+  it sets (or a later one) is there already, or if a file that it removes is gone. Epochs and ends are in the table as
+  `txn` actions, so that a leader that slept through everything reads them too.
+- Another topic id, or a change of protocol or metadata that is not on the list of harmless ones, ends the whole commit:
+  nothing is written to a table whose rules are not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from kafka_ds.lake.actions import (
+    LOG_RETENTION_MS_MIN,
+    MIN_READER_VERSION,
+    MIN_WRITER_VERSION,
+    TOPIC_ID_KEY,
+    Action,
+    interval_ms,
+    ours_of,
+    txn_action,
+)
+from kafka_ds.lake.log.attempt import Conflict
+from kafka_ds.lake.names import AppIdKind, app_id, parse_app_id
+from kafka_ds.wire.types import uuid_text
+
+# Writer features (of a protocol 1/7 table) that ask nothing of a writer which only appends and removes.
+HARMLESS_WRITER_FEATURES = frozenset({"appendOnly", "invariants"})
+WRITER_VERSION_WITH_FEATURES = 7
+# Properties under which our rows, our commits or our readers would be wrong.
+FORBIDDEN_PROPERTIES = {
+    "delta.enableDeletionVectors": ("true",),
+    "delta.appendOnly": ("true",),
+    "delta.columnMapping.mode": ("name", "id"),
+    "delta.enableChangeDataFeed": ("true",),
+    "delta.enableInCommitTimestamps": ("true",),
+    "delta.enableRowTracking": ("true",),
+}
+
+
+class TopicIdChanged(Conflict):
+    """The table belongs to another incarnation of the topic, or to none."""
+
+
+class LeaderEpochFenced(Conflict):
+    """A leader of a higher epoch wrote: this one is fenced."""
+
+
+class RangeTaken(Conflict):
+    """The range, or one beyond it, is in the table."""
+
+
+class LogStartMoved(Conflict):
+    """The log start is there or beyond already."""
+
+
+class FilesRemoved(Conflict):
+    """A file that was to be removed is not in the table any more."""
+
+
+class TableChanged(Conflict):
+    """Protocol, schema or properties changed in a way that is not known to be harmless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionIntent:
+    """What a commit does to one partition. A fence is an intent with nothing but its epoch."""
+
+    partition: int
+    leader_epoch: int
+    start_offset: int = -1
+    end_offset: int = -1
+    """The range that is added, both inclusive; -1 where none is."""
+    log_start_offset: int = -1
+    """Where the log begins from now on; -1 where it stays."""
+    adds: tuple[Action, ...] = ()
+    removes: tuple[Action, ...] = ()
+    is_new_layout: bool = False
+    """Whether what is added holds rows of what is removed, and no others."""
+    segments: tuple[Mapping[str, Any], ...] = ()
+    """What the commit says of the segments that it adds, to find them after a crash."""
+
+    def __post_init__(self) -> None:
+        assert not (self.adds and self.removes) or self.is_new_layout, "adds only, or removes only"
+        assert not self.is_new_layout or not any(e["add"]["dataChange"] for e in self.adds), (
+            "no new rows"
+        )
+        assert (self.start_offset < 0) == (self.end_offset < 0), "a range has two ends"
+        assert self.start_offset <= self.end_offset, "an offset range"
+
+    @property
+    def has_range(self) -> bool:
+        return self.end_offset >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What a commit does to a topic's table."""
+
+    operation: str
+    topic_id: bytes
+    partitions: tuple[PartitionIntent, ...] = ()
+    actions: tuple[Action, ...] = ()
+    """Actions that are no partition's, such as new metadata."""
+
+
+class TableView(Protocol):
+    """What is known of a table as of one version."""
+
+    @property
+    def topic_id(self) -> bytes | None: ...
+    @property
+    def protocol(self) -> Mapping[str, Any]: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+    def tiered_end(self, partition: int) -> int | None: ...
+    def log_start(self, partition: int) -> int | None: ...
+    def leader_epoch(self, partition: int) -> int | None: ...
+    def has_file(self, action_path: str) -> bool: ...
+
+
+class TopicChange:
+    """An intent on its way to a version; `out` says which partitions it lost, and why."""
+
+    def __init__(self, intent: Intent, view: TableView, *, now_ms: int) -> None:
+        self.intent = intent
+        self.operation = intent.operation
+        self.out: dict[int, Conflict] = {}
+        self._now_ms = now_ms
+        self._left = {part.partition: part for part in intent.partitions}
+        self._fields = fields_of(view.metadata)
+        self._admit(view)
+
+    @property
+    def partitions(self) -> tuple[PartitionIntent, ...]:
+        """The partitions that the commit still is about."""
+        return tuple(self._left.values())
+
+    def info(self) -> Mapping[str, Any]:
+        return {
+            "topicId": uuid_text(self.intent.topic_id),
+            "partitions": [
+                {
+                    "partition": part.partition,
+                    "leaderEpoch": part.leader_epoch,
+                    "startOffset": part.start_offset,
+                    "endOffset": part.end_offset,
+                    **({"segments": list(part.segments)} if part.segments else {}),
+                }
+                for part in self._left.values()
+            ],
+        }
+
+    def actions(self, version: int) -> Sequence[Action]:
+        found: list[Action] = list(self.intent.actions)
+        for part in self._left.values():
+            found.extend(part.adds)
+            found.extend(part.removes)
+            numbers = [(AppIdKind.LEADER_EPOCH, part.leader_epoch)]
+            if part.has_range:
+                numbers.append((AppIdKind.TIERED_END, part.end_offset))
+            if part.log_start_offset >= 0:
+                numbers.append((AppIdKind.LOG_START, part.log_start_offset))
+            for kind, number in numbers:
+                name = app_id(self.intent.topic_id, part.partition, kind)
+                found.append(txn_action(name, number, self._now_ms))
+        return found
+
+    def check(self, version: int, actions: Sequence[Action]) -> None:
+        """Take out what a version in between ends; raises when nothing is left."""
+        self._check_ours(version, ours_of(actions) or {})
+        removed = set()
+        for action in actions:
+            if "protocol" in action or "metaData" in action:
+                self._check_table(version, action)
+            elif "txn" in action:
+                self._check_txn(version, action["txn"])
+            elif "remove" in action:
+                removed.add(_name(action["remove"].get("path", "")))
+        if removed:
+            for part in self.partitions:
+                if any(_name(each["remove"]["path"]) in removed for each in part.removes):
+                    self._take_out(FilesRemoved, part, version, "a file was removed by another")
+        self._raise_if_nothing_is_left()
+
+    def _admit(self, view: TableView) -> None:
+        """The same rules against the state that the decision was made on."""
+        if view.topic_id != self.intent.topic_id:
+            found = "none" if view.topic_id is None else uuid_text(view.topic_id)
+            raise TopicIdChanged(
+                f"the table's topic id is {found}, not {uuid_text(self.intent.topic_id)}"
+            )
+        if complaint := objection(protocol=view.protocol, metadata=view.metadata):
+            raise TableChanged(complaint)
+        for part in self.partitions:
+            self._check_number(part, AppIdKind.LEADER_EPOCH, view.leader_epoch(part.partition), -1)
+            self._check_number(part, AppIdKind.TIERED_END, view.tiered_end(part.partition), -1)
+            self._check_number(part, AppIdKind.LOG_START, view.log_start(part.partition), -1)
+            if not all(view.has_file(each["remove"]["path"]) for each in part.removes):
+                self._take_out(FilesRemoved, part, -1, "a file is not in the table")
+        self._raise_if_nothing_is_left()
+
+    def _check_ours(self, version: int, ours: Mapping[str, Any]) -> None:
+        topic_id = ours.get("topicId")
+        if topic_id is not None and topic_id != uuid_text(self.intent.topic_id):
+            raise TopicIdChanged(f"version {version} is of topic id {topic_id}", version=version)
+        for entry in ours.get("partitions", ()):
+            part = self._left.get(entry.get("partition"))
+            if part is not None:
+                epoch = entry.get("leaderEpoch", -1)
+                self._check_number(part, AppIdKind.LEADER_EPOCH, epoch, version)
+
+    def _check_table(self, version: int, action: Action) -> None:
+        metadata = action.get("metaData")
+        if metadata is not None:
+            topic_id = metadata.get("configuration", {}).get(TOPIC_ID_KEY, "")
+            if topic_id != uuid_text(self.intent.topic_id):
+                raise TopicIdChanged(
+                    f"version {version} gave the table the topic id {topic_id or 'none'}",
+                    version=version,
+                )
+            if any("metaData" in each for each in self.intent.actions):
+                raise TableChanged(f"version {version} changed the metadata too", version=version)
+        complaint = objection(
+            protocol=action.get("protocol"), metadata=metadata, fields=self._fields
+        )
+        if complaint:
+            raise TableChanged(f"version {version}: {complaint}", version=version)
+
+    def _check_txn(self, version: int, txn: Mapping[str, Any]) -> None:
+        name = parse_app_id(str(txn.get("appId", "")))
+        if name is None or name.topic_id != self.intent.topic_id:
+            return
+        part = self._left.get(name.partition)
+        if part is not None:
+            self._check_number(part, name.kind, txn.get("version"), version)
+
+    def _check_number(
+        self, part: PartitionIntent, kind: AppIdKind, number: int | None, version: int
+    ) -> None:
+        """Compare a number that the table keeps with what the intent needs it to be."""
+        if number is None or part.partition not in self._left:
+            return
+        if kind is AppIdKind.LEADER_EPOCH:
+            if number > part.leader_epoch:
+                why = f"leader epoch {number} wrote, this one's is {part.leader_epoch}"
+                self._take_out(LeaderEpochFenced, part, version, why)
+        elif kind is AppIdKind.TIERED_END:
+            if part.has_range and number >= part.start_offset:
+                why = f"offsets up to {number} are there"
+                self._take_out(RangeTaken, part, version, why)
+        elif 0 <= part.log_start_offset <= number:
+            self._take_out(LogStartMoved, part, version, f"the log starts at {number}")
+
+    def _take_out(
+        self, kind: type[Conflict], part: PartitionIntent, version: int, why: str
+    ) -> None:
+        text = f"partition {part.partition}: {why}"
+        if version >= 0:
+            text += f" (version {version})"
+        self.out[part.partition] = kind(text, version=version, partitions=[part.partition])
+        self._left.pop(part.partition, None)
+
+    def _raise_if_nothing_is_left(self) -> None:
+        if self.intent.partitions and not self._left:
+            raise next(iter(self.out.values()))
+
+
+def _name(path: str) -> str:
+    """The last part of a file's path, however an engine spells it: no two files of a table share it."""
+    return unquote(path).rpartition("/")[2]
+
+
+def fields_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a metaData action, name → type."""
+    schema = json.loads(metadata["schemaString"])
+    return {field["name"]: field["type"] for field in schema["fields"]}
+
+
+def objection(
+    *,
+    protocol: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> str | None:
+    """Why rows may not be written under this protocol and metadata; None where they may."""
+    if protocol is not None and (complaint := _protocol_objection(protocol)):
+        return complaint
+    if metadata is not None:
+        return _metadata_objection(metadata, fields or {})
+    return None
+
+
+def _protocol_objection(protocol: Mapping[str, Any]) -> str | None:
+    reader, writer = protocol.get("minReaderVersion", 1), protocol.get("minWriterVersion", 1)
+    features = set(protocol.get("writerFeatures") or ())
+    if reader > MIN_READER_VERSION or protocol.get("readerFeatures"):
+        return f"reader version {reader} is not one that every engine has"
+    if writer == WRITER_VERSION_WITH_FEATURES and features <= HARMLESS_WRITER_FEATURES:
+        return None
+    if writer > MIN_WRITER_VERSION:
+        return f"writer version {writer} with {sorted(features)} asks for what is not written here"
+    return None
+
+
+def _metadata_objection(metadata: Mapping[str, Any], fields: Mapping[str, Any]) -> str | None:
+    configuration = metadata.get("configuration", {})
+    for name, values in FORBIDDEN_PROPERTIES.items():
+        if str(configuration.get(name, "")).lower() in values:
+            return f"{name}={configuration[name]}"
+    if "delta.setTransactionRetentionDuration" in configuration:
+        return "delta.setTransactionRetentionDuration would forget what is tiered"
+    retention = configuration.get("delta.logRetentionDuration")
+    if retention is not None and (interval_ms(retention) or 0) < LOG_RETENTION_MS_MIN:
+        return f"delta.logRetentionDuration={retention} is less than 7 days"
+    if any(name.startswith("delta.constraints.") for name in configuration):
+        return "check constraints are not known here"
+    schema = json.loads(metadata["schemaString"])
+    there = {field["name"]: field for field in schema["fields"]}
+    for name, kind in fields.items():
+        if name not in there or there[name]["type"] != kind:
+            return f"column {name} was dropped or retyped"
+    for name, field in there.items():
+        if name not in fields and fields and not field["nullable"]:
+            return f"column {name} may not be null"
+    return None
