@@ -60,10 +60,10 @@ from broker.node_metrics import node_samples
 from broker.node_replicas import known_home, moves_of, surroundings_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
-from broker.replica.alter_partition import IsrProposals
-from broker.replica.fetching import Fetching
+from broker.replica.leader.alter_partition import IsrProposals
+from broker.replica.leader.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
-from broker.replica.preparing import PREPARING_THREADS_MAX, BatchPreparer
+from broker.replica.serving.fetching import Fetching
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
 from broker.system import ThreadBackground, halt, new_uuid

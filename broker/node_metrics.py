@@ -13,7 +13,7 @@ from broker.cluster.metrics import cluster_samples
 from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.metrics.names import Metric, Sample, gauge
-from broker.replica.fetcher_metrics import fetcher_samples, move_samples
+from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quota_metrics import quota_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
@@ -21,8 +21,8 @@ from broker.transactions.metrics import late_samples, transaction_samples
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
     from broker.parts import Parts
-    from broker.replica.followed import FollowedPartition
-    from broker.replica.hosted import HostedPartition
+    from broker.replica.follower.followed import FollowedPartition
+    from broker.replica.leader.hosted import HostedPartition
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
 _CONTROLLER = "kafka.controller:type=KafkaController,name="

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 from broker.byte_rate import ByteRate
 from broker.cluster.partition_change import directory_of
+from broker.replica.fetcher.settings import replication_settings
+from broker.replica.fetcher.surroundings import THROTTLED_RATE, Surroundings
 from broker.replica.moves import LogMoves, MovesAround
-from broker.replica.settings import replication_settings
-from broker.replica.surroundings import THROTTLED_RATE, Surroundings
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
     from broker.groups.coordinator import GroupCoordinator
     from broker.log.directories.manager import LogManager
-    from broker.replica.alter_partition import IsrProposals
-    from broker.replica.fetching import Fetching
+    from broker.replica.leader.alter_partition import IsrProposals
+    from broker.replica.leader.preparing import BatchPreparer
     from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
-    from broker.replica.preparing import BatchPreparer
+    from broker.replica.serving.fetching import Fetching
     from broker.seams import Clock, Disk, Network
     from broker.security.listener_keys import ListenerKeys
     from broker.security.wiring import Security

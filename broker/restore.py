@@ -32,7 +32,7 @@ from broker.groups.values import CoordinatorRecord
 from broker.lake_store import reason, store_of
 from broker.log.values import AppendOrigin
 from broker.node import Node
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Disk
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA

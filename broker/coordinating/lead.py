@@ -17,7 +17,7 @@ from collections.abc import Callable
 from broker.coordinating.loads import Loads, State
 from broker.log.replay import LoadFailed, ReplayBatch, replay_log
 from broker.log.values import AppendOrigin
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 

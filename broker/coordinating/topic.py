@@ -18,7 +18,7 @@ from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.coordinating.placement import partition_for
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.batch import NO_LEADER_EPOCH
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 

@@ -20,7 +20,7 @@ from broker.groups.consumer.topology import ImageTopology
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import GroupShard, Request
 from broker.groups.values import Client, GroupSettings
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 
 

@@ -15,7 +15,7 @@ from kafka_ds.wire.types import NO_UUID, uuid_text
 
 if TYPE_CHECKING:
     from broker.groups.shard import GroupShard
-    from broker.replica.hosted import HostedPartition
+    from broker.replica.leader.hosted import HostedPartition
 
 
 class ShardPlace(NamedTuple):

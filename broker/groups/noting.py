@@ -19,7 +19,7 @@ from broker.coordinating.lead import Lead
 from broker.coordinating.placement import TOPIC
 from broker.groups.notes import ShardPlace, partition_note, shard_note
 from broker.groups.shard import GroupShard
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.workers.channel import AskWorker
 from broker.workers.child import WorkerFailed, WorkerLost
 

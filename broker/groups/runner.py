@@ -39,7 +39,7 @@ from broker.groups.values import (
     Ticket,
     Upgrading,
 )
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, Record, build_batch
 from kafka_ds.wire.errors import ErrorCode, KafkaError

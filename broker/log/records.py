@@ -4,7 +4,7 @@ Rules of this file:
 - It is used for compression.type (what is recompressed must be sound), for compacted topics (each record has a key)
   and for message.timestamp.before.max.ms. For all other batches the header is enough, and they never come here.
 - It is the one place of the broker that walks records, so it builds no objects: a record costs a microsecond. Large
-  batches are walked in a thread (`broker.replica.preparing`).
+  batches are walked in a thread (`broker.replica.leader.preparing`).
 - Recompression changes the codec and nothing else: offsets, times, sequences and the records' bytes stay. The maximum
   timestamp is taken from the records, as Kafka does when it rewrites a batch.
 """

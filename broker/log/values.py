@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+# Isolation levels of Fetch and ListOffsets, as on the wire.
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
 
 class AppendOrigin(IntEnum):
     """Who appends; this decides what is checked and who assigns the offsets."""

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from broker.log.ending import Ending
 from broker.log.log import Log
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

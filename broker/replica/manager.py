@@ -30,14 +30,14 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import in_force
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
-from broker.replica.fetchers import Fetchers
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition, Proposer
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.follower.followed import FollowedPartition
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
-from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS
+from broker.replica.leader.hosted import HostedPartition, Proposer
+from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
 from broker.replica.strays import set_strays_aside
-from broker.replica.surroundings import Surroundings
 from broker.replica.topic_metrics import topic_metrics
 from broker.replica.transitions import Transitions
 from broker.seams import Clock

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
 
 _NONE: Mapping[int, HostedPartition] = {}
 

@@ -26,11 +26,11 @@ from broker.cluster.topic_names import in_force
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.replica.fetchers import Fetchers
-from broker.replica.followed import FollowedPartition
-from broker.replica.follower import FollowerPartition
-from broker.replica.hosted import HostedPartition, Proposer
-from broker.replica.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.hosted import HostedPartition, Proposer
+from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
 from broker.replica.replicas import Replicas
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
     from broker.config.loading import BrokerConfig
     from broker.registry import RequestContext, Served
-    from broker.replica.fetch_sessions import FetchSessionCache
+    from broker.replica.serving.fetch_sessions import FetchSessionCache
     from broker.security.quotas import ClientQuotas
 
 _EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})

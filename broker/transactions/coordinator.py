@@ -24,7 +24,7 @@ from broker.coordinating.loads import Loads, State
 from broker.coordinating.outbox import Outbox
 from broker.coordinating.topic import CoordinatedTopic, Partitions
 from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from broker.transactions.joining import JoiningQuestions, Joins
 from broker.transactions.markers import (

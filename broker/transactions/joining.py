@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker.cluster.events import NO_LEADER
 from broker.coordinating.outbox import Outbox, found_in
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,

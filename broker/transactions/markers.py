@@ -24,7 +24,7 @@ from broker.coordinating.outbox import Outbox, found_in
 from broker.coordinating.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinating.topic import Partitions
 from broker.log.values import AppendOrigin
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from broker.transactions.values import (
     TRANSACTION_VERSION_2,

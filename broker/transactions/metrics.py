@@ -14,7 +14,7 @@ from broker.metrics.names import Sample, gauge
 from broker.transactions.states import TransactionState
 
 if TYPE_CHECKING:
-    from broker.replica.hosted import HostedPartition
+    from broker.replica.leader.hosted import HostedPartition
     from broker.transactions.runner import TransactionRunner
 
 LOADS = LoadMetrics(

@@ -23,7 +23,7 @@ from typing import Any
 from broker.coordinating.lead import Lead
 from broker.coordinating.loads import Loads, State
 from broker.crash_points import CrashPoints
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from broker.transactions.markers import FENCED, Marker, MarkerSender, is_settled
 from broker.transactions.records import decode_record, encode_record

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.config.broker import RACK_AWARE_SELECTOR
 from broker.net.dispatch import Waiting
-from broker.replica.followed import FollowedPartition
+from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import CreateTopicsRequest
 from kafka_ds.wire.messages.topics import (

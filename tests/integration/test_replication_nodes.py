@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.log.log import Log
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
 from kafka_ds.wire.messages.replicas import ReassignablePartition, ReassignableTopic

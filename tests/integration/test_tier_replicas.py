@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.log.log import Log
-from broker.replica.followed import FollowedPartition
+from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.wire.batch import NO_PRODUCER_ID
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import InitProducerIdRequest

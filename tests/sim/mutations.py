@@ -19,10 +19,10 @@ from broker.groups.offsets import Offsets
 from broker.groups.runner import ShardRunner
 from broker.handlers.records import reading
 from broker.log.producers import Producers
-from broker.replica import isr
-from broker.replica.follower import FollowerPartition, Verdict
-from broker.replica.hosted import HostedPartition
-from broker.replica.partition import LeaderPartition
+from broker.replica.follower.partition import FollowerPartition, Verdict
+from broker.replica.leader import isr
+from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.wire.errors import ErrorCode
 
 Mutation = Callable[[pytest.MonkeyPatch], None]

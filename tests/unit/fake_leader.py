@@ -12,11 +12,11 @@ from broker.cluster.events import Endpoint
 from broker.cluster.image import BrokerRegistration, MetadataImage
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.replica.fetchers import Fetchers
-from broker.replica.followed import FollowedPartition
-from broker.replica.follower import FollowerPartition
-from broker.replica.settings import ReplicationSettings
-from broker.replica.surroundings import Surroundings
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.fetcher.settings import ReplicationSettings
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from broker.system import SystemClock, SystemNetwork
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.replica.followed import FollowedPartition
-from broker.replica.follower import FollowerPartition, State, Verdict
-from broker.replica.truncation import NO_EPOCH, EpochEnd
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition, State, Verdict
+from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
 from kafka_ds.wire.batch import Record, build_batch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData

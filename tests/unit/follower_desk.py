@@ -8,8 +8,8 @@ from typing import Any
 from broker.cluster.events import Endpoint, PartitionChanged
 from broker.cluster.image import BrokerRegistration
 from broker.net.dispatch import Waiting
-from broker.replica.effects import NoteIsr, ProposeIsr
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.effects import NoteIsr, ProposeIsr
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.messages import FetchRequest
 from kafka_ds.wire.messages.data import FetchPartitionData, FetchReplicaState
 from tests.in_process import LISTENER, InProcess, fetch_request

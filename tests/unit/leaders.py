@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from broker.cluster.events import PartitionRegistration
-from broker.replica.effects import Effects, ProposeIsr
-from broker.replica.isr import Proposal
-from broker.replica.partition import LeaderPartition
+from broker.replica.leader.effects import Effects, ProposeIsr
+from broker.replica.leader.isr import Proposal
+from broker.replica.leader.partition import LeaderPartition
 
 ALONE = PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=4, partition_epoch=9)
 THREE = PartitionRegistration(

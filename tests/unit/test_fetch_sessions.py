@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from broker.replica.fetch_sessions import (
+from broker.replica.serving.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_MS,
     SHARD_IDS,

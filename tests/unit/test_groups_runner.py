@@ -18,8 +18,8 @@ from broker.groups.values import Client, CoordinatorRecord, GroupSettings
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from broker.replica.hosted import HostedPartition
-from broker.replica.partition import LeaderPartition
+from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.system import SystemDisk
 from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.wire.errors import ErrorCode, KafkaError

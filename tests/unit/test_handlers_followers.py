@@ -9,7 +9,7 @@ import pytest
 
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.net.dispatch import Waiting
-from broker.replica.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
+from broker.replica.serving.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.data import FetchReplicaState

@@ -11,7 +11,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
-from broker.replica.followed import FollowedPartition
+from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.loops import in_loop

@@ -9,9 +9,9 @@ from dataclasses import replace
 from broker.byte_rate import ByteRate
 from broker.cluster.image import TopicImage
 from broker.log.log import Log
-from broker.replica.fetch_rate import FetchRate
-from broker.replica.fetcher_metrics import fetcher_samples
-from broker.replica.surroundings import THROTTLED_REPLICAS
+from broker.replica.fetcher.metrics import fetcher_samples
+from broker.replica.fetcher.rate import FetchRate
+from broker.replica.fetcher.surroundings import THROTTLED_REPLICAS
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop

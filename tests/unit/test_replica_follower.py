@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.log.epochs import LeaderEpochs
-from broker.replica.fetch_session_client import EPOCH_MAX, FetchSessionClient
-from broker.replica.fetchers import fetcher_id_of
-from broker.replica.follower import FollowerPartition, State, Verdict
-from broker.replica.truncation import (
+from broker.replica.fetcher.fetchers import fetcher_id_of
+from broker.replica.fetcher.session import EPOCH_MAX, FetchSessionClient
+from broker.replica.follower.partition import FollowerPartition, State, Verdict
+from broker.replica.follower.truncation import (
     EpochEnd,
     Recovery,
     Truncation,

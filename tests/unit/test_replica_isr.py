@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING, PartitionRegistration
-from broker.replica.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
-from broker.replica.isr import (
+from broker.replica.leader.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
+from broker.replica.leader.isr import (
     Answer,
     Committed,
     PartitionState,
@@ -14,7 +14,7 @@ from broker.replica.isr import (
     PendingShrink,
     Proposal,
 )
-from broker.replica.partition import RETRY_MS, LeaderPartition
+from broker.replica.leader.partition import RETRY_MS, LeaderPartition
 from kafka_ds.wire.errors import ErrorCode
 from tests.unit.leaders import (
     END,

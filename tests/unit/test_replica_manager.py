@@ -24,9 +24,9 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage, Position
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
-from broker.replica.fetchers import Fetchers
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.data import FetchPartitionData

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 
 from broker.cluster.events import PartitionRegistration
-from broker.replica.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.isr import Answer, Committed, Proposal
-from broker.replica.partition import LeaderPartition
+from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.leader.isr import Answer, Committed, Proposal
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.leaders import LAG_MS, T0, Broker

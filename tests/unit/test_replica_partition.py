@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
-from broker.replica.effects import AdvanceHighWatermark
+from broker.replica.leader.effects import AdvanceHighWatermark
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.unit.leaders import (
     ALONE,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.net.dispatch import Unanswerable, Waiting
-from broker.replica import preparing
+from broker.replica.leader import preparing
 from kafka_ds.wire.batch import Codec, Record, build_batch, read_header
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteTopicsRequest, IncrementalAlterConfigsRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.replica.alter_partition import IsrProposals
+from broker.replica.leader.alter_partition import IsrProposals
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 from kafka_ds.wire.messages.brokers import (

@@ -15,7 +15,7 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.log.config import LogConfig
-from broker.replica.follower import State
+from broker.replica.follower.partition import State
 from kafka_ds.wire.errors import ErrorCode
 from tests.loops import in_loop
 from tests.unit.test_replica_manager import (

@@ -13,7 +13,7 @@
 - OFFSET_OUT_OF_RANGE outside of log start and log end. FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the
   reader's current epoch is not this leader's (v9+, KIP-320); a diverging epoch if the epoch of its last batch
   ended earlier here (v12+, KIP-595).
-- Sessions (v7+, KIP-227): `broker.replica.fetch_sessions`. FETCH_SESSION_ID_NOT_FOUND for a closed session,
+- Sessions (v7+, KIP-227): `broker.replica.serving.fetch_sessions`. FETCH_SESSION_ID_NOT_FOUND for a closed session,
   INVALID_FETCH_SESSION_EPOCH for a request that is not the next one, FETCH_SESSION_TOPIC_ID_ERROR if names and ids
   are mixed.
 - Followers give their id (replica_id, from v15 on replica_state with their broker epoch). They read up to the log's
@@ -38,14 +38,12 @@ from collections.abc import Awaitable
 from broker.handlers.records.found import replica_of
 from broker.handlers.records.parking import ParkedFetch
 from broker.handlers.records.reading import CONSUMER, FIRST_VERSION_WITH_TOPIC_IDS, Reading
+from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED
 from broker.registry import RequestContext, serves
-from broker.replica.fetch_sessions import FINAL_EPOCH, FetchContext
+from broker.replica.serving.fetch_sessions import FINAL_EPOCH, FetchContext
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
-
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
 
 
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.log.values import LogRead
-from broker.replica.followed import FollowedPartition
-from broker.replica.hosted import HostedPartition
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest
 from kafka_ds.wire.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.log.log import Log
 from broker.log.values import TimestampOffset
 from broker.registry import RequestContext, serves
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 from kafka_ds.wire.messages.offsets import (

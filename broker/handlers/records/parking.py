@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.handlers.records.found import Replica
 from broker.handlers.records.reading import Reading
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.messages import FetchResponse
 
 

@@ -35,9 +35,9 @@ from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import AppendInfo
 from broker.registry import RequestContext, serves
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.preparing import BatchPreparer
 from broker.replica.manager import ReplicaManager
-from broker.replica.preparing import BatchPreparer
 from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.batch import (

@@ -23,12 +23,12 @@ from typing import Any
 from broker.cluster.acls import Operation, ResourceType
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.handlers.records.found import Found, Replica, divergence, nothing, replica_of
-from broker.log.values import LogRead
+from broker.log.values import READ_COMMITTED, LogRead
 from broker.registry import RequestContext
-from broker.replica.fetch_sessions import FetchContext
-from broker.replica.fetching import LEADER_THROTTLED_REPLICAS, Fetching
-from broker.replica.hosted import READ_COMMITTED, HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
+from broker.replica.serving.fetch_sessions import FetchContext
+from broker.replica.serving.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.throttle import is_listed
 from broker.security.asking import authorizer_of, may
 from broker.security.throttling import fetch_bytes_max

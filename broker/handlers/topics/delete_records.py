@@ -22,7 +22,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from broker.registry import RequestContext, serves
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka_ds.wire.messages.topics import (

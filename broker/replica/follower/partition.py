@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from broker.replica.truncation import NO_EPOCH
+from broker.replica.follower.truncation import NO_EPOCH
 from kafka_ds.wire.errors import ErrorCode
 
 

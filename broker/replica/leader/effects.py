@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.replica.isr import Proposal
+from broker.replica.leader.isr import Proposal
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.java_hash import java_hash
-from broker.replica.fetcher import Fetcher
-from broker.replica.followed import FollowedPartition
-from broker.replica.surroundings import Surroundings
-from broker.replica.tiered_ends import TieredEnds
+from broker.replica.fetcher.fetcher import Fetcher
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.fetcher.tiered_ends import TieredEnds
+from broker.replica.follower.followed import FollowedPartition
 
 _WORD = 1 << 32
 _SIGN = 1 << 31

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.replica.fetch_session_client import SessionRequest
-from broker.replica.settings import ReplicationSettings
+from broker.replica.fetcher.session import SessionRequest
+from broker.replica.fetcher.settings import ReplicationSettings
 from kafka_ds.wire.messages import (
     FetchRequest,
     ListOffsetsRequest,
@@ -31,7 +31,7 @@ from kafka_ds.wire.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from broker.replica.followed import FollowedPartition
+    from broker.replica.follower.followed import FollowedPartition
 
 LATEST = -1
 EARLIEST = -2

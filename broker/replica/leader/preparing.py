@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from broker.log.config import LogConfig
 from broker.log.validation import prepare_client_batch
-from broker.replica.hosted import HostedPartition
+from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Protocol
 
 from broker.log.ending import Ending
-from broker.replica.fetch_requests import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
-from broker.replica.followed import FollowedPartition
-from broker.replica.follower import Question
-from broker.replica.surroundings import Surroundings
+from broker.replica.fetcher.requests import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import Question
 from broker.transport.peer import PeerUnreachable
 
 # Longer than any answer takes that still comes.

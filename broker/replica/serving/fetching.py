@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from broker.byte_rate import ByteRate
 from broker.metrics.names import gauge, meter
-from broker.replica.fetch_sessions import Draw, FetchSessionCache
-from broker.replica.selector import SELECTORS
+from broker.replica.serving.fetch_sessions import Draw, FetchSessionCache
+from broker.replica.serving.selector import SELECTORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.replica.fetch_requests import LATEST_TIERED, offsets_request
-from broker.replica.followed import FollowedPartition
-from broker.replica.surroundings import Surroundings
+from broker.replica.fetcher.requests import LATEST_TIERED, offsets_request
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.follower.followed import FollowedPartition
 from broker.tier.copying.policy import CopyState
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers

@@ -16,10 +16,9 @@ from typing import Protocol
 from broker.log import following
 from broker.log.ending import UNKNOWN, Ending
 from broker.log.log import Log
-from broker.log.values import AbortedTransaction
-from broker.replica.follower import FollowerPartition, Question
-from broker.replica.hosted import READ_COMMITTED
-from broker.replica.truncation import EpochEnd, truncation_for
+from broker.log.values import READ_COMMITTED, AbortedTransaction
+from broker.replica.follower.partition import FollowerPartition, Question
+from broker.replica.follower.truncation import EpochEnd, truncation_for
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData
 

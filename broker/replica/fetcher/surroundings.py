@@ -13,13 +13,13 @@ from broker.byte_rate import ByteRate
 from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
 from broker.log.ending import Ending
-from broker.replica.settings import ReplicationSettings
+from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.throttle import is_listed
 from broker.seams import Clock, Network
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.replica.followed import FollowedPartition
+    from broker.replica.follower.followed import FollowedPartition
 
 
 THROTTLED_RATE = "follower.replication.throttled.rate"

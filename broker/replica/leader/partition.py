@@ -5,7 +5,7 @@ Rules of this file:
   that of a monotonic clock.
 - `appended` is called when an append is as durable here as `flush.messages` demands, and never before: what
   consumers see must not be taken back.
-- The high watermark is the lowest log end of the maximal ISR (`broker.replica.isr`, KIP-497) and of those other
+- The high watermark is the lowest log end of the maximal ISR (`broker.replica.leader.isr`, KIP-497) and of those other
   replicas that are caught up and could join it: the controller may have put one of them into the ISR before the leader
   hears of it. The high watermark never moves back, and stands while the committed ISR is below min.insync.replicas.
 - A follower joins the ISR once it has all that is committed *and* all that was there when this leader's epoch began:
@@ -24,8 +24,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker.cluster.events import RECOVERED, RECOVERING, PartitionRegistration
-from broker.replica.effects import NOTHING, AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.isr import (
+from broker.replica.leader.effects import (
+    NOTHING,
+    AdvanceHighWatermark,
+    Effects,
+    NoteIsr,
+    ProposeIsr,
+)
+from broker.replica.leader.isr import (
     AWAIT_METADATA,
     NO_BROKERS,
     NOT_APPLIED,
@@ -38,7 +44,7 @@ from broker.replica.isr import (
     Proposal,
     may_join,
 )
-from broker.replica.replica_state import NO_BROKER_EPOCH, ReplicaState
+from broker.replica.leader.replica_state import NO_BROKER_EPOCH, ReplicaState
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1

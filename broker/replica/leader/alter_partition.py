@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.metrics.names import meter
-from broker.replica.isr import Answer, Proposal
+from broker.replica.leader.isr import Answer, Proposal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AlterPartitionRequest
 from kafka_ds.wire.messages.brokers import (
@@ -28,8 +28,8 @@ from kafka_ds.wire.messages.brokers import (
 
 if TYPE_CHECKING:
     from broker.metrics.names import Sample
-    from broker.replica.effects import NoteIsr, ProposeIsr
-    from broker.replica.hosted import HostedPartition
+    from broker.replica.leader.effects import NoteIsr, ProposeIsr
+    from broker.replica.leader.hosted import HostedPartition
 
 _LOGGER = logging.getLogger(__name__)
 

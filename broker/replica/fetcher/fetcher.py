@@ -21,15 +21,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from broker.replica.fetch_rate import FetchRate
-from broker.replica.fetch_requests import fetch_request
-from broker.replica.fetch_session_client import FetchSessionClient, Key
-from broker.replica.followed import FollowedPartition
-from broker.replica.follower import Question, State, Verdict
-from broker.replica.placing import Placing
-from broker.replica.rebuilding import Rebuilding
-from broker.replica.surroundings import Surroundings
-from broker.replica.truncation import EpochEnd
+from broker.replica.fetcher.placing import Placing
+from broker.replica.fetcher.rate import FetchRate
+from broker.replica.fetcher.rebuilding import Rebuilding
+from broker.replica.fetcher.requests import fetch_request
+from broker.replica.fetcher.session import FetchSessionClient, Key
+from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import Question, State, Verdict
+from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest

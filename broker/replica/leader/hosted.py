@@ -16,15 +16,13 @@ from typing import Protocol, assert_never
 
 from broker.cluster.events import PartitionRegistration
 from broker.log.log import Log
-from broker.log.values import AbortedTransaction, AppendInfo, AppendOrigin
-from broker.replica.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.isr import Answer, Proposal
-from broker.replica.partition import LeaderPartition
+from broker.log.values import READ_COMMITTED, AbortedTransaction, AppendInfo, AppendOrigin
+from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.leader.isr import Answer, Proposal
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-
-READ_COMMITTED = 1
 
 
 class Watcher(Protocol):

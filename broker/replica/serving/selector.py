@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from broker.cluster.image import BrokerRegistration
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
-from broker.replica.partition import LeaderPartition
+from broker.replica.leader.partition import LeaderPartition
 
 # (the leader's view, the brokers by number, the consumer's rack, its offset, its listener) -> a follower, or None.
 Selector = Callable[[LeaderPartition, Mapping[int, BrokerRegistration], str, int, str], int | None]

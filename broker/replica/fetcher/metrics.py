@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from broker.metrics.names import Sample, gauge, meter
 
 if TYPE_CHECKING:
-    from broker.replica.fetchers import Fetchers
-    from broker.replica.followed import FollowedPartition
+    from broker.replica.fetcher.fetchers import Fetchers
+    from broker.replica.follower.followed import FollowedPartition
     from broker.replica.moves import LogMoves
 
 _MANAGER = "kafka.server:type=ReplicaFetcherManager,name="
