@@ -200,12 +200,21 @@ class _RangeReader:
             self._check_epochs(headers)
             self._position = max(self._position, headers[-1].next_offset)
         if self._position < self._wanted.end:
-            self._send()
+            self._send_ahead(is_chunk=bool(headers))
         if not headers:
             return None
         aborted = answer.aborted_transactions or ()
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
         return Chunk(records=records, aborted=aborted_ranges(headers, listed))
+
+    def _send_ahead(self, *, is_chunk: bool) -> None:
+        """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""
+        try:
+            self._send()
+        except (BrokerUnreachable, BrokerTimeout, MalformedFrame):
+            if not is_chunk:
+                raise
+            self._lost_leader()
 
     def _check_epochs(self, headers: Sequence[BatchHeader]) -> None:
         """No record below the end of the range can be of a later epoch than that under which the end was told.

@@ -388,6 +388,26 @@ def test_a_leader_that_is_lost_is_found_again() -> None:
         assert len(fetch(cluster, span())) == 2
 
 
+def test_a_chunk_is_not_lost_with_the_connection_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that dies right behind its answer: the next Fetch, which goes out first, cannot be sent."""
+    send, fetches = Connection.send, []
+
+    def reset_once(self: Connection, request: Any, *more: Any) -> None:
+        fetches.extend([request] if isinstance(request, FetchRequest) else [])
+        if isinstance(request, FetchRequest) and len(fetches) == 2:
+            self.close()
+            raise BrokerUnreachable("reset")
+        send(self, request, *more)
+
+    monkeypatch.setattr(Connection, "send", reset_once)
+    script = in_turn(fetched(batch(0, 4)), fetched(batch(4, 6)))
+    with scripted(script) as broker, Cluster(settings(broker)) as cluster:
+        chunks = fetch(cluster, span())
+    assert [read_header(chunk.records).base_offset for chunk in chunks] == [0, 4]
+
+
 @pytest.mark.parametrize(("end_offset", "diverged"), [(10, False), (12, False), (9, True)])
 def test_a_new_leader_must_hold_what_was_planned(end_offset: int, diverged: bool) -> None:
     end = OffsetForLeaderEpochEndOffset(partition=0, leader_epoch=3, end_offset=end_offset)
