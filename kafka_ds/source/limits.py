@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from kafka_ds.wire.types import MAX_I64
+
 LATEST: Final = -1
 EARLIEST: Final = -2
 TopicPartition = tuple[str, int]
@@ -79,17 +81,23 @@ def parse_limit(
     if f"{side}timestamp" in options:
         option, text = f"{side}Timestamp", options[f"{side}timestamp"]
         try:
-            return AtTimestamp(option=option, timestamp_ms=int(text.strip()))
+            timestamp_ms = int(text.strip())
         except ValueError:
+            timestamp_ms = -1
+        # Brokers take negative times for words: -1 for the end, -2 for the beginning.
+        if not 0 <= timestamp_ms <= MAX_I64:
             raise OptionError(
-                f"option '{option}' is {text!r}; it is a time in milliseconds"
-            ) from None
+                f"option '{option}' is {text[:100]!r}; it is a time in milliseconds, not below 0"
+            )
+        return AtTimestamp(option=option, timestamp_ms=timestamp_ms)
     if f"{side}offsetsbytimestamp" in options:
         option = f"{side}OffsetsByTimestamp"
         found = parse_partition_numbers(option, options[f"{side}offsetsbytimestamp"])
-        negative = {tp: n for tp, n in found.items() if n < 0}
-        if negative:
-            raise OptionError(f"option '{option}' holds a time below 0: {names(negative)}")
+        wrong = {tp: n for tp, n in found.items() if not 0 <= n <= MAX_I64}
+        if wrong:
+            raise OptionError(
+                f"option '{option}' holds a time below 0, or beyond 64 bits: {names(wrong)}"
+            )
         return AtTimestamps(option=option, timestamps_ms=found)
     option = f"{side}Offsets"
     text = options.get(option.lower(), "").strip()

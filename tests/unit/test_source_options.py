@@ -141,6 +141,9 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "1.5g"), ("maxBytesPerTrigger", "1x"),
         ("maxBytesPerTrigger", "9000p"), ("maxBytesPerTrigger", "9" * 5000),
         ("maxTriggerDelay", "9" * 5000),
+        # To brokers negative times are words: -1 is the end, and all rows would be left out.
+        ("startingTimestamp", "-1"), ("endingTimestamp", "-2"), ("startingTimestamp", str(2**63)),
+        ("startingOffsetsByTimestamp", '{"t":{"0":9223372036854775808}}'),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_an_error_that_names_the_option(option: str, value: str) -> None:
