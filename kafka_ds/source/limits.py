@@ -79,17 +79,7 @@ def parse_limit(
     if side == "ending" and AS_OF_LEADER_EPOCH.lower() in options:
         return _leader_epoch(options)
     if f"{side}timestamp" in options:
-        option, text = f"{side}Timestamp", options[f"{side}timestamp"]
-        try:
-            timestamp_ms = int(text.strip())
-        except ValueError:
-            timestamp_ms = -1
-        # Brokers take negative times for words: -1 for the end, -2 for the beginning.
-        if not 0 <= timestamp_ms <= MAX_I64:
-            raise OptionError(
-                f"option '{option}' is {text[:100]!r}; it is a time in milliseconds, not below 0"
-            )
-        return AtTimestamp(option=option, timestamp_ms=timestamp_ms)
+        return _one_time(f"{side}Timestamp", options[f"{side}timestamp"])
     if f"{side}offsetsbytimestamp" in options:
         option = f"{side}OffsetsByTimestamp"
         found = parse_partition_numbers(option, options[f"{side}offsetsbytimestamp"])
@@ -113,6 +103,19 @@ def parse_limit(
     if below:
         raise OptionError(f"option '{option}' holds an offset below {EARLIEST}: {names(below)}")
     return AtOffsets(option=option, offsets=found)
+
+
+def _one_time(option: str, text: str) -> AtTimestamp:
+    try:
+        timestamp_ms = int(text.strip())
+    except ValueError:
+        timestamp_ms = -1
+    # Brokers take negative times for words: -1 for the end, -2 for the beginning.
+    if not 0 <= timestamp_ms <= MAX_I64:
+        raise OptionError(
+            f"option '{option}' is {text[:100]!r}; it is a time in milliseconds, not below 0"
+        )
+    return AtTimestamp(option=option, timestamp_ms=timestamp_ms)
 
 
 def _leader_epoch(options: Mapping[str, str]) -> AtLeaderEpoch:
