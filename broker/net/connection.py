@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.principal import ANONYMOUS
+from broker.transport.addresses import one_text
 from broker.transport.frames import FrameAssembler
 from kafka_ds.wire.errors import MalformedFrame
 
@@ -194,7 +195,8 @@ class Connection(asyncio.BufferedProtocol):
     def comes_from(self, transport: Any, name: Sequence[Any]) -> None:
         """By what it is closed, and the address of its other end."""
         self._transport = transport
-        self.host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        self.host = one_text(str(name[0]))
+        self.peer = f"{self.host}:{name[1]}"
 
     def _know(self, security: ListenerSecurity | None) -> str | None:
         """Takes the holder of the certificate for the user, where none comes by SASL; why that is nobody."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.config.endpoints import OVERRIDES, overrides_of
 from broker.net.limits import LimitSettings
+from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
@@ -70,9 +71,10 @@ def _own(config: BrokerConfig, base: str) -> dict[str, int]:
 def _address(host: str) -> str | None:
     """An address as sockets write it; None for a name."""
     try:
-        return str(ip_address(host))
+        ip_address(host)
     except ValueError:
         return None
+    return one_text(host)
 
 
 async def _addresses_of(host: str) -> set[str]:
@@ -83,4 +85,4 @@ async def _addresses_of(host: str) -> set[str]:
     except (OSError, UnicodeError, TimeoutError):
         log.warning("%s: %.60s has no address now, so its limit holds for nobody", OVERRIDES, host)
         return set()
-    return {str(address[4][0]) for address in found}
+    return {one_text(str(address[4][0])) for address in found}

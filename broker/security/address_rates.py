@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from broker.cluster.quota_names import CONNECTION_CREATION_RATE, IP
 from broker.security.quotas import WindowedRate
+from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:
     from broker.cluster.security_image import QuotaEntity
@@ -37,7 +37,7 @@ class AddressRates:
     def replace(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """From now on these are the quotas."""
         self._quotas = {
-            each.entity_name and str(ip_address(each.entity_name)): values[CONNECTION_CREATION_RATE]
+            each.entity_name and one_text(each.entity_name): values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
             for each in entity
             if each.entity_type == IP and CONNECTION_CREATION_RATE in values

@@ -5,7 +5,8 @@ Rules of this file:
   allowed; where no ACL concerns the resource at all, `allow.everyone.if.no.acl.found` decides.
 - To READ, WRITE, DELETE or ALTER something is also to DESCRIBE it, and ALTER_CONFIGS is also DESCRIBE_CONFIGS: what is
   allowed implies that, what is denied does not.
-- An ACL holds for a principal by its whole text, or for all users (`User:*`), and from a host by its address, or `*`.
+- An ACL holds for a principal by its whole text, or for all users (`User:*`), and from a host by its address, however
+  that is written, or `*`.
 - Decisions are kept until the ACLs change, no more than DECISIONS_MAX of them: one that was kept costs a look-up.
   None is kept for a name of more than NAME_LENGTH_MAX characters, as no topic has: clients may name what they like.
 """
@@ -13,6 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from broker.cluster.acls import (
     WILDCARD,
@@ -24,6 +26,7 @@ from broker.cluster.acls import (
     ResourceType,
 )
 from broker.principal import USER, Principal
+from broker.transport.addresses import one_text
 
 DECISIONS_MAX = 100_000
 NAME_LENGTH_MAX = 249
@@ -57,13 +60,13 @@ class Authorizer:
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """From now on these are the ACLs."""
-        self._index = AclIndex(acls)
+        self._index = AclIndex(replace(acl, host=one_text(acl.host)) for acl in acls)
         self._decisions.clear()
 
     def allows(
         self, principal: Principal, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """Whether this principal may, from this host."""
+        """Whether this principal may, from this host, which is given as `one_text` writes it."""
         key = (principal, host, operation, resource_type, name)
         decided = self._decisions.get(key)
         if decided is None:

@@ -207,6 +207,18 @@ def test_an_address_has_its_own_rate_or_the_one_of_all_others() -> None:
     assert rates.wait_ms("::1", 0) == 0, "it was forgotten"
     rates.replace({})
     assert all(rates.wait_ms("::1", 0) == 0 for _ in range(50))
+    rates.replace({entity(ip="::ffff:10.0.0.9"): {rate: 1.0}})
+    assert [rates.wait_ms("10.0.0.9", 0) > 0 for _ in range(11)] == [False] * 10 + [True]
+
+
+@in_loop
+async def test_who_comes_by_version_4_to_a_socket_of_version_6_has_its_own_address() -> None:
+    harness = Harness("max.connections.per.ip.overrides=10.0.0.1:1,0:0:0:0:0:0:0:1:0")
+    connection, _ = harness.connect("::ffff:10.0.0.1")
+    assert (connection.host, connection.peer.partition(":")[0]) == ("10.0.0.1", "10.0.0.1")
+    for host, is_let_in in (("::ffff:10.0.0.1", False), ("::1", False), ("::ffff:10.0.0.2", True)):
+        _, transport = harness.connect(host)
+        assert transport.is_closing() is not is_let_in
 
 
 @in_loop

@@ -115,6 +115,23 @@ def test_names_hosts_and_kinds() -> None:
     assert may(by, name="g", kind=GROUP)
 
 
+@pytest.mark.parametrize(
+    ("written", "comes_from"),
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),  # as Java writes it, and so as ACLs of Apache Kafka have it
+        ("2001:DB8:0:0:0:0:0:A", "2001:db8::a"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        (" 10.0.0.1", "10.0.0.2"),  # no address: it is held against addresses as it is
+    ],
+)
+def test_a_host_is_its_address_however_that_is_written(written: str, comes_from: str) -> None:
+    is_same = written[0] != " "
+    denied = authorizer(acl("a"), acl("a", host=written, permission=DENY))
+    assert may(denied, host=comes_from) is not is_same
+    assert denied.allows_any(ALICE, comes_from, READ, TOPIC) is not is_same
+    assert may(authorizer(acl("a", host=written)), host=comes_from) is is_same
+
+
 def test_a_decision_holds_until_the_acls_change() -> None:
     refused: list[tuple[object, ...]] = []
     by = Authorizer([], allows_unlisted=False, denied=lambda *what: refused.append(what))

@@ -18,6 +18,7 @@ from time import perf_counter
 from broker.net.dispatch import Unanswerable, Waiting
 from broker.principal import Principal, decode_principal
 from broker.registry import REGISTRY, RequestContext, serves
+from broker.transport.addresses import one_text
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.messages import EnvelopeRequest, EnvelopeResponse
@@ -70,6 +71,6 @@ def _principal(request: EnvelopeRequest, context: RequestContext) -> Principal:
 
 def _host(address: bytes) -> str:
     try:
-        return str(ipaddress.ip_address(bytes(address)))
+        return one_text(str(ipaddress.ip_address(bytes(address))))
     except ValueError:
         return "unknown"
