@@ -26,21 +26,22 @@ class AccessConfig(LakeConfig):
     )
     super_users: str = string(
         "",
-        "Users who may do all, whatever ACLs say: `User:admin;User:other`. Brokers must be among them.",
+        "Users who may do everything, whatever ACLs say: `User:admin;User:other`. The brokers' own users must be "
+        "among them.",
     )
     allow_everyone_if_no_acl_found: bool = boolean(
-        False, "Whether what no ACL is about may be done by everybody."
+        False, "Whether everybody may use a resource that no ACL mentions."
     )
     quota_window_num: int = i32(
-        11, "How many samples the rates of clients with quotas are taken over.", low=1
+        11, "The number of samples over which the rates of client quotas are measured.", low=1
     )
-    quota_window_size_seconds: int = i32(1, "How long one of these samples lasts.", low=1)
+    quota_window_size_seconds: int = i32(1, "The length of one of these samples.", low=1)
     controller_quota_window_num: int = i32(
-        11, "How many samples the rates of changes of topics with quotas are taken over.", low=1
+        11,
+        "The number of samples over which the rate of topic changes (controller_mutation_rate quotas) is measured.",
+        low=1,
     )
-    controller_quota_window_size_seconds: int = i32(
-        1, "How long one of these samples lasts.", low=1
-    )
+    controller_quota_window_size_seconds: int = i32(1, "The length of one of these samples.", low=1)
 
     @property
     def super_principals(self) -> tuple[Principal, ...]:

@@ -64,11 +64,11 @@ class BrokerConfig(ListenerConfig):
     """
 
     # -- who it is ----------------------------------------------------------------------------------
-    node_id: int = i32(1, "The number of this broker, unique in its cluster.", low=0, ours=True)
-    broker_rack: str | None = string(None, "The rack that this broker stands in, told to clients.")
+    node_id: int = i32(1, "The id of this broker, unique in its cluster.", low=0, ours=True)
+    broker_rack: str | None = string(None, "The rack of this broker, as told to clients.")
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
-        "What this process is: always both.",
+        "The roles of this process: always both.",
         honours=("broker,controller",),
         ours=True,
     )
@@ -76,282 +76,309 @@ class BrokerConfig(ListenerConfig):
     # -- how it is reached --------------------------------------------------------------------------
     listeners: str = string(
         "PLAINTEXT://127.0.0.1:9092",
-        "Where the broker listens: NAME://host:port, several with commas. No host means all addresses, "
-        "port 0 any free one.",
+        "Where the broker listens: NAME://host:port, separated by commas. No host means all addresses, port 0 any "
+        "free port.",
         ours=True,
     )
     advertised_listeners: str | None = string(
-        None, "What clients are told to connect to, by listener name; without it, the listeners."
+        None,
+        "The addresses that clients are told to connect to, by listener name; without it, those of listeners.",
     )
     listener_security_protocol_map: str = string(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The protocol of each listener name.",
+        "The security protocol of each listener name.",
     )
     metrics_port: int | None = i32(
         None,
-        "The port on which Prometheus finds the metrics; without it none.",
+        "The port that serves metrics to Prometheus; without it there is none.",
         low=0,
         high=65535,
         ours=True,
     )
     log_format: str = string(
         "text",
-        "How the lines of the broker's own log look, on standard error: text for people, or json, one object a line.",
+        "The format of the broker's own log on standard error: text, or json with one object per line.",
         choices=("text", "json"),
         ours=True,
     )
     connections_max_idle_ms: int = i64(
-        600_000, "The time without a byte after which a connection is closed; -1 means never."
+        600_000, "How long a connection may be idle before it is closed; -1 means for ever."
     )
-    max_connections: int = i32(2**31 - 1, "How many connections the broker holds at once.", low=0)
+    max_connections: int = i32(
+        2**31 - 1, "The most connections that the broker holds at a time.", low=0
+    )
     max_connections_per_ip: int = i32(
-        2**31 - 1, "How many connections one address may hold at once.", low=0
+        2**31 - 1, "The most connections from one address at a time.", low=0
     )
     socket_listen_backlog_size: int = i32(
-        50, "How many connections may wait to be accepted.", low=1
+        50, "How many new connections may wait to be accepted.", low=1
     )
     socket_receive_buffer_bytes: int = i32(
         -1, "The size of a socket's receive buffer; -1 leaves it to the system.", low=-1, ours=True
     )
-    socket_request_max_bytes: int = i32(100 * _MIB, "The largest request that is read.", low=1)
+    socket_request_max_bytes: int = i32(
+        100 * _MIB, "The largest request that is accepted, in bytes.", low=1
+    )
     socket_send_buffer_bytes: int = i32(
         -1, "The size of a socket's send buffer; -1 leaves it to the system.", low=-1, ours=True
     )
 
     # -- cluster ------------------------------------------------------------------------------------
     auto_leader_rebalance_enable: bool = boolean(
-        True, "Whether partitions go back to their preferred leaders by themselves."
+        True, "Whether leadership goes back to preferred leaders without being asked."
     )
     broker_heartbeat_interval_ms: int = i32(
-        2_000, "How often a broker tells the controller that it is alive.", low=1
+        2_000, "How often a broker sends heartbeats to the controller.", low=1
     )
     broker_session_timeout_ms: int = i32(
         9_000,
-        "After how long without a sign of life a broker is fenced, and a controller taken for gone.",
+        "How long a broker may be silent before it is fenced, and the controller before another broker takes its "
+        "place.",
         low=1,
     )
     controlled_shutdown_enable: bool = boolean(
-        True, "Whether a broker that stops lets others lead its partitions first."
+        True, "Whether a broker that stops first hands the leadership of its partitions to others."
     )
     controller_lease_interval_ms: int = i32(
         2_000,
-        "How often the active controller shows in the lake that it is alive.",
+        "How often the active controller renews its lease in the lake.",
         low=1,
         ours=True,
     )
     initial_broker_registration_timeout_ms: int = i32(
-        60_000, "How long a broker that starts tries to be taken in.", low=1
+        60_000, "How long a starting broker tries to register before it stops.", low=1
     )
     inter_broker_listener_name: str | None = string(
         None,
-        "The listener by which brokers reach each other; without it, that of security.inter.broker.protocol, or the "
+        "The listener that brokers use among themselves; without it, that of security.inter.broker.protocol, or the "
         "first one.",
     )
     leader_imbalance_check_interval_seconds: int = i64(
         300,
-        "How often it is looked for partitions that their preferred leader does not lead.",
+        "How often the controller looks for partitions that are not led by their preferred leader.",
         low=1,
     )
     request_timeout_ms: int = i32(
-        30_000, "How long an answer of another broker is waited for.", low=1
+        30_000, "How long this broker waits for another broker's answer.", low=1
     )
 
     # -- topics -------------------------------------------------------------------------------------
     auto_create_topics_enable: bool = boolean(
-        True, "Whether a topic that a client asks for is created if it is not there."
+        True, "Whether a topic that a client asks for is created if it does not exist."
     )
     default_replication_factor: int = i32(
-        1, "The number of replicas of a topic that does not say.", low=1
+        1, "The replication factor of a topic that is created without one.", low=1
     )
     delete_topic_enable: bool = boolean(True, "Whether topics may be deleted.")
-    num_partitions: int = i32(1, "The number of partitions of a topic that does not say.", low=1)
+    num_partitions: int = i32(
+        1, "The number of partitions of a topic that is created without one.", low=1
+    )
 
     # -- log ----------------------------------------------------------------------------------------
     log_cleaner_backoff_ms: int = i64(
-        15_000, "How long a log cleaner waits when there is nothing to compact.", low=0
+        15_000, "How long a log cleaner waits if there is nothing to compact.", low=0
     )
     log_cleaner_dedupe_buffer_size: int = i64(
-        128 * _MIB, "The memory for the keys of logs that are compacted, of all cleaners together."
+        128 * _MIB, "The memory for the keys of logs being compacted, shared by all cleaners."
     )
-    log_cleaner_enable: bool = boolean(True, "Whether compacted topics are compacted.")
+    log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
     log_cleaner_io_buffer_load_factor: float = double(
-        0.9, "How full the memory for keys may get: the fuller, the more keys a run and the slower."
+        0.9,
+        "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
     )
     log_cleaner_io_buffer_size: int = i32(
-        512 << 10, "The memory for reading and writing, of all cleaners together.", low=0
+        512 << 10, "The memory for reading and writing, shared by all cleaners.", low=0
     )
     log_cleaner_io_max_bytes_per_second: float = double(
-        1.7976931348623157e308, "How many bytes all cleaners together read and write in a second."
+        1.7976931348623157e308,
+        "The most bytes per second that all cleaners together read and write.",
     )
-    log_cleaner_threads: int = i32(1, "How many logs are compacted at once.", low=1)
-    log_dir: str | None = string(None, "The directory of the logs, where log.dirs is not given.")
+    log_cleaner_threads: int = i32(1, "How many logs are compacted at a time.", low=1)
+    log_dir: str | None = string(None, "The log directory, if log.dirs is not set.")
     log_dirs: tuple[str, ...] = strings(
-        ("data/log",), "The directories of the logs, with commas.", ours=True
+        ("data/log",), "The log directories, separated by commas.", ours=True
     )
     log_flush_offset_checkpoint_interval_ms: int = i32(
-        60_000, "How often the recovery points are written.", low=0
+        60_000, "How often the recovery points are written to disk.", low=0
     )
     log_flush_start_offset_checkpoint_interval_ms: int = i32(
-        60_000, "How often the log start offsets are written.", low=0, honours=("60000",)
+        60_000, "How often the log start offsets are written to disk.", low=0, honours=("60000",)
     )
     log_retention_check_interval_ms: int = i64(
-        300_000, "How often old segments are looked for.", low=1
+        300_000, "How often logs are checked for segments to delete.", low=1
     )
     num_recovery_threads_per_data_dir: int = i32(
-        2, "How many logs of each directory are opened at once at a start.", low=1
+        2, "How many logs of each directory are opened at a time when the broker starts.", low=1
     )
     producer_id_expiration_ms: int = i32(
-        DAY_MS, "How long an idempotent producer is remembered after its last batch.", low=1
+        DAY_MS, "How long the state of an idempotent producer is kept after its last batch.", low=1
     )
     replica_high_watermark_checkpoint_interval_ms: int = i64(
-        5_000, "How often the high watermarks are written."
+        5_000, "How often the high watermarks are written to disk."
     )
     fetch_max_bytes: int = i32(
-        55 * _MIB, "The most that one Fetch response carries, whatever was asked.", low=1024
+        55 * _MIB, "The most bytes in one Fetch response, whatever the client asked for.", low=1024
     )
 
     # -- following ----------------------------------------------------------------------------------
     num_replica_fetchers: int = i32(
         1,
-        "How many fetches of this broker are under way at each broker that leads what it follows.",
+        "How many fetchers, each with one request in flight, this broker runs per leader that it follows.",
         low=1,
     )
     follower_fetch_last_tiered_offset_enable: bool = boolean(
         False,
-        "Whether a follower that begins, or needs what its leader has in the lake alone, goes on behind the lake's "
-        "end instead of the beginning of its leader's local log.",
+        "Whether a follower with an empty log, or one that needs records that only the lake has, continues at the "
+        "end of the lake rather than at the start of its leader's local log.",
     )
     replica_fetch_backoff_ms: int = i32(
-        1_000, "How long a partition is not fetched after an error.", low=0
+        1_000,
+        "The longest pause before a follower fetches a partition again after an error.",
+        low=0,
     )
     replica_fetch_max_bytes: int = i32(
-        _MIB, "How many bytes of a partition are fetched at once; one batch always.", low=0
+        _MIB,
+        "The most bytes of a partition in one fetch of a follower, but at least one batch.",
+        low=0,
     )
     replica_fetch_min_bytes: int = i32(
-        1, "How many bytes a leader waits for before it answers a follower."
+        1, "How many bytes a leader collects before it answers a follower."
     )
     replica_fetch_response_max_bytes: int = i32(
-        10 * _MIB, "How many bytes are fetched at once in all; one batch always.", low=0
+        10 * _MIB,
+        "The most bytes in one fetch of a follower, over all partitions, but at least one batch.",
+        low=0,
     )
     replica_fetch_wait_max_ms: int = i32(
-        500, "How long a leader waits for more before it answers a follower."
+        500, "How long a leader waits for these bytes before it answers a follower anyway."
     )
     replica_socket_receive_buffer_bytes: int = i32(
         64 << 10, "The receive buffer of a follower's connection; -1 leaves it to the system."
     )
     replica_socket_timeout_ms: int = i32(
-        30_000, "How long a follower waits for an answer before it connects anew."
+        30_000, "How long a follower waits for an answer before it reconnects."
     )
     max_incremental_fetch_session_cache_slots: int = i32(
-        1_000, "How many incremental fetch sessions are kept; 0 keeps none.", low=0
+        1_000, "How many incremental fetch sessions are kept; 0 means none.", low=0
     )
 
     # -- replication --------------------------------------------------------------------------------
     follower_replication_throttled_rate: int = i64(
-        MAX_LONG, "Bytes a second that this broker fetches of throttled replicas.", low=0
+        MAX_LONG,
+        "The most bytes per second that this broker fetches for throttled replicas.",
+        low=0,
     )
     leader_replication_throttled_rate: int = i64(
-        MAX_LONG, "Bytes a second that this broker gives to throttled replicas.", low=0
+        MAX_LONG, "The most bytes per second that this broker sends to throttled replicas.", low=0
     )
     replica_lag_time_max_ms: int = i64(
-        30_000, "How long a replica may not have caught up and still be in sync."
+        30_000,
+        "How long a follower may go without catching up with its leader before it is removed from the ISR.",
     )
     replica_selector_class: str | None = string(
         None,
-        "Who chooses the replica that a consumer reads from: RackAwareReplicaSelector sends it to one in its "
+        "What chooses the replica that a consumer reads from: RackAwareReplicaSelector prefers one in the consumer's "
         "rack. Without it that is the leader.",
         honours=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
     )
     replication_quota_window_num: int = i32(
-        11, "How many samples the rate of throttled replication is taken over.", low=1
+        11, "The number of samples over which the rate of throttled replication is measured.", low=1
     )
     replication_quota_window_size_seconds: int = i32(
-        1, "How long one of these samples lasts.", low=1
+        1, "The length of one of these samples.", low=1
     )
 
     # -- moving between log directories ----------------------------------------------------------
     num_replica_alter_log_dirs_threads: int | None = i32(
         None,
-        "How many replicas are copied to other log directories at once; without it one a directory.",
+        "How many replicas are moved to other log directories at a time; without it one per log directory.",
         low=1,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = i64(
-        MAX_LONG, "Bytes a second that are copied between log directories.", low=0
+        MAX_LONG, "The most bytes per second that are copied between log directories.", low=0
     )
     alter_log_dirs_replication_quota_window_num: int = i32(
-        11, "How many samples that rate is taken over.", low=1
+        11, "The number of samples over which that rate is measured.", low=1
     )
     alter_log_dirs_replication_quota_window_size_seconds: int = i32(
-        1, "How long one of these samples lasts.", low=1
+        1, "The length of one of these samples.", low=1
     )
 
     # -- groups -------------------------------------------------------------------------------------
     group_consumer_assignors: tuple[str, ...] = strings(
         ("uniform", "range"),
-        "The assignors of the consumer protocol (KIP-848), the one for members that ask for none first.",
+        "The assignors of the consumer protocol (KIP-848); the first is for groups whose members ask for none.",
         choices=("uniform", "range"),
     )
     group_consumer_heartbeat_interval_ms: int = i32(
-        5_000, "How often members of the consumer protocol are to send heartbeats.", low=1
+        5_000, "How often members of the consumer protocol send heartbeats.", low=1
     )
     group_consumer_max_heartbeat_interval_ms: int = i32(
-        15_000, "The largest heartbeat interval that the one above may have.", low=1
+        15_000, "The largest heartbeat interval that the broker or a group may be given.", low=1
     )
     group_consumer_max_session_timeout_ms: int = i32(
-        60_000, "The longest session that the setting of sessions may have.", low=1
+        60_000, "The longest session timeout that the broker or a group may be given.", low=1
     )
     group_consumer_max_size: int = i32(
-        2**31 - 1, "How many members a group of the consumer protocol may have.", low=1
+        2**31 - 1, "The most members of a group of the consumer protocol.", low=1
     )
     group_consumer_migration_policy: str = string(
         "bidirectional",
-        "Which groups may change their protocol while they run: into the consumer protocol, out of it, both.",
+        "Which way a group may change its protocol while it runs: to the consumer protocol (upgrade), back "
+        "(downgrade), or both.",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_heartbeat_interval_ms: int = i32(
-        5_000, "The smallest heartbeat interval that the setting above may have.", low=1
+        5_000, "The smallest heartbeat interval that the broker or a group may be given.", low=1
     )
     group_consumer_min_session_timeout_ms: int = i32(
-        45_000, "The shortest session that the setting of sessions may have.", low=1
+        45_000, "The shortest session timeout that the broker or a group may be given.", low=1
     )
     group_consumer_session_timeout_ms: int = i32(
-        45_000, "How long a member of the consumer protocol is a member without a heartbeat.", low=1
+        45_000,
+        "How long a member of the consumer protocol may go without a heartbeat before it is removed.",
+        low=1,
     )
     group_initial_rebalance_delay_ms: int = i32(
-        3_000, "How long a group that forms waits for more members.", low=0
+        3_000, "How long a new group waits for more members before its first rebalance ends.", low=0
     )
     group_max_session_timeout_ms: int = i32(
-        1_800_000, "The longest session that a member may ask for."
+        1_800_000, "The longest session timeout that a member of the classic protocol may ask for."
     )
-    group_max_size: int = i32(2**31 - 1, "How many members a group may have.", low=1)
+    group_max_size: int = i32(
+        2**31 - 1, "The most members of a group of the classic protocol.", low=1
+    )
     group_min_session_timeout_ms: int = i32(
-        6_000, "The shortest session that a member may ask for."
+        6_000, "The shortest session timeout that a member of the classic protocol may ask for."
     )
     offset_metadata_max_bytes: int = i32(
-        4096, "How much a client may say with an offset that it commits."
+        4096, "The most bytes of metadata with a committed offset."
     )
     offsets_commit_timeout_ms: int = i32(
         5_000,
-        "How long a group's records may take to be replicated before the client is told.",
+        "How long an append to __consumer_offsets may take to be replicated before the request fails.",
         low=1,
     )
     offsets_load_buffer_size: int = i32(
         5 * _MIB,
-        "How many bytes of __consumer_offsets are read at once when a coordinator begins.",
+        "How many bytes of __consumer_offsets a new coordinator reads at a time.",
         low=1,
     )
     offsets_retention_check_interval_ms: int = i64(
-        600_000, "How often old offsets are looked for.", low=1
+        600_000, "How often the coordinator looks for expired offsets.", low=1
     )
     offsets_retention_minutes: int = i32(
-        7 * 24 * 60, "How long offsets are kept that no member of their group uses.", low=1
+        7 * 24 * 60,
+        "How long a committed offset is kept while no member of its group subscribes to its topic: since its commit "
+        "or, for an empty group of the classic protocol, since it became empty.",
+        low=1,
     )
     offsets_topic_num_partitions: int = i32(
-        50, "The partitions of __consumer_offsets when it is created.", low=1
+        50, "The number of partitions of __consumer_offsets when it is created.", low=1
     )
     offsets_topic_replication_factor: int = i16(
         3,
-        "The replicas of __consumer_offsets; unless it is set, no more than there are brokers.",
+        "The replication factor of __consumer_offsets; if not set, at most the number of brokers.",
         low=1,
     )
     offsets_topic_segment_bytes: int = i32(
@@ -360,28 +387,28 @@ class BrokerConfig(ListenerConfig):
 
     # -- transactions -------------------------------------------------------------------------------
     transaction_max_timeout_ms: int = i32(
-        900_000, "The longest time that a transaction may ask to stay open.", low=1
+        900_000, "The longest transaction timeout that a producer may ask for.", low=1
     )
     transactional_id_expiration_ms: int = i32(
-        7 * DAY_MS, "How long a transactional id is remembered that nobody uses.", low=1
+        7 * DAY_MS, "How long an unused transactional id is remembered.", low=1
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = i32(
-        10_000, "How often transactions that are open for too long are looked for.", low=1
+        10_000, "How often the coordinator aborts transactions that have timed out.", low=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = i32(
-        3_600_000, "How often transactional ids that nobody uses are looked for.", low=1
+        3_600_000, "How often the coordinator removes expired transactional ids.", low=1
     )
     transaction_state_log_num_partitions: int = i32(
-        50, "The partitions of __transaction_state when it is created.", low=1
+        50, "The number of partitions of __transaction_state when it is created.", low=1
     )
     transaction_state_log_replication_factor: int = i16(
         3,
-        "The replicas of __transaction_state; unless it is set, no more than there are brokers.",
+        "The replication factor of __transaction_state; if not set, at most the number of brokers.",
         low=1,
     )
     transaction_state_log_load_buffer_size: int = i32(
         5 * _MIB,
-        "How many bytes of __transaction_state are read at once when a coordinator begins.",
+        "How many bytes of __transaction_state a new coordinator reads at a time.",
         low=1,
     )
     transaction_state_log_min_isr: int = i32(

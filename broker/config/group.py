@@ -23,13 +23,13 @@ class GroupConfig:
 
     consumer_heartbeat_interval_ms: int = i32(
         5_000,
-        "How often members of the group are to send heartbeats.",
+        "How often members of the group send heartbeats.",
         low=1,
         synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
     )
     consumer_session_timeout_ms: int = i32(
         45_000,
-        "How long a member of the group is a member without a heartbeat.",
+        "How long a member of the group may go without a heartbeat before it is removed.",
         low=1,
         synonyms=(("group.consumer.session.timeout.ms", 1),),
     )

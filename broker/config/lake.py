@@ -23,167 +23,199 @@ class LakeConfig:
     )
     lake_max_lag_ms: int = i64(
         -1,
-        "How long a record may wait for its way into the table, even if its segment is not closed; -1 means until "
-        "then.",
+        "The longest time a record waits before it is in the table, even if its segment is still open; -1 means that "
+        "only closed segments are copied. Topics with remote.copy.lag.ms and remote.copy.lag.bytes copy closed "
+        "segments only.",
         low=-1,
         ours=True,
     )
     lake_local_grace_ms: int = i64(
         60_000,
-        "How long a segment stays on local disk after it is in the table, whatever the local retention.",
+        "How long a segment stays on local disk after it is in the table, even if local retention would delete it.",
         low=0,
         ours=True,
     )
     lake_worker_idle_ms: int = i64(
         300_000,
-        "How long the worker process stays without work; -1 means for good.",
+        "How long the worker process stays alive without work; -1 means it is never stopped.",
         low=-1,
         ours=True,
     )
     lake_start_delay_ms: int = i64(
         1_000,
-        "How long after the opening of a partition the lake is asked what it holds of it.",
+        "How long after a partition with records is opened the broker asks the lake what it already holds of that "
+        "partition.",
         low=0,
         ours=True,
     )
     lake_copy_bytes: int = i64(
         128 * _MIB,
-        "How many bytes of log one copy takes, unless a single segment holds more.",
+        "The most bytes of log in one copy; a single larger segment is still copied whole.",
         low=1,
         ours=True,
     )
     lake_copy_threads: int = i32(
         2,
-        "How many threads turn what one copy takes into Parquet, each at least 16 MiB of it or a partition of its own.",
+        "How many threads convert the segments of one copy to Parquet. A partition is split between threads only if "
+        "each gets at least 16 MiB.",
         low=1,
         ours=True,
     )
     lake_file_bytes: int = i64(
-        128 * _MIB, "About how many bytes of records one Parquet file holds.", low=1, ours=True
+        128 * _MIB,
+        "The approximate size of a Parquet file, in bytes of records before compression.",
+        low=1,
+        ours=True,
     )
     lake_compression_level: int = i32(
         1,
-        "How hard zstd works on what is copied into the lake; the higher, the fewer bytes, and the slower copies are.",
+        "The zstd level of the files that copies write; a higher level makes smaller files and slower copies.",
         low=1,
         high=22,
         ours=True,
     )
     lake_behind_compression_type: str = string(
         "snappy",
-        "How copies are compressed while they do not keep up with producers: snappy takes little more than half of "
-        "the CPU, and up to twice the room until files are merged, with zstd again.",
+        "The codec of copies that cannot keep up with producers. snappy needs little more than half of the CPU, and "
+        "up to twice the space until the files are merged and compressed with zstd again.",
         choices=("snappy", "zstd"),
         ours=True,
     )
     lake_checkpoint_interval: int = i32(
-        100, "After how many commits a table gets a checkpoint.", low=1, ours=True
+        100, "The number of commits between two checkpoints of a table.", low=1, ours=True
     )
     lake_log_retention_ms: int = i64(
         7 * DAY_MS,
-        "How long the history of a topic's table is kept, in whole days; held by the table from its creation on.",
+        "How long the history of a topic's table is kept, rounded up to whole days. A table gets this value when it "
+        "is created and keeps it.",
         low=7 * DAY_MS,
         ours=True,
     )
     lake_offsets_interval_ms: int = i64(
         60_000,
-        "How often a broker notes in the lake where its partitions and the groups that it coordinates are, if they "
-        "have moved: what a restore, and SQL, know of them. -1: never.",
+        "How often a broker writes the offsets of its partitions and of the groups that it coordinates to the lake, "
+        "if they have changed. Restore and SQL read them from there. -1 means never.",
         low=-1,
         ours=True,
     )
     lake_maintenance_interval_ms: int = i64(
         300_000,
-        "How often the tables of led partitions are looked at for small, badly laid and expired files; -1 means never.",
+        "How often tables are checked for small files, badly sorted files and files with expired rows; -1 means "
+        "never.",
         low=-1,
         ours=True,
     )
     lake_maintenance_file_bytes: int = i64(
         128 * _MIB,
-        "Up to how many bytes small files of a table are merged; small is an eighth of it.",
+        "The size up to which small files of a table are merged. A file is small below an eighth of this.",
         low=8,
         ours=True,
     )
     lake_maintenance_min_files: int = i32(
-        10, "How many small files in a row are merged.", low=2, ours=True
+        10,
+        "How many consecutive small files are merged, even if together they are smaller than "
+        "lake.maintenance.file.bytes.",
+        low=2,
+        ours=True,
     )
     lake_maintenance_expired_ratio: float = double(
         0.5,
-        "How much of a file has to lie below the log start before it is written anew without that; 0 means any of it.",
+        "The share of a file's offsets that must lie below the log start before the file is rewritten without them; "
+        "0 means that one is enough.",
         low=0,
         ours=True,
     )
     lake_maintenance_compression_level: int = i32(
         9,
-        "The same for files that are merged or laid anew, beside which nobody waits.",
+        "The zstd level of files that are merged or rewritten. It may be higher than lake.compression.level, because "
+        "nobody waits for them.",
         low=1,
         high=22,
         ours=True,
     )
     lake_reader_cache_bytes: int = i64(
-        16 * _MIB, "How much memory the worker keeps for reading old offsets.", low=0, ours=True
+        16 * _MIB,
+        "How much memory the worker uses to cache batches read from the lake for consumers of old offsets.",
+        low=0,
+        ours=True,
     )
 
     # -- Kafka's settings of tiered storage ------------------------------------------------------
     remote_fetch_max_wait_ms: int = i32(
         500,
-        "How long a Fetch waits for what lies in the lake before it answers without it.",
+        "How long a Fetch waits for records from the lake before it is answered without them.",
         low=1,
     )
     remote_list_offsets_request_timeout_ms: int = i64(
-        30_000, "How long ListOffsets waits for the lake, unless the client says.", low=1
+        30_000,
+        "How long ListOffsets waits for the lake if the request has no timeout of its own.",
+        low=1,
     )
     remote_log_index_file_cache_total_size_bytes: int = i64(
         1 << 30,
-        "How many bytes of what was read out of the lake more than once are kept in the first log directory; 0 keeps "
-        "nothing.",
+        "The size of the disk cache, in the first log directory, of records that were read from the lake more than "
+        "once; 0 turns it off.",
         low=0,
         ours=True,
     )
     remote_log_index_file_cache_ttl_ms: int = i64(
-        900_000, "After how long without a reader that goes; -1 means never.", low=-1
+        900_000,
+        "How long an entry of that cache may go unread before it is deleted; -1 means for ever.",
+        low=-1,
     )
     remote_log_manager_copy_max_bytes_per_second: int = i64(
-        MAX_LONG, "How many bytes of log a second are copied into the lake; copies wait.", low=1
+        MAX_LONG,
+        "The most bytes of log per second that are copied into the lake; copies beyond this rate wait.",
+        low=1,
     )
     remote_log_manager_copy_quota_window_num: int = i32(
-        11, "How many samples that rate is taken over.", low=1
+        11, "The number of samples over which that rate is measured.", low=1
     )
     remote_log_manager_copy_quota_window_size_seconds: int = i32(
-        1, "How long one of these samples lasts.", low=1
+        1, "The length of one of these samples.", low=1
     )
     remote_log_manager_fetch_max_bytes_per_second: int = i64(
         MAX_LONG,
-        "How many bytes a second consumers get out of the lake; beyond it they get nothing of what is there alone.",
+        "The most bytes per second that consumers read from the lake; beyond this rate a Fetch is answered without "
+        "the records that only the lake has.",
         low=1,
     )
     remote_log_manager_fetch_quota_window_num: int = i32(
-        11, "How many samples that rate is taken over.", low=1
+        11, "The number of samples over which that rate is measured.", low=1
     )
     remote_log_manager_fetch_quota_window_size_seconds: int = i32(
-        1, "How long one of these samples lasts.", low=1
+        1, "The length of one of these samples.", low=1
     )
     remote_log_manager_task_interval_ms: int = i64(
-        30_000, "How often it is looked for what to copy; closing a segment starts it too.", low=1
+        30_000,
+        "How often the leader checks what to copy and what has expired; a segment that closes is copied without "
+        "waiting for this. Followers ask their leaders as often where the lake ends.",
+        low=1,
     )
     remote_log_manager_task_retry_backoff_max_ms: int = i64(
         30_000,
-        "How long the tier waits at most before it tries again what failed.",
+        "The longest pause before the tier retries what failed.",
         low=1,
         ours=True,
     )
     remote_log_manager_task_retry_backoff_ms: int = i64(
         500,
-        "How long the tier waits before it tries again what failed; twice as long each time (KIP-405; Kafka has "
-        "dropped it).",
+        "The first pause before the tier retries what failed; it doubles with each failure (KIP-405; Kafka has "
+        "dropped this setting).",
         low=1,
         ours=True,
     )
     remote_log_reader_max_pending_tasks: int = i32(
-        100, "How many reads of old offsets may wait.", low=1
+        100,
+        "How many reads of old offsets may wait; more are refused with a retriable error.",
+        low=1,
     )
     remote_log_reader_threads: int = i32(
-        2, "How many reads of old offsets run at once.", low=1, ours=True
+        2, "How many reads of old offsets run at a time.", low=1, ours=True
     )
     remote_log_storage_system_enable: bool = boolean(
-        True, "Whether topics are Delta tables at all; a topic may say otherwise.", ours=True
+        True,
+        "Whether this broker has a tier. If true, a topic is a Delta table unless it is compacted or sets "
+        "remote.storage.enable=false; if false, no topic can be one.",
+        ours=True,
     )

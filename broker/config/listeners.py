@@ -57,111 +57,124 @@ class ListenerConfig(AccessConfig):
 
     # -- TLS ----------------------------------------------------------------------------------------
     ssl_keystore_type: str = string(
-        "JKS", "What the file of the broker's key is: PEM or PKCS12; JKS takes PKCS12, too."
+        "JKS", "The format of the broker's key store: PEM or PKCS12. JKS reads PKCS12 as well."
     )
     ssl_keystore_location: str | None = string(
         None, "The file with the broker's private key and its certificates."
     )
-    ssl_keystore_password: Secret | None = password("The password of a PKCS12 file.")
-    ssl_keystore_key: Secret | None = password(
-        "The private key itself, as PEM, in place of a file."
-    )
+    ssl_keystore_password: Secret | None = password("The password of a PKCS12 key store.")
+    ssl_keystore_key: Secret | None = password("The private key itself, as PEM, instead of a file.")
     ssl_keystore_certificate_chain: Secret | None = password(
-        "Its certificates, as PEM, the broker's own first."
+        "The certificates of ssl.keystore.key, as PEM, the broker's own first."
     )
     ssl_key_password: Secret | None = password("The password of an encrypted private key in PEM.")
     ssl_truststore_type: str = string(
-        "JKS", "What the file of trusted certificates is: PEM or PKCS12; JKS takes PKCS12, too."
+        "JKS", "The format of the trust store: PEM or PKCS12. JKS reads PKCS12 as well."
     )
     ssl_truststore_location: str | None = string(
         None,
-        "The file of the certificates whose holders are trusted; without it, and without the setting below, those "
-        "that the system trusts.",
+        "The file of trusted certificates. If neither this nor ssl.truststore.certificates is set, the system's are "
+        "trusted.",
     )
-    ssl_truststore_password: Secret | None = password("The password of a PKCS12 file.")
+    ssl_truststore_password: Secret | None = password("The password of a PKCS12 trust store.")
     ssl_truststore_certificates: Secret | None = password(
-        "The trusted certificates themselves, as PEM, in place of a file."
+        "The trusted certificates themselves, as PEM, instead of a file."
     )
     ssl_client_auth: str = string(
         "none",
-        "Whether clients show a certificate: required, requested (those that have one), or none.",
+        "Whether clients must show a certificate (required), may show one (requested), or are not asked (none).",
         choices=_CLIENT_AUTH,
     )
     ssl_enabled_protocols: tuple[str, ...] = strings(
-        ("TLSv1.2", "TLSv1.3"), "The versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
+        ("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS that are accepted.",
+        choices=("TLSv1.2", "TLSv1.3"),
     )
     ssl_cipher_suites: tuple[str, ...] = strings(
-        (), "The cipher suites, by Java's names or OpenSSL's; none means OpenSSL's choice."
+        (), "The cipher suites, by Java's or OpenSSL's names; if empty, OpenSSL chooses."
     )
     ssl_allow_dn_changes: bool = boolean(
         False,
-        "Whether a certificate that is set while the broker runs may be of another distinguished name.",
+        "Whether a certificate that replaces another while the broker runs may have a different distinguished name.",
     )
     ssl_allow_san_changes: bool = boolean(
         False,
-        "Whether one that is set while the broker runs may lack hosts (subject alternative names) of the one before.",
+        "Whether a certificate that replaces another while the broker runs may lack some of its hosts (subject "
+        "alternative names).",
     )
     ssl_endpoint_identification_algorithm: str = string(
         "https",
-        "Whether a broker makes sure that another one's certificate is of its host: https, or empty for not.",
+        "Whether a broker checks that another broker's certificate matches its host: https means yes, empty means no.",
         choices=("https", ""),
     )
     ssl_principal_mapping_rules: str = string(
         "DEFAULT",
-        "What the user of a certificate is called: RULE:<pattern>/<replacement>/[L|U] with commas, or DEFAULT, its "
-        "distinguished name.",
+        "How a user name is made of a certificate's distinguished name: rules `RULE:pattern/replacement/`, with L or "
+        "U at the end for lower or upper case, separated by commas; DEFAULT takes the name as it is.",
     )
 
     # -- SASL ---------------------------------------------------------------------------------------
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
-        (), "By what clients may authenticate.", choices=MECHANISMS, ours=True
+        (), "The mechanisms with which clients may authenticate.", choices=MECHANISMS, ours=True
     )
     sasl_mechanism_inter_broker_protocol: str | None = string(
-        None, "By what brokers authenticate to each other.", choices=MECHANISMS, ours=True
+        None,
+        "The mechanism with which brokers authenticate to each other.",
+        choices=MECHANISMS,
+        ours=True,
     )
     sasl_server_max_receive_size: int = i32(
-        524_288, "The largest request that is read of who has not authenticated yet.", low=1
+        524_288,
+        "The largest request accepted from a client that has not authenticated yet, in bytes.",
+        low=1,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = string(
-        None, "The keys that tokens are signed with: file:///…, a JSON Web Key Set."
+        None, "Where the keys are that verify tokens: file:///…, a JSON Web Key Set."
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
         (),
-        "For whom tokens have to be, one of these; without it tokens that are for anybody by name are refused.",
+        "The audiences of which a token must name at least one. If empty, tokens that name an audience are refused.",
     )
-    sasl_oauthbearer_expected_issuer: str | None = string(None, "Who has to have issued tokens.")
+    sasl_oauthbearer_expected_issuer: str | None = string(
+        None, "The issuer that a token must name; without it any issuer is accepted."
+    )
     sasl_oauthbearer_clock_skew_seconds: int = i32(
-        30, "By how much the clock of who issues tokens may differ.", low=0
+        30, "By how much the clocks of the broker and of the tokens' issuer may differ.", low=0
     )
-    sasl_oauthbearer_sub_claim_name: str = string("sub", "The claim that names the user.")
+    sasl_oauthbearer_sub_claim_name: str = string(
+        "sub", "The claim of a token that names the user."
+    )
     connections_max_reauth_ms: int = i64(
         0,
-        "After how long a client has to authenticate anew, or is disconnected; 0 means never, but for credentials "
-        "that have an end.",
+        "How long after it authenticated a client must do so again, or is disconnected. 0 means no limit but that of "
+        "credentials that expire.",
         low=0,
     )
     connection_failed_authentication_delay_ms: int = i32(
-        100, "How long a client that could not authenticate waits for its answer.", low=0
+        100,
+        "How long the broker waits before it answers a client whose authentication failed.",
+        low=0,
     )
     security_inter_broker_protocol: str | None = string(
         None,
-        "The protocol by which brokers reach each other, where inter.broker.listener.name is not given: by the "
-        "listener of this name.",
+        "The protocol that brokers use among themselves if inter.broker.listener.name is not set; the listener of "
+        "this name serves them.",
         choices=PROTOCOLS,
         ours=True,
     )
 
     # -- limits -------------------------------------------------------------------------------------
     max_connections_per_ip_overrides: str = string(
-        "", "Other limits for single addresses or hosts: `10.0.0.7:200,gateway:1000`."
+        "",
+        "Values of max.connections.per.ip for single addresses or hosts: `10.0.0.7:200,gateway:1000`.",
     )
     max_connection_creation_rate: int = i32(
-        MAX_INT, "How many connections a second are taken in; more have to wait.", low=1
+        MAX_INT, "The most new connections per second; more have to wait.", low=1
     )
     queued_max_request_bytes: int = i64(
         -1,
-        "How many bytes of requests may be in memory at once, of all connections: beyond it nothing new is read. "
-        "-1 means no limit.",
+        "The most bytes of requests in memory, over all connections. Above it no new request is read until others "
+        "are done. -1 means no limit.",
     )
 
 

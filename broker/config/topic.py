@@ -26,40 +26,40 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = strings(
         ("delete",),
-        "What happens to old segments: delete, or compact by key.",
+        "What happens to old segments: delete them, or compact them by key.",
         choices=("compact", "delete"),
         synonyms=_of("log.cleanup.policy"),
     )
     compression_gzip_level: int = i32(
         -1,
-        "The level at which the broker compresses with gzip: 1 to 9, or -1 for its choice.",
+        "The gzip level of batches that the broker compresses: 1 to 9, or -1 for a fast one that the broker chooses.",
         low=-1,
         high=9,
         synonyms=_of("compression.gzip.level"),
     )
     compression_lz4_level: int = i32(
         9,
-        "The level at which the broker compresses with lz4; the default stands for the fastest.",
+        "The lz4 level of batches that the broker compresses; the default stands for the fastest.",
         low=1,
         high=17,
         synonyms=_of("compression.lz4.level"),
     )
     compression_type: str = string(
         "producer",
-        "The codec that batches are stored with; producer keeps what was sent.",
+        "The codec of stored batches; producer keeps the one that the producer chose.",
         choices=_CODECS,
         synonyms=_of("compression.type"),
     )
     compression_zstd_level: int = i32(
         3,
-        "The level at which the broker compresses with zstd.",
+        "The zstd level of batches that the broker compresses.",
         low=-131072,
         high=22,
         synonyms=_of("compression.zstd.level"),
     )
     delete_retention_ms: int = i64(
         DAY_MS,
-        "How long compaction keeps the marks of deleted keys.",
+        "How long compaction keeps tombstones.",
         low=0,
         synonyms=_of("log.cleaner.delete.retention.ms"),
     )
@@ -71,125 +71,132 @@ class TopicConfig:
     )
     flush_messages: int = i64(
         MAX_LONG,
-        "The number of records after which the log is flushed to disk.",
+        "After how many records the log is flushed to disk.",
         low=1,
         synonyms=_of("log.flush.interval.messages"),
     )
     flush_ms: int = i64(
         MAX_LONG,
-        "The time after which unflushed records are flushed to disk.",
+        "How long records may stay in memory before they are flushed to disk.",
         low=0,
         synonyms=_of("log.flush.interval.ms", ("log.flush.scheduler.interval.ms", 1)),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = strings(
-        (), "Followers that are throttled: partition:broker with commas, or * for all."
+        (),
+        "Replicas that are throttled as followers: partition:broker, separated by commas, or * for all.",
     )
     index_interval_bytes: int = i32(
         4096,
-        "About how many bytes lie between two entries of the offset index.",
+        "About how many bytes of log lie between two entries of the offset index.",
         low=0,
         synonyms=_of("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(
-        (), "Leaders that throttle: partition:broker with commas, or * for all."
+        (),
+        "Replicas whose leaders throttle what they send: partition:broker of the leader, separated by commas, or * "
+        "for all.",
     )
     local_retention_bytes: int = i64(
         -2,
-        "How many bytes of a partition stay on local disk once they are in the lake; -2 means retention.bytes.",
+        "How many bytes of a partition stay on local disk once they are in the lake; -2 means the value of "
+        "retention.bytes.",
         low=-2,
         synonyms=_of("log.local.retention.bytes"),
     )
     local_retention_ms: int = i64(
         -2,
-        "How long records stay on local disk once they are in the lake; -2 means retention.ms.",
+        "How long records stay on local disk once they are in the lake; -2 means the value of retention.ms.",
         low=-2,
         synonyms=_of("log.local.retention.ms"),
     )
     max_compaction_lag_ms: int = i64(
         MAX_LONG,
-        "The longest time that a record may escape compaction.",
+        "The longest time that a record may stay uncompacted.",
         low=1,
         synonyms=_of("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = i32(
         1_048_588,
-        "The largest record batch that is taken.",
+        "The largest record batch that is accepted.",
         low=0,
         synonyms=_of("message.max.bytes"),
     )
     message_timestamp_after_max_ms: int = i64(
         HOUR_MS,
-        "How far a record's timestamp may lie ahead of the broker's clock.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         low=0,
         synonyms=_of("log.message.timestamp.after.max.ms"),
     )
     message_timestamp_before_max_ms: int = i64(
         MAX_LONG,
-        "How far a record's timestamp may lie behind the broker's clock.",
+        "How far a record's timestamp may be behind the broker's clock.",
         low=0,
         synonyms=_of("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_type: str = string(
         "CreateTime",
-        "Whether a record's timestamp is the producer's or the time of its append.",
+        "Whether a record's timestamp is set by the producer or is the time of the append.",
         choices=("CreateTime", "LogAppendTime"),
         synonyms=_of("log.message.timestamp.type"),
     )
     min_cleanable_dirty_ratio: float = double(
         0.5,
-        "The share of a log that must be uncompacted before compaction runs.",
+        "The share of a log that must be uncompacted before it is compacted.",
         low=0,
         high=1,
         synonyms=_of("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = i64(
         0,
-        "The shortest time that a record escapes compaction.",
+        "The shortest time that a record stays uncompacted.",
         low=0,
         synonyms=_of("log.cleaner.min.compaction.lag.ms"),
     )
     min_insync_replicas: int = i32(
         1,
-        "How many replicas must be in sync for a write with acks=all to be taken.",
+        "How many replicas must be in sync for a write with acks=all to be accepted.",
         low=1,
         synonyms=_of("min.insync.replicas"),
     )
     preallocate: bool = boolean(
         False,
-        "Whether a new segment's file is allocated at its full size.",
+        "Whether a new segment's file is created at its full size.",
         synonyms=_of("log.preallocate"),
     )
     remote_copy_lag_bytes: int = i64(
         0,
-        "How many bytes of log come after a closed segment before it is copied, unless it is old enough; 0 means none, "
-        "-1 local.retention.bytes.",
+        "How many bytes of log must follow a closed segment before it is copied to the lake, unless "
+        "remote.copy.lag.ms releases it earlier. -1 means local.retention.bytes; 0 in either setting means that "
+        "segments are copied at once.",
         low=-1,
         synonyms=_of("log.remote.copy.lag.bytes"),
     )
     remote_copy_lag_ms: int = i64(
         0,
-        "How old a closed segment's records are before it is copied, unless enough comes after it; 0 means copied at "
-        "once, -1 local.retention.ms.",
+        "How old a closed segment's newest record must be before the segment is copied to the lake, unless "
+        "remote.copy.lag.bytes releases it earlier. -1 means local.retention.ms; 0 in either setting means that "
+        "segments are copied at once.",
         low=-1,
         synonyms=_of("log.remote.copy.lag.ms"),
     )
     remote_log_copy_disable: bool = boolean(
         False,
-        "Whether nothing more is copied to the lake; what is there is read, and goes by retention.",
+        "Whether copying to the lake is stopped; what is there can be read and expires by retention.",
     )
     remote_log_delete_on_disable: bool = boolean(
         False,
-        "Whether the topic's rows go when remote.storage.enable is turned off, which is refused without.",
+        "Whether turning remote.storage.enable off deletes the topic's rows from the lake. Without it, turning it "
+        "off is refused.",
     )
     remote_storage_enable: bool = boolean(
         True,
         "Whether the topic is a Delta table. Kafka's default is false; here it is the value of "
-        "remote.log.storage.system.enable, and false for compacted topics, which are none.",
+        "remote.log.storage.system.enable, and always false for compacted topics.",
         ours=True,
     )
     retention_bytes: int = i64(
         -1,
-        "How many bytes of a partition are kept, local and lake together; -1 means all.",
+        "How many bytes of a partition are kept, on local disk and in the lake together; -1 means all.",
         synonyms=_of("log.retention.bytes"),
     )
     retention_ms: int = i64(
@@ -204,19 +211,20 @@ class TopicConfig:
     )
     segment_bytes: int = i32(
         1 << 30,
-        "The size at which a segment is closed and a new one begun.",
+        "The size at which a segment is closed and a new one is opened.",
         low=1 << 20,
         synonyms=_of("log.segment.bytes"),
     )
     segment_index_bytes: int = i32(
         10 << 20,
-        "The largest size of an index file.",
+        "The largest size of an index file; a segment is closed when one of its indexes is full.",
         low=4,
         synonyms=_of("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = i64(
         0,
-        "How much earlier than segment.ms a segment may be closed, by lot, so that not all close at once.",
+        "How much earlier than after segment.ms a segment may be closed. The amount differs between logs, so that "
+        "they do not all roll at once.",
         low=0,
         synonyms=_of("log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS)),
     )
@@ -228,7 +236,7 @@ class TopicConfig:
     )
     unclean_leader_election_enable: bool = boolean(
         False,
-        "Whether a replica that is not in sync may become the leader, losing records.",
+        "Whether a replica that is not in sync may become leader, at the price of lost records.",
         synonyms=_of("unclean.leader.election.enable"),
     )
 

@@ -193,29 +193,29 @@ transaction.two.phase.commit.enable B false
 
 
 _ONE_WORKER = (
-    "Not applicable: one worker process writes, so that a broker's copies share their commits and its cores "
-    "belong to clients first."
+    "Not applicable: one worker process copies and expires, so that a broker's copies share their commits "
+    "and leave its cores to clients."
 )
-_BUILT_IN = "Not applicable: the tier is built in, its tables are Delta tables (lake.uri)."
+_BUILT_IN = "Not applicable: the tier is built in; its tables are Delta tables (lake.uri)."
 _REASONS = {
     "sasl.jaas.config": (
-        "Not applicable: an entry is one mechanism's of one listener, "
+        "Not applicable: set it per listener and mechanism, as "
         "`listener.name.<listener>.<mechanism>.sasl.jaas.config`."
     ),
     "remote.log.manager.copier.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.expiration.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.follower.thread.pool.size": (
-        "Not applicable: followers ask their leaders what is in the lake, all partitions at once, in the event loop."
+        "Not applicable: followers ask each leader for all partitions at once what is in the lake, in the event loop."
     ),
     "remote.log.manager.thread.pool.size": _ONE_WORKER,
     "remote.log.metadata.custom.metadata.max.bytes": (
-        "Not applicable: there is no plug-in that could have metadata of its own."
+        "Not applicable: there are no plug-ins, so there is no custom metadata."
     ),
     "remote.log.metadata.manager.class.name": _BUILT_IN,
     "remote.log.metadata.manager.class.path": _BUILT_IN,
     "remote.log.metadata.manager.impl.prefix": _BUILT_IN,
     "remote.log.metadata.manager.listener.name": (
-        "Not applicable: the tier's metadata are a table in the lake, which no listener serves."
+        "Not applicable: the tier's metadata is a table in the lake; no listener serves it."
     ),
     "remote.log.storage.manager.class.name": _BUILT_IN,
     "remote.log.storage.manager.class.path": _BUILT_IN,
