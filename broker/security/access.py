@@ -322,8 +322,8 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
         Parts(Operation.CREATE, "topics", "topics", _topic, or_else=Operation.CREATE),
     ),
     "DeleteTopics": (
-        Parts(Operation.DELETE, "topics", "responses", _topic),
-        Parts(Operation.DELETE, "topic_names", "responses", _topic),
+        Parts(Operation.DELETE, "topics", "responses", _topic, or_else=Operation.DELETE),
+        Parts(Operation.DELETE, "topic_names", "responses", _topic, or_else=Operation.DELETE),
     ),
     "DeleteRecords": (Parts(Operation.DELETE, "topics", "topics", _topic),),
     "CreatePartitions": (Parts(Operation.ALTER, "topics", "results", _topic),),

@@ -85,6 +85,25 @@ async def test_min_bytes_are_gathered_over_partitions(memory_path: Path) -> None
 
 
 @in_loop
+async def test_what_was_there_when_it_was_parked_counts_too(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t", 2)
+        batch = batch_of([b"v" * 100])
+        await broker.produce("t", batch, partition=0)
+        more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)]
+        request = fetch_request("t", 0, max_wait_ms=60_000, min_bytes=2 * len(batch), more=more)
+        task = await park(broker, request)
+        await broker.produce("t", batch, partition=1)
+        await turns()
+        assert task.done()
+        response, _ = await task
+        assert [len(b"".join(p.records)) for p in response.responses[0].partitions] == [
+            len(batch),
+            len(batch),
+        ]
+
+
+@in_loop
 async def test_enough_is_answered_at_once(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("t")

@@ -252,6 +252,12 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         ]
         assert set(broker.node.metadata.topics) == {"open", "closed"}
         assert open_id != closed_id
+        # Whoever may do all to the cluster may delete any topic, as in Kafka (ControllerApis).
+        await allow(broker, CLUSTER, "kafka-cluster", Operation.ALL)
+        assert [each.error_code for each in (await asks(gone, 6)).responses] == [0, 0]
+        await broker.create("named")
+        by_name = DeleteTopicsRequest(topic_names=["named"], timeout_ms=1000)
+        assert [each.error_code for each in (await asks(by_name, 5)).responses] == [0]
 
 
 @in_loop

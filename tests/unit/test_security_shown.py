@@ -66,6 +66,13 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(tmp_path: P
         )  # fmt: skip
         added = (await broker.ask(adding, 3)).results_by_topic_v3_and_below
         assert {part.partition_error_code for t in added for part in t.results_by_partition} == {0}
+        assert broker.node.metadata.topics["__transaction_state"].is_internal
+        adding.v3_and_below_topics[0].name = "__transaction_state"
+        internal = {
+            each.name: each.results_by_partition[0].partition_error_code
+            for each in (await broker.ask(adding, 3)).results_by_topic_v3_and_below
+        }
+        assert internal == {"__transaction_state": DENIED, "b": ErrorCode.OPERATION_NOT_ATTEMPTED}
         describe = DescribeTransactionsRequest(transactional_ids=["t"])
         assert [t.topic for t in (await asks(describe, 0)).transaction_states[0].topics] == ["a"]
         told = (await broker.ask(describe, 0)).transaction_states[0].topics

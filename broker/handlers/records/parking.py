@@ -60,7 +60,7 @@ class ParkedFetch:
         self._has_lost = False
         self._advanced: set[Replica] = set()
         self._watched = tuple(dict.fromkeys(reading.partitions()))
-        self._available: dict[Replica, int] = {}
+        self._available = reading.bytes_found()
         self.future: asyncio.Future[FetchResponse] = (
             Parked(self.hurry, loop) if reading.is_follower else loop.create_future()
         )

@@ -283,6 +283,15 @@ class Reading:
                 if found.partition is not None:
                     yield found.partition
 
+    def bytes_found(self) -> dict[Replica, int]:
+        """What each partition has that was found to have anything."""
+        sizes: dict[Replica, int] = {}
+        for topic in self._found:
+            for found in topic:
+                if found.partition is not None and found.size_bytes:
+                    sizes[found.partition] = sizes.get(found.partition, 0) + found.size_bytes
+        return sizes
+
     def bytes_beyond(self, partition: Replica) -> int | None:
         """What a partition of this request has by now; None where that is reason enough to answer."""
         total = 0

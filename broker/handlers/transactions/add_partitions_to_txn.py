@@ -1,9 +1,10 @@
 """Shell: AddPartitionsToTxn 0-5: adds partitions to a transaction, before anything is written to them.
 
 - Up to version 3 a client adds partitions to its transaction. If one of them does not exist none is added: that one
-  gets UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED.
+  gets UNKNOWN_TOPIC_OR_PARTITION, the others OPERATION_NOT_ATTEMPTED. Partitions of internal topics, to which no client
+  writes, get TOPIC_AUTHORIZATION_FAILED in the same way.
 - From version 4 on brokers ask for many transactions, to add partitions or only to verify them (KIP-890): a partition
-  that was not added is TRANSACTION_ABORTABLE.
+  that was not added is TRANSACTION_ABORTABLE. They add those of `__consumer_offsets`, too.
 
 Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 many transactions and verification; 5 TRANSACTION_ABORTABLE.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from broker.cluster.image import MetadataImage
+from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import partitions_of, told
 from broker.registry import RequestContext, serves
@@ -69,7 +71,9 @@ def add_partitions_to_txn(
 
     knows = version >= FIRST_VERSION_WITH_FENCING
     return answered(
-        lambda: _add(transaction, context, TRANSACTION_VERSION_0, knows_fencing=knows),
+        lambda: _add(
+            transaction, context, TRANSACTION_VERSION_0, knows_fencing=knows, is_clients=True
+        ),
         finish,
         lambda code: refuse(request, told(code, knows_fencing=knows), None),
     )
@@ -111,20 +115,22 @@ def _add(
     client_version: int,
     *,
     knows_fencing: bool,
+    is_clients: bool = False,
 ) -> Results | Awaitable[Results]:
-    """Each partition's result; nothing is added where one does not exist."""
+    """Each partition's result; nothing is added where one may not be, or does not exist."""
     topics = transaction.topics
     partitions = partitions_of(topics)
-    missing = {each for each in partitions if not _exists(context.node.metadata, each)}
-    if missing:
-        return _results(
-            topics,
-            lambda each: (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if each in missing
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-            ),
-        )
+    image = context.node.metadata
+    refused = {
+        each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for each in partitions
+        if not _exists(image, each)
+    }
+    if is_clients:
+        internal = (each for each in partitions if each.topic in INTERNAL_TOPICS)
+        refused |= dict.fromkeys(internal, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if refused:
+        return _results(topics, lambda each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED))
     return answered(
         lambda: context.node.transactions.add_partitions(
             transaction.transactional_id,
