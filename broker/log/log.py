@@ -320,6 +320,8 @@ class Log:
         self._is_changed = True
         new = self.segments.begin(base_offset, self.config, self._clock.now_ms())
         self.active = new
+        # Also if the write that needs it fails: there is nothing in between, and nothing may come there.
+        self.log_end_offset = base_offset
         self.flush(base_offset)
         if self.on_roll is not None:
             self.on_roll(self)

@@ -136,8 +136,12 @@ class Segments:
         self.all = (new,)
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Cut off the batches that hold this offset or a later one; the first segment stays."""
-        kept = [s for s in self.all if s.base_offset < offset] or [self.all[0]]
+        """Cut off the batches that hold this offset or a later one; the first segment stays.
+
+        So does one that begins there, empty, as in Kafka: its name tells the next start where the log ends, also where
+        compaction took what was right before.
+        """
+        kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
         gone = self.all[len(kept) :]
         active = kept[-1]
         active.is_active = True

@@ -5,20 +5,39 @@ from __future__ import annotations
 import pytest
 
 from broker.log.config import LogConfig
+from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import ControlType
+from kafka_ds.wire.batch import ControlType, stamp
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000
 # What a cut reads that does not depend on how much is kept: the headers of what goes, the last entries of an index.
 READ_BYTES_MAX = 64 << 10
+DEFAULT = LogConfig()
+COMPACT = frozenset({"compact"})
+COMPACTED = LogConfig(cleanup_policy=COMPACT)
 
 
-def open_log(disk: MemoryDisk) -> Log:
-    clock = ManualClock(NOW_MS)
-    return Log.open("/d/t-0", LogConfig(), disk, clock, topic="t", partition=0)
+def open_log(disk: MemoryDisk, config: LogConfig = DEFAULT, *, clean_shutdown: bool = False) -> Log:
+    return Log.open(
+        "/d/t-0",
+        config,
+        disk,
+        ManualClock(NOW_MS),
+        topic="t",
+        partition=0,
+        clean_shutdown=clean_shutdown,
+    )
+
+
+def give(log: Log, offset: int, count: int) -> None:
+    """A leader's batch of so many records; what is missing before it compaction took."""
+    batch = memoryview(client_batch(count, timestamp_ms=NOW_MS))
+    stamp(batch, 0, base_offset=offset, leader_epoch=0)
+    append_as_follower(log, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def append(log: Log, producer_id: int, count: int, *, transactional: bool = False) -> None:
@@ -99,3 +118,52 @@ def test_what_memory_does_not_have_is_read(case: str) -> None:
     assert read_bytes_of_cut(disk, log, end) >= log.size_bytes
     assert known(log) == expected
     assert log.last_stable_offset(end) == stable
+
+
+@pytest.mark.parametrize(
+    ("offset", "end"), [(10, 10), (9, 8), (8, 8), (6, 6), (4, 4), (3, 0), (0, 0)]
+)
+def test_a_cut_behind_a_gap_of_compaction_ends_where_it_was_made(offset: int, end: int) -> None:
+    """An offset that compaction took is not given to another record by whoever leads next."""
+    log = open_log(MemoryDisk(), COMPACTED)
+    give(log, 0, 4)
+    give(log, 8, 2)
+    truncate(log, offset)
+    assert log.log_end_offset == end
+
+
+def test_a_cut_between_segments_ends_there_after_a_restart_too() -> None:
+    disk, config = MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT)
+    log = open_log(disk, config)
+    give(log, 0, 4)
+    give(log, 10, 4)
+    assert [view.next_offset for view in log.closed_segments()] == [10]
+    truncate(log, 10)
+    assert log.log_end_offset == 10
+    assert log.close()
+    disk.kill()
+    log = open_log(disk, config, clean_shutdown=True)
+    assert log.log_end_offset == 10
+    give(log, 10, 4)
+    log.flush(wait=True)
+    disk.kill()
+    assert open_log(disk, config).log_end_offset == 14
+
+
+@pytest.mark.parametrize("room", range(0, 400, 20))
+def test_a_full_disk_behind_a_gap_leaves_a_log_that_can_lead(room: int) -> None:
+    """The new segment may be there, and its first batch not."""
+    disk, config = MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT)
+    log = open_log(disk, config)
+    give(log, 0, 4)
+    disk.capacity_bytes = sum(len(disk.contents(path)) for path in disk.paths()) + room
+    try:
+        give(log, 10, 4)
+    except KafkaError as error:
+        assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.capacity_bytes = None
+    batch = client_batch(1, timestamp_ms=NOW_MS)
+    log.append(memoryview(batch), leader_epoch=1, now_ms=NOW_MS)
+    end = log.log_end_offset
+    disk.kill()
+    assert open_log(disk, config).log_end_offset == end

@@ -451,10 +451,19 @@ class Segment:
         self._tail = (array("q"), array("q"))
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off the batches that hold this offset or a later one."""
+        """Cut off the batches that hold this offset or a later one.
+
+        The segment ends at `offset` then, as in Kafka, even if compaction took what was right before it: no offset is
+        used twice. It ends earlier only where the first batch that goes began earlier.
+        """
         position = self.position_of(offset)
+        end_offset = min(offset, self.next_offset)
         if position == self.size_bytes:
+            self.next_offset = end_offset
             return
+        for _, header in headers(self.file.read, position, self.size_bytes, chunk_bytes=LOOK_BYTES):
+            end_offset = min(end_offset, header.base_offset)
+            break
         self.file.truncate(position)
         self.size_bytes = position
         self.offset_index.truncate(position)
@@ -466,6 +475,7 @@ class Segment:
         self.write_indexes()
         whole = self.load_tail(times_are_whole=False)
         assert whole
+        self.next_offset = max(self.next_offset, end_offset)
 
     def sync(self) -> None:
         """Make all of the segment's files durable; for a thread."""
