@@ -386,6 +386,14 @@ class BrokerConfig(ListenerConfig):
     )
 
     # -- transactions -------------------------------------------------------------------------------
+    add_partitions_to_txn_retry_backoff_max_ms: int = i32(
+        100,
+        "How long a write that joins a transaction waits at most for the end of its producer's transaction before.",
+        low=0,
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = i32(
+        20, "How long the broker waits before it asks again whether that has ended.", low=1
+    )
     transaction_max_timeout_ms: int = i32(
         900_000, "The longest transaction timeout that a producer may ask for.", low=1
     )

@@ -19,8 +19,6 @@ _KINDS = {
 
 # @ stands for org.apache.kafka.
 _TABLE = """
-add.partitions.to.txn.retry.backoff.max.ms I 100
-add.partitions.to.txn.retry.backoff.ms I 20
 alter.config.policy.class.name C
 background.threads I 10
 broker.id I -1

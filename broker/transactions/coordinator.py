@@ -69,7 +69,7 @@ class TransactionCoordinator:
         self.loads = Loads()
         self._marker_outbox = Outbox(others, MarkerQuestions())
         self._join_outbox = Outbox(others, JoiningQuestions())
-        self.joins = Joins(self, self._join_outbox, others.node_id)
+        self.joins = Joins(self, self._join_outbox, others.node_id, settings)
         self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
         markers = MarkerSender(self.markers, self._marker_outbox, image, others.node_id)
         crash_points = armed_from_environment(TRANSACTION_POINTS)

@@ -8,7 +8,10 @@ Rules of this file:
 - A former coordinator must not say yes either: if the log has a marker of a newer coordinator, this broker knows less
   than the log, and asks nobody before it knows more.
 - Writes of the same producer that come meanwhile wait behind the first, and are appended in order.
-- Newer clients join a transaction by writing. Their writes wait until the record of that is committed.
+- Newer clients join a transaction by writing. Their writes wait until the record of that is committed. While the
+  producer's transaction before is not complete, the coordinator is asked again for a short time (KAFKA-18575): a
+  refused write comes again only after the client's own backoff, and in each transaction. A marker that comes meanwhile
+  may be that transaction's, so it makes nobody give up: the coordinator is asked once more, and knows.
 - The coordinator's answer becomes an error on which the client's version retries or gives up, as appropriate.
 """
 
@@ -28,6 +31,7 @@ from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionSettings,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -212,10 +216,18 @@ class Coordinating(Protocol):
 class Joins:
     """Asks coordinators, here and elsewhere, what belongs to transactions."""
 
-    def __init__(self, transactions: Coordinating, outbox: Outbox[Joining], node_id: int) -> None:
+    def __init__(
+        self,
+        transactions: Coordinating,
+        outbox: Outbox[Joining],
+        node_id: int,
+        settings: TransactionSettings,
+    ) -> None:
         self._transactions = transactions
         self._outbox = outbox
         self._node_id = node_id
+        self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
+        self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], Asking] = {}
 
     def join(
@@ -235,14 +247,42 @@ class Joins:
         if partition.log.producers.is_in_transaction(*producer):
             return None
         writer = Writer(transactional_id, producer, support)
-        self._check_epoch(partition, writer)
-        answer = self._ask(writer, TopicPartition(partition.topic, partition.index))
+        try:
+            answer = self._ask(partition, writer)
+        except KafkaError as error:
+            raise KafkaError(_told(error.code, support), error.message) from None
         if answer is None:
             return None
         asking = self._asking[partition, producer] = Asking()
+        if support is Support.JOINS:
+            answer = self._patiently(partition, writer, asking, answer)
         task = asyncio.ensure_future(answer)
         task.add_done_callback(partial(self._answered, partition, writer, asking))
         return asking
+
+    async def _patiently(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: Awaitable[object],
+    ) -> ErrorCode:
+        """The coordinator's answer, the last one if it is asked again; raises KafkaError for others."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        while True:
+            code = await _code_in(answer)
+            is_ending = code is ErrorCode.CONCURRENT_TRANSACTIONS
+            is_in_doubt = code is ErrorCode.NONE and asking.is_over
+            if not (is_ending or is_in_doubt) or partition.is_lost or loop.time() >= until:
+                return code
+            if is_ending:
+                await asyncio.sleep(self._backoff_s)
+            asking.is_over = False
+            again = self._ask(partition, writer)
+            if again is None:
+                return ErrorCode.NONE
+            answer = again
 
     def marked(self, where: HostedPartition, producer_id: int) -> None:
         """A marker ends the producer's transaction there."""
@@ -259,16 +299,17 @@ class Joins:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
-    def _ask(self, writer: Writer, where: TopicPartition) -> Awaitable[object] | None:
-        """None: it belongs there; an error code, or what will have it or raise it."""
-        support = writer.support
+    def _ask(self, partition: HostedPartition, writer: Writer) -> Awaitable[object] | None:
+        """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
+        self._check_epoch(partition, writer)
+        where = TopicPartition(partition.topic, partition.index)
         leader = self._transactions.topic.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
             return self._outbox.send(leader, Joining(writer, where))
+        if writer.support is not Support.JOINS:
+            self._transactions.verify(writer.transactional_id, writer.producer, where)
+            return None
         try:
-            if support is not Support.JOINS:
-                self._transactions.verify(writer.transactional_id, writer.producer, where)
-                return None
             answer = self._transactions.add_partitions(
                 writer.transactional_id,
                 writer.producer,
@@ -276,7 +317,9 @@ class Joins:
                 client_version=TRANSACTION_VERSION_2,
             )
         except KafkaError as error:
-            raise KafkaError(_told(error.code, support), error.message) from None
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+            return _at_once(error.code)
         return answer if isinstance(answer, Awaitable) else None
 
     def _answered(
@@ -302,8 +345,7 @@ class Joins:
             if isinstance(raised, KafkaError):
                 error = raised
             elif raised is None:
-                code = answer.result()
-                error = KafkaError(code if isinstance(code, ErrorCode) else ErrorCode.NONE)
+                error = KafkaError(_code(answer.result()))
         if error.code is not ErrorCode.NONE:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:
@@ -312,6 +354,23 @@ class Joins:
             message = "the transaction has ended meanwhile"
             return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)
         return None
+
+
+def _code(answer: object) -> ErrorCode:
+    return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
+
+
+async def _code_in(answer: Awaitable[object]) -> ErrorCode:
+    try:
+        return _code(await answer)
+    except KafkaError as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise
+        return error.code
+
+
+async def _at_once(code: ErrorCode) -> ErrorCode:
+    return code
 
 
 def _told(code: ErrorCode, support: Support) -> ErrorCode:

@@ -205,9 +205,8 @@ class TransactionShard:
             if is_repeat:
                 raise KafkaError(ErrorCode.PRODUCER_FENCED)
         elif known.state.is_decided:
-            same = known.is_commit == committed
-            code = ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
-            raise KafkaError(code)
+            # A repeat, or the end of the next transaction: what it gets is known when this one is complete.
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif not (bumps_epoch and not is_repeat and not committed):
             # Only who bumps epochs may abort nothing: it cannot know whether its first write arrived.
             return _said_again(

@@ -115,6 +115,8 @@ class Result:
 class TransactionSettings:
     """The settings of all transactions, under Kafka's names, with its defaults."""
 
+    add_partitions_to_txn_retry_backoff_max_ms: int = 100
+    add_partitions_to_txn_retry_backoff_ms: int = 20
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 7 * 24 * 3_600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000

@@ -199,6 +199,58 @@ async def test_what_was_verified_before_a_marker_is_not_written_behind_it(tmp_pa
         await stable(cluster)
 
 
+@in_loop
+async def test_a_write_waits_for_the_end_of_the_transaction_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka (KAFKA-18575). A refused one would come again after the client's backoff, in each transaction."""
+    patience = {"add_partitions_to_txn_retry_backoff_max_ms": 60_000}
+    async with in_process_cluster(tmp_path, 3, **SETTINGS, **patience) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        for index in (0, 2):
+            assert await producer.write(index, b"first") is NONE
+        with monkeypatch.context() as broken:
+            broken.setattr(MarkerWriter, "write", lambda *_: ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            assert await producer.end(committed=True) is NONE
+            writing = []
+            for index in (0, 2):  # The coordinator leads the first.
+                request, version = producer.produce(producer.batch([b"second"], index), index)
+                answer = cluster.nodes[index + 1].ask(request, version)
+                writing.append(asyncio.ensure_future(answer))
+            for index in (0, 2):
+                joins = cluster.nodes[index + 1].node.transactions.joins
+                await cluster.until("the question", lambda joins=joins: bool(joins._asking))
+        codes = [(await each).responses[0].partition_responses[0].error_code for each in writing]
+        assert codes == [NONE, NONE]
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        assert [await read(cluster, index) for index in (0, 2)] == [[b"first", b"second"]] * 2
+
+
+@in_loop
+async def test_a_marker_of_the_transaction_before_refuses_no_write_of_the_next(
+    tmp_path: Path,
+) -> None:
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        request, version = producer.produce(producer.batch([b"v"], 2), 2)
+        writing = asyncio.ensure_future(cluster.nodes[3].ask(request, version))
+        await asyncio.sleep(0)  # The question is on its way.
+        state = cluster.nodes[1].node.replica_manager.find(STATE, 0)
+        assert state is not None
+        epoch = state.leader.leader_epoch
+        assert await write_marker(cluster.nodes[3], producer, coordinator_epoch=epoch) is NONE
+        answer = (await writing).responses[0].partition_responses[0]
+        assert answer.error_code == NONE
+        assert await producer.end(committed=True) is NONE
+        await stable(cluster)
+        assert await read(cluster, 2) == [b"v"]
+
+
 async def write_marker(
     broker: InProcess,
     producer: Transactions,

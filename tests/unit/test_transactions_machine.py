@@ -322,8 +322,8 @@ NONE, INVALID, CONCURRENT = (
     ("state", "on_commit", "on_abort"),
     [
         (S.EMPTY, INVALID, INVALID),
-        (S.PREPARE_COMMIT, CONCURRENT, INVALID),
-        (S.PREPARE_ABORT, INVALID, CONCURRENT),
+        (S.PREPARE_COMMIT, CONCURRENT, CONCURRENT),
+        (S.PREPARE_ABORT, CONCURRENT, CONCURRENT),
         (S.COMPLETE_COMMIT, NONE, INVALID),
         (S.COMPLETE_ABORT, INVALID, NONE),
     ],
@@ -369,6 +369,18 @@ def test_nothing_can_be_aborted_but_not_committed(state: TransactionState) -> No
     assert state_of(shard) is S.PREPARE_ABORT
     complete(shard)
     assert state_of(shard) is S.COMPLETE_ABORT
+
+
+def test_who_aborts_before_the_last_end_is_complete_asks_again() -> None:
+    """None of its writes was taken yet. INVALID_TXN_STATE would end its producer for good."""
+    shard = shard_with(in_state(S.ONGOING))
+    assert end(shard, True, V2) == (next_one := ProducerIdAndEpoch(7, 4))
+    with pytest.raises(KafkaError) as error:
+        shard.end(X, next_one, committed=False, client_version=V2, now_ms=NOW)
+    assert code_of(error) is CONCURRENT
+    complete(shard)
+    aborted = shard.end(X, next_one, committed=False, client_version=V2, now_ms=NOW)
+    assert apply(shard, aborted) == ProducerIdAndEpoch(7, 5)
 
 
 @pytest.mark.parametrize("version", [V1, V2])

@@ -2,8 +2,8 @@
 
 - The answer goes out when the decision is committed. As a rule the markers are written by then; otherwise they are
   written later in any case.
-- If the request repeats the decision, the answer is NONE once the transaction is complete, CONCURRENT_TRANSACTIONS
-  before; if it asks for the opposite, INVALID_TXN_STATE.
+- Until a decided transaction is complete, the answer is CONCURRENT_TRANSACTIONS, also to a producer that already ends
+  its next one. Then a request that repeats the decision gets NONE, one that asks for the opposite INVALID_TXN_STATE.
 - From version 5 on each end raises the producer's epoch and the answer has the new one (KIP-890), so that late requests
   with the old epoch are fenced. A producer that has written nothing may then abort, too.
 
