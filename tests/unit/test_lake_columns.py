@@ -26,7 +26,7 @@ def file(number: int, lots: random.Random) -> FileEntry:
         max_offset=start + lots.randrange(60),
         min_timestamp_ms=lots.choice([None, start]),
         max_timestamp_ms=lots.choice([None, start + 10]),
-        null_timestamps=0,
+        null_timestamps=lots.choice([0, 0, 1, -1]),
         modified_ms=number,
     )
 
@@ -68,7 +68,11 @@ def test_an_index_finds_what_a_look_at_all_files_finds(
                 [e for e in mine if e.min_offset <= end and e.max_offset >= start]
             )
             assert by_place(list(found.find_timestamp(partition, time))) == by_place(
-                [e for e in mine if e.max_timestamp_ms is None or e.max_timestamp_ms >= time]
+                [
+                    e
+                    for e in mine
+                    if e.max_timestamp_ms is None or e.null_timestamps or e.max_timestamp_ms >= time
+                ]
             )
             beyond = [e for e in mine if e.max_offset >= start]
             following = found.find_next(partition, start)

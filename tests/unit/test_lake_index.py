@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kafka_ds.lake.index.index import FileEntry, FileIndex, account, clusters
 
 
-def file(number, start, end, *, partition=0, latest=None, rows=None):
+def file(number, start, end, *, partition=0, latest=None, undated=0, rows=None):
     return FileEntry(
         path=f"topics/t/{number}",
         action_path=str(number),
@@ -17,19 +17,26 @@ def file(number, start, end, *, partition=0, latest=None, rows=None):
         min_offset=start,
         max_offset=end,
         max_timestamp_ms=latest,
+        null_timestamps=undated,
     )
 
 
+# First offset and length; the latest date, and of how many rows the time is no date (-1: not known).
 spans = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 25), st.one_of(st.none(), st.integers(0, 50))),
+    st.tuples(
+        st.integers(0, 60),
+        st.integers(0, 25),
+        st.one_of(st.none(), st.integers(0, 50)),
+        st.sampled_from((0, 0, 0, 1, -1)),
+    ),
     max_size=25,
 )
 
 
 def build(drawn, removed):
     files = [
-        file(number, start, start + length, latest=latest)
-        for number, (start, length, latest) in enumerate(drawn)
+        file(number, start, start + length, latest=latest, undated=undated)
+        for number, (start, length, latest, undated) in enumerate(drawn)
     ]
     index = FileIndex()
     for at, each in enumerate(files):
@@ -55,7 +62,7 @@ def test_lookups_find_what_a_search_through_all_files_finds(drawn, removed, star
     assert by_time == {
         each.path
         for each in left
-        if each.max_timestamp_ms is None or each.max_timestamp_ms >= start
+        if each.max_timestamp_ms is None or each.null_timestamps or each.max_timestamp_ms >= start
     }
 
 

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from broker.tier.delta.tables import TopicTables, tiered_end
 from broker.tier.spi import StorageError
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.index.index import FileEntry, FileIndex
+from kafka_ds.lake.index.index import FileEntry, FileIndex, latest_ms
 
 TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
-_FOREVER = 1 << 62
 
 
 class TimesReader:
@@ -56,8 +55,8 @@ class TimesReader:
         )
         best: tuple[int, int, int] | None = None
         # Those that may hold the greatest come first: as a rule one file is read, of a year of them.
-        for entry in sorted(files, key=lambda each: -_latest_ms(each)):
-            if best is not None and _latest_ms(entry) < best[0]:
+        for entry in sorted(files, key=lambda each: -latest_ms(each)):
+            if best is not None and latest_ms(entry) < best[0]:
                 break
             times, offsets, epochs = self._times(entry, start, end)
             greatest = pc.max(times).as_py()
@@ -104,13 +103,7 @@ class TimesReader:
             )
         except (FileNotFoundError, UnreadableFile) as error:
             raise StorageError(str(error)) from error
-        moments = pc.cast(pc.cast(table.column("timestamp"), pa.int64()), pa.int64())
-        moments = pc.coalesce(table.column("timestamp_ms"), pc.floor(pc.divide(moments, 1000)))
+        # Cut to whole milliseconds, all of it in integers: what is no date may be any number of 64 bits.
+        moments = pc.divide(pc.cast(table.column("timestamp"), pa.int64()), 1000)
+        moments = pc.coalesce(table.column("timestamp_ms"), moments)
         return moments, table.column("offset"), table.column("leader_epoch")
-
-
-def _latest_ms(entry: FileEntry) -> int:
-    """An upper bound of the timestamps of the file's records, from its statistics."""
-    if entry.max_timestamp_ms is None or entry.null_timestamps:
-        return _FOREVER
-    return entry.max_timestamp_ms

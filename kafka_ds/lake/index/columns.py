@@ -127,6 +127,11 @@ class FileColumns(FileEntries):
         """The latest timestamps, NO_TIME where that is not known."""
         return self._arrays.latest
 
+    @property
+    def null_timestamps(self) -> Numbers:
+        """How many rows have no date, UNKNOWN where that is not known."""
+        return self._arrays.null_timestamps
+
     def incomplete(self) -> list[int]:
         """The places of files that the log has no statistics for."""
         rows, starts = self._arrays.rows, self._arrays.starts

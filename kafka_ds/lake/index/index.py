@@ -20,10 +20,11 @@ from kafka_ds.lake.index.columns import NO_TIME, FileColumns
 from kafka_ds.lake.index.entry import UNKNOWN, FileEntries, FileEntry
 
 __all__ = [
-    "UNKNOWN", "FileEntry", "FileIndex", "ForeignCommit", "PartitionFiles", "account", "clusters",
+    "UNKNOWN", "FileEntry", "FileIndex", "ForeignCommit", "PartitionFiles", "account", "clusters", "latest_ms",
 ]  # fmt: skip
 
-_FOREVER = 1 << 62
+# What no time exceeds: those without a date may be any number of 64 bits.
+_FOREVER = (1 << 63) - 1
 # So many files that came in order wait behind the arrays.
 TAIL_MAX = 512
 
@@ -108,7 +109,7 @@ class _PartitionFiles:
     __slots__ = ("_base", "_changes", "_tail", "_tail_ends", "_tail_starts", "_tail_times")
 
     def __init__(self, columns: FileColumns, places: Numbers) -> None:
-        latest = columns.latest[places]
+        latest, undated = columns.latest[places], columns.null_timestamps[places] != 0
         self._renew(
             _Sorted(
                 columns,
@@ -116,7 +117,7 @@ class _PartitionFiles:
                 places,
                 columns.starts[places],
                 columns.ends[places],
-                np.where(latest == NO_TIME, _FOREVER, latest),
+                np.where((latest == NO_TIME) | undated, _FOREVER, latest),
             )
         )
 
@@ -140,7 +141,7 @@ class _PartitionFiles:
         self._tail.append(entry)
         self._tail_starts.append(entry.min_offset)
         self._tail_ends.append(max(last_end, entry.max_offset))
-        self._tail_times.append(max(last_time, _latest(entry)))
+        self._tail_times.append(max(last_time, latest_ms(entry)))
 
     @staticmethod
     def _last(tail: Sequence[int], base: Numbers) -> int:
@@ -179,7 +180,7 @@ class _PartitionFiles:
                 places,
                 _joined(base.starts[kept], [each.min_offset for each in new]),
                 _joined(base.ends[kept], [each.max_offset for each in new]),
-                _joined(base.latest[kept], [_latest(each) for each in new]),
+                _joined(base.latest[kept], [latest_ms(each) for each in new]),
             )
         )
 
@@ -192,8 +193,11 @@ class _PartitionFiles:
         return at if at < len(self._base) else at + bisect_left(self._tail_times, timestamp_ms)
 
 
-def _latest(entry: FileEntry) -> int:
-    return _FOREVER if entry.max_timestamp_ms is None else entry.max_timestamp_ms
+def latest_ms(entry: FileEntry) -> int:
+    """An upper bound of the times of a file's records; its statistics say nothing of those that are no date."""
+    if entry.max_timestamp_ms is None or entry.null_timestamps:
+        return _FOREVER
+    return entry.max_timestamp_ms
 
 
 def _joined(array: Numbers, more: Sequence[int]) -> Numbers:
@@ -285,7 +289,7 @@ class FileIndex:
         files = found.files()
         for at in range(found.first_at(timestamp_ms), len(files)):
             each = files[at]
-            if each.max_timestamp_ms is None or each.max_timestamp_ms >= timestamp_ms:
+            if latest_ms(each) >= timestamp_ms:
                 yield each
 
     def _folded(self, partition: int) -> _PartitionFiles | None:
