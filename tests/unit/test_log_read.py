@@ -159,6 +159,18 @@ def test_times_below_the_start_do_not_count(log: Log) -> None:
     assert found.offset == 31
 
 
+def test_times_of_a_batch_within_which_the_log_begins(disk: MemoryDisk) -> None:
+    """All its records have the broker's time: the first of those that are left is the answer."""
+    config = LogConfig(message_timestamp_type="LogAppendTime")
+    log = Log.open("/data/u-0", config, disk, ManualClock(), topic="u", partition=0)
+    for number in range(2):
+        batch = client_batch(10, timestamp_ms=0)
+        log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS + number)
+    log.advance_log_start_offset(5)
+    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 5, 0)
+    assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 10, 0)
+
+
 def test_an_empty_log_has_no_times(disk: MemoryDisk) -> None:
     log = open_log(disk)
     assert log.offset_for_timestamp(0) is None

@@ -113,7 +113,7 @@ def _record_at_or_after(
     for position, header in headers(segment.file.read, start, segment.size_bytes):
         if header.max_timestamp < timestamp_ms or header.last_offset < from_offset:
             continue
-        for timestamp, offset in _times(segment, position, header):
+        for timestamp, offset in _times(segment, position, header, from_offset):
             if timestamp >= timestamp_ms and offset >= from_offset:
                 return TimestampOffset(timestamp, offset, header.leader_epoch)
     return None
@@ -134,13 +134,19 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
     return None
 
 
-def _times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    """(timestamp, offset) of a batch's records, as far as they can be determined."""
-    whole = [(header.max_timestamp, header.base_offset)]
+def _times(
+    segment: Segment, position: int, header: BatchHeader, from_offset: int = 0
+) -> list[tuple[int, int]]:
+    """(timestamp, offset) of a batch's records, as far as they can be determined.
+
+    All of a batch may have one time, or nobody can read its records: then of the first at or after `from_offset`, as
+    the log may begin within the batch (DeleteRecords).
+    """
+    whole = [(header.max_timestamp, max(header.base_offset, from_offset))]
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME or not header.record_count:
         return whole
     try:
         batch = segment.file.read(header.size_in_bytes, position)
         return [(record.timestamp, record.offset) for record in read_records(batch, 0, header)]
     except CorruptRecord:
-        return whole  # Nobody can read these records; their place is known all the same.
+        return whole  # Their place is known all the same.
