@@ -10,10 +10,13 @@ import pytest
 from kafka_ds.lake.files.footers import FOOTER_STATISTICS
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files, write_rows
 from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.index.stats import milliseconds
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.lake_rows import START_MS, batch_of
 from tests.fakes.lake_store import MemoryStore
+
+LAST_DATE_MS = 253_402_300_799_999
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -69,6 +72,15 @@ def test_rows_without_a_time(store):
     assert written.min_timestamp_ms is None
     assert json.loads(written.stats_json)["nullCount"] == {"offset": 0, "timestamp": 3}
     assert json.loads(written.stats_json)["maxValues"] == {"offset": 2}
+
+
+def test_statistics_of_far_times_are_exact(store):
+    """A maximum that is too small lets a filter drop rows."""
+    far = (8_600_000_000_123, 130_000_000_000_999, 253_402_300_799_999)
+    for time_ms in (*far, *range(LAST_DATE_MS - 500, LAST_DATE_MS)):
+        written = write_rows(store, f"{time_ms}.parquet", [batch_of([1], timestamp_ms=time_ms)])
+        highest = json.loads(written.stats_json)["maxValues"]["timestamp"]
+        assert milliseconds(highest) == time_ms
 
 
 def test_no_rows_make_no_file(store):
@@ -237,6 +249,15 @@ def test_columns_of_other_types_and_absent_ones(store):
         (START_MS + 1000) * 1000,
         (START_MS + 2000) * 1000,
     ]
+
+
+@pytest.mark.parametrize("time_ms", [START_MS, LAST_DATE_MS, 16_725_225_600_000])
+def test_old_timestamps_of_other_engines(store, time_ms):
+    """INT96, as Spark may write times: read as nanoseconds they end in 2262."""
+    rows = pa.Table.from_batches([batch_of([1, 2], timestamp_ms=time_ms)], TOPIC_FILE_SCHEMA)
+    foreign(store, "f", rows, use_deprecated_int96_timestamps=True)
+    table, _ = FileReader(store).read("f", start_offset=0, end_offset=9)
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [time_ms * 1000] * 2
 
 
 @pytest.mark.parametrize(

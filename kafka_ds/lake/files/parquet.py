@@ -21,7 +21,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
 
@@ -70,6 +70,9 @@ _PAYLOAD_COLUMNS = ("key", "value", "headers_raw")
 _NUMBERS = ("offset", "leader_epoch", "timestamp", "timestamp_type", "timestamp_ms", "batch")
 # What Arrow raises of damage; where names are no UTF-8 it is a ValueError.
 _UNREADABLE = (OSError, pa.ArrowException, ValueError)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What INT96, as Spark may write times, is read as: nanoseconds of 64 bits hold the years 1678 to 2261 alone.
+_INT96_UNIT = "us"
 
 
 class UnreadableFile(Exception):
@@ -129,8 +132,9 @@ class WrittenFile:
 
 def timestamp_text(milliseconds: int) -> str:
     """A time as Delta's statistics spell it."""
-    text = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    # Not by way of seconds with a fraction: from 2242 on some are a millisecond less then, and a filter drops rows.
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def write_rows(
@@ -334,7 +338,9 @@ class FileReader:
         local = self._store.local_path(path)
         try:
             if local is not None:
-                return pq.ParquetFile(local, metadata=metadata)
+                return pq.ParquetFile(
+                    local, metadata=metadata, coerce_int96_timestamp_unit=_INT96_UNIT
+                )
             return _stored(self._store, path, metadata)
         except _UNREADABLE as error:
             raise UnreadableFile(f"{path}: {error}") from error
@@ -413,7 +419,7 @@ def open_at(address: str) -> pq.ParquetFile:
     Raises FileNotFoundError where it is not there any more.
     """
     if "://" not in address:
-        return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit=_INT96_UNIT)
     root, path = bucket_and_path(address)
     return _stored(_bucket(root), path, None)
 
@@ -427,7 +433,7 @@ def _bucket(root: str) -> Store:
 def _stored(store: Store, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
     source = pa.PythonFile(_StoredFile(store, path), mode="r")
     return pq.ParquetFile(
-        source, metadata=metadata, pre_buffer=True, coerce_int96_timestamp_unit="us"
+        source, metadata=metadata, pre_buffer=True, coerce_int96_timestamp_unit=_INT96_UNIT
     )
 
 

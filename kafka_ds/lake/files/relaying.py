@@ -131,8 +131,9 @@ def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[st
     known = {*TOPIC_SCHEMA.names}
     added = set(columns) - known
     found: dict[str, pa.Field] = {}
-    for each in files:
-        for field in reader.footer(each.path).metadata.schema.to_arrow_schema():
+    for each in files if added else ():
+        # As it is read: the footer alone has other types for old timestamps.
+        for field in reader.open(each.path).schema_arrow:
             if field.name not in added:
                 continue
             before = found.setdefault(field.name, pa.field(field.name, field.type))
