@@ -304,6 +304,9 @@ class Producers:
         A producer that was active since the last call counts as silent from now on: so appends need no clock.
         """
         self.begin_silence(now_ms)
+        for producer in self._producers.values():
+            if producer.silent_since_ms > now_ms:  # The clock was set back since.
+                producer.silent_since_ms = now_ms
         silent = [
             producer_id
             for producer_id, producer in self._producers.items()

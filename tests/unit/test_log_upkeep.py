@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import random
 
@@ -10,8 +11,11 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.following import restart, truncate
 from broker.log.log import Log
+from broker.log.names import LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from tests.unit.log_model import client_batch
 from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
 
+DAY_MS = 24 * 3_600_000
 CONFIGS = tuple(
     LogConfig(
         retention_ms=-1,
@@ -110,3 +114,75 @@ def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
     # Not isinstance: a weak proxy of another test asks its object, which may be gone.
     held = [each for each in gc.get_objects() if type(each) is Log]
     assert [each.partition for each in held if each.topic_id == topic_id] == [1]
+
+
+def test_a_clock_that_is_set_back_delays_nothing() -> None:
+    """A machine whose clock was a day ahead: what is due in minutes is not due in a day then."""
+    bench = Bench()
+    config = LogConfig(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
+    log = bench.manager.create("t", 0, TOPIC_ID, config)
+    bench.manager.create("gone", 0, TOPIC_ID)
+    bench.append("t", count=20)
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    log.segments.discard_oldest(1, bench.clock.ms + config.file_delete_delay_ms)
+    bench.manager.delete("gone", 0)
+    log.producers.begin_silence(bench.clock.ms)
+    bench.append("t")
+    bench.clock.ms -= DAY_MS
+    for _ in range(4):
+        bench.manager.tick(bench.clock.ms)
+        bench.background.run()
+        bench.clock.ms += 20_000
+    assert log.recovery_point == log.log_end_offset
+    assert not log.segments.trash.is_waiting
+    assert bench.disk.list_names("/a").count("t-0") == 1
+    assert not [name for name in bench.disk.list_names("/a") if name.endswith("-delete")]
+    points = f"/a/{RECOVERY_POINT_CHECKPOINT}"
+    assert bench.file(points) == f"0\n1\nt 0 {log.log_end_offset}\n"
+    bench.clock.ms += 300_000
+    bench.manager.tick(bench.clock.ms)
+    assert log.local_log_start_offset == log.log_end_offset, "retention"
+
+
+def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None:
+    bench = Bench()
+    rolling = bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_ms=60_000))
+    flushed = bench.manager.create("t", 1, TOPIC_ID, LogConfig(flush_ms=60_000))
+    for partition in range(2):
+        bench.append("t", partition)
+    bench.manager.tick(bench.clock.ms)
+    bench.clock.ms -= DAY_MS
+    bench.manager.tick(bench.clock.ms)
+    assert flushed.recovery_point == 0
+    bench.clock.ms += 60_001
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert len(rolling.segments.all) == 2
+    assert flushed.recovery_point == 1
+
+
+def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    log.producers.expire(NOW_MS, DAY_MS)
+    log.producers.expire(NOW_MS - 300 * DAY_MS, DAY_MS)
+    assert log.producers.expire(NOW_MS - 299 * DAY_MS, DAY_MS) == 1
+
+
+def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=3)
+    log.advance_log_start_offset(2)
+    bench.disk.failing, bench.disk.failing_with = {"write"}, errno.ENOSPC
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    bench.disk.failing = set()
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert bench.file(f"/a/{LOG_START_OFFSET_CHECKPOINT}") == "0\n1\nt 0 2\n"

@@ -33,6 +33,7 @@ class DeletedLogs:
         self._directories = directories
         self._in_the_way: dict[str, tuple[LogDirectory, Log]] = {}
         self._doomed: list[tuple[int, LogDirectory, str, Log | None]] = []
+        self._ticked_ms = clock.now_ms()
 
     def found(self, directory: LogDirectory, folders: Iterable[str]) -> None:
         """Note folders of deleted logs that were there at the start."""
@@ -81,6 +82,9 @@ class DeletedLogs:
 
     def tick(self, now_ms: int) -> None:
         """Remove files that are due, and retry renames that failed."""
+        back_ms, self._ticked_ms = self._ticked_ms - now_ms, now_ms
+        if back_ms > 0:  # The clock was set back: nothing is due later for that.
+            self._doomed = [(each[0] - back_ms, *each[1:]) for each in self._doomed]
         for folder, (home, log) in tuple(self._in_the_way.items()):
             try:
                 self._rename(home, log)

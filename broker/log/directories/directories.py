@@ -126,8 +126,13 @@ class LogDirectories:
         if wait:
             work()  # A waiting caller relies on it; an earlier write of it may have failed in Background.
         else:
-            # One that fails is written again when it has changed, which it does all the time.
-            self.submit(directory, directory.file(name), work)
+            self.submit_and_tell(
+                directory, directory.file(name), work, partial(self._written, directory, name)
+            )
+
+    def _written(self, directory: LogDirectory, name: str, error: BaseException | None) -> None:
+        if error is not None:  # It is written the next time, changed or not.
+            self._checkpointed.pop((directory.path, name), None)
 
     def checkpoint_and_tell(
         self, directory: LogDirectory, name: str, offsets: Offsets, tell: Done

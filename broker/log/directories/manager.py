@@ -30,7 +30,7 @@ from broker.log.directories.directory import LogDirectory
 from broker.log.directories.found import Found, set_aside
 from broker.log.directories.futures import FutureLogs
 from broker.log.directories.loading import Contents, Loader
-from broker.log.directories.upkeep import Upkeep
+from broker.log.directories.upkeep import Interval, Upkeep
 from broker.log.files import replace, sync_file
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
@@ -122,11 +122,9 @@ class LogManager:
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
         now_ms = clock.now_ms()
-        self._checkpoint_every_ms = flush_offset_checkpoint_interval_ms
-        self._checkpoint_due_ms = now_ms + flush_offset_checkpoint_interval_ms
-        self._retention_every_ms = retention_check_interval_ms
-        self._retention_due_ms = now_ms + retention_check_interval_ms
-        self._expiration_due_ms = now_ms + PRODUCER_EXPIRATION_CHECK_MS
+        self._checkpoints_due = Interval(flush_offset_checkpoint_interval_ms, now_ms)
+        self._retention_due = Interval(retention_check_interval_ms, now_ms)
+        self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
         self._is_closing = False
         self.was_clean = False
         self.previous_broker_epoch = -1
@@ -439,15 +437,10 @@ class LogManager:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: roll by time, flush by time, retention, checkpoints, deletes."""
-        retain = now_ms >= self._retention_due_ms
-        if retain:
-            self._retention_due_ms = now_ms + self._retention_every_ms
-        expire = now_ms >= self._expiration_due_ms
-        if expire:
-            self._expiration_due_ms = now_ms + PRODUCER_EXPIRATION_CHECK_MS
+        retain = self._retention_due.is_over(now_ms)
+        expire = self._expiration_due.is_over(now_ms)
         self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
-        if now_ms >= self._checkpoint_due_ms:
-            self._checkpoint_due_ms = now_ms + self._checkpoint_every_ms
+        if self._checkpoints_due.is_over(now_ms):
             for directory in self._directories.online:
                 self.checkpoints.logs(directory)
         self._deleted.tick(now_ms)

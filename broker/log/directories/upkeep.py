@@ -5,6 +5,8 @@ Rules of this file:
   have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
   other settings. Changes are found by looking, so that code that changes a log need not report it.
 - Each run of retention asks all logs again.
+- A clock that is set back delays nothing (in Kafka the scheduler has a clock of its own): what was due after a while is
+  due after that while, and not when the time of before has come again.
 - A log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
 """
 
@@ -23,6 +25,21 @@ from kafka_ds.wire.errors import KafkaError
 Key = tuple[str, int]
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class Interval:
+    """What is done again and again, so many milliseconds apart."""
+
+    def __init__(self, every_ms: int, now_ms: int) -> None:
+        self._every_ms = every_ms
+        self._last_ms = now_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether it is to be done now; a clock that was set back is a reason, too."""
+        if 0 <= now_ms - self._last_ms < self._every_ms:
+            return False
+        self._last_ms = now_ms
+        return True
 
 
 class _Quiet(NamedTuple):
@@ -45,6 +62,7 @@ class Upkeep:
         self._quiet: dict[Key, _Quiet] = {}
         # Logs that may have something to do.
         self._asked: dict[Key, Log] = {}
+        self._ran_ms: int | None = None
 
     def add(self, key: Key, log: Log) -> None:
         """Take this as the partition's log from now on."""
@@ -58,6 +76,13 @@ class Upkeep:
 
     def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
         """Do what is due for these logs; `retain`: also local retention, `expire`: forget silent producers."""
+        back_ms = 0 if self._ran_ms is None else self._ran_ms - now_ms
+        self._ran_ms = now_ms
+        if back_ms > 0:
+            self._quiet.clear()
+            self._asked = dict(logs)
+            for log in logs.values():
+                _set_back(log, back_ms)
         if retain or expire:
             self._quiet.clear()
             self._asked = dict(logs)
@@ -96,6 +121,13 @@ class Upkeep:
             self._quiet[key] = _Quiet(key, log, *state, until_ms)
         else:
             self._asked[key] = log
+
+
+def _set_back(log: Log, by_ms: int) -> None:
+    """The clock was set back: all that was begun before was begun as long ago as it was."""
+    log.segments.trash.set_back(by_ms)
+    log.durability.last_sync_ms -= by_ms
+    log.active.created_ms -= by_ms
 
 
 def _next_ms(log: Log) -> int:

@@ -75,6 +75,10 @@ class Trash:
                 segment.close()
             self._background.submit(partial(self._unlink, paths), _ignore)
 
+    def set_back(self, by_ms: int) -> None:
+        """The clock was set back: nothing is due later for that."""
+        self._waiting = [(due_ms - by_ms, gone, paths) for due_ms, gone, paths in self._waiting]
+
     def close(self) -> None:
         """Close the files; what is still there is unlinked at the next start."""
         for _, segments, _ in self._waiting:
