@@ -8,7 +8,7 @@ Rules of this file:
 - The partition is complete all the same. A task that does not find the block (it was dropped, or its executor cannot
   reach the driver) reads the rows like any other task, and gets the same ones. So no error is raised here: the task
   meets it again, or does not, and Spark may retry tasks.
-- Only where the plan has one task: Spark takes no more, and several tasks may be meant for much work. Only rows that
+- Only where the plan has one partition: Spark takes no more, and several may be meant for much work. Only rows that
   brokers hold, and few of them: they pass through the driver's memory, and Spark serializes each by itself.
 - What reads rows here is not in `kafka_ds.scan_report`: Spark keeps no log of this process. Where it keeps the log of
   workers, nothing is sent along.
@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from kafka_ds.source.planning import HotPiece, Task
-from kafka_ds.source.reading import ReadConfig, read_task
+from kafka_ds.source.packing import Pack
+from kafka_ds.source.planning import HotPiece
+from kafka_ds.source.reading import ReadConfig, read_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,25 +42,26 @@ class TooManyBytes(Exception):
     """The rows of few offsets are large."""
 
 
-def hot_offsets(task: Task) -> int | None:
-    """How many offsets a task reads from the leader; None if it reads files, too."""
-    pieces = [piece for piece in task.pieces if isinstance(piece, HotPiece)]
-    if len(pieces) < len(task.pieces):
+def hot_offsets(pack: Pack) -> int | None:
+    """How many offsets tasks read from the leaders; None if they read files, too."""
+    pieces = [piece for task in pack for piece in task.pieces]
+    hot = [piece for piece in pieces if isinstance(piece, HotPiece)]
+    if len(hot) < len(pieces):
         return None
-    return sum(piece.end - piece.start for piece in pieces)
+    return sum(piece.end - piece.start for piece in hot)
 
 
-def rows_of(task: Task, config: ReadConfig) -> list[pa.RecordBatch]:
-    """All rows of a small task.
+def rows_of(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
+    """All rows of small tasks.
 
     Raises:
         TooManyBytes: more than `BYTES_MAX`.
-        Exception: what `read_task` raises, also where brokers take longer than `PATIENCE_MS`.
+        Exception: what `read_tasks` raises, also where brokers take longer than `PATIENCE_MS`.
     """
     config = _impatient(config)
     found: list[pa.RecordBatch] = []
     size_bytes = 0
-    for batch in read_task(task, config):
+    for batch in read_tasks(pack, config):
         size_bytes += batch.nbytes
         if size_bytes > BYTES_MAX:
             raise TooManyBytes
@@ -100,15 +102,15 @@ class SendsAlong:
         rows, self._along = self._along, None
         return iter(rows or ())
 
-    def _send_along(self, tasks: Sequence[Task], config: ReadConfig) -> None:
-        """Have the rows of these tasks ready for ``getCache``, if they are few."""
-        offsets = hot_offsets(tasks[0]) if len(tasks) == 1 else None
+    def _send_along(self, packs: Sequence[Pack], config: ReadConfig) -> None:
+        """Have the rows of this plan ready for ``getCache``, if they are few."""
+        offsets = hot_offsets(packs[0]) if len(packs) == 1 else None
         if offsets is None or offsets > self._offsets_max:
             return
         try:
-            self._along = rows_of(tasks[0], config)
+            self._along = rows_of(packs[0], config)
         except TooManyBytes:
             # The next micro-batches are likely to have such rows, too: they would be read twice.
             self._offsets_max = offsets // 2
         except Exception as problem:  # noqa: BLE001
-            LOGGER.info("the task reads %s itself: %s", tasks[0].topic, problem)
+            LOGGER.info("the task reads %s itself: %s", packs[0][0].topic, problem)

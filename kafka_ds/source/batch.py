@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from kafka_ds.source.options import Options
+from kafka_ds.source.packing import packed
 from kafka_ds.source.pinned import pin
 from kafka_ds.source.planning import Plan, plan_scan
 from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.pushdown import pushed
-from kafka_ds.source.reading import ReadConfig, read_task, report_loss
+from kafka_ds.source.reading import ReadConfig, read_tasks, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,18 +45,29 @@ class DescribedPartition(InputPartition):
         self.plan = f"<kafka_ds: {plan}>"
 
 
-def _partitions(plan: Plan) -> list[InputPartition]:
-    found = [InputPartition(task) for task in plan.tasks]
+def _partitions(plan: Plan, slots: int | None) -> list[InputPartition]:
+    packs = packed(plan, slots)
+    found = [InputPartition(pack) for pack in packs]
     if found:
-        found[0] = DescribedPartition(plan.tasks[0], plan.describe())
+        found[0] = DescribedPartition(packs[0], plan.describe(len(packs)))
     return found
 
 
-class KafkaBatchReader(DataSourceReader):
-    """Reads the offsets that the options bound, once."""
+def slots_for(options: Options, slots: int | None) -> int | None:
+    """Over how many slots small tasks may be shared out; None where the options say how a query is to be cut."""
+    is_cut = options.min_partitions is not None or options.max_records_per_partition is not None
+    return None if is_cut else slots
 
-    def __init__(self, options: Options, schema: pa.Schema) -> None:
+
+class KafkaBatchReader(DataSourceReader):
+    """Reads the offsets that the options bound, once.
+
+    ``slots`` are those of the session (`slots.slots_of`).
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema, *, slots: int | None = None) -> None:
         self._options = options
+        self._slots = slots_for(options, slots)
         self._schema = schema
         self._predicate = options.where
         for name in options.ignored:
@@ -72,15 +84,15 @@ class KafkaBatchReader(DataSourceReader):
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
-        return _partitions(plan)
+        return _partitions(plan, self._slots)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task, as Arrow batches."""
+        """The rows of some tasks, as Arrow batches."""
         # Spark asks for one partition without a value where there is nothing to read.
         if partition.value is None:
             return iter(())
         config = read_config(self._options, self._schema, self._predicate)
-        return read_task(partition.value, config)
+        return read_tasks(partition.value, config)
 
 
 class PushingKafkaBatchReader(KafkaBatchReader):

@@ -33,6 +33,7 @@ from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import Options, parse_options
 from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
+from kafka_ds.source.slots import slots_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,6 +131,9 @@ class KafkaDataSource(DataSource):
     True
     """
 
+    slots: int | None = None
+    """How many tasks the session can run at once, as `register` found it; None: unknown."""
+
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Spark tells it to the process that makes this object, and not to all others that use it.
@@ -150,7 +154,7 @@ class KafkaDataSource(DataSource):
         """The reader of a batch query."""
         from kafka_ds.source.batch import KafkaBatchReader
 
-        return KafkaBatchReader(self._parsed(stream=False), declared(schema))
+        return KafkaBatchReader(self._parsed(stream=False), declared(schema), slots=self.slots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream; after a mistake in the options, one that says so as soon as it is used."""
@@ -160,7 +164,10 @@ class KafkaDataSource(DataSource):
         sends_along = not self._logs_are_kept
         try:
             return KafkaStreamReader(
-                self._parsed(stream=True), declared(schema), sends_along=sends_along
+                self._parsed(stream=True),
+                declared(schema),
+                sends_along=sends_along,
+                slots=self.slots,
             )
         except OptionError as problem:
             return RefusedStream(problem)
@@ -201,7 +208,8 @@ class PushingKafkaDataSource(KafkaDataSource):
         """The reader of a batch query, which takes filters."""
         from kafka_ds.source.batch import PushingKafkaBatchReader
 
-        return PushingKafkaBatchReader(self._parsed(stream=False), declared(schema))
+        options = self._parsed(stream=False)
+        return PushingKafkaBatchReader(options, declared(schema), slots=self.slots)
 
 
 def _types(schema: StructType) -> dict[str, str]:
@@ -249,8 +257,13 @@ def register(spark: SparkSession) -> None:
         `kafka_ds.source.unprojected`, which spares a copy of each row.
     """
     unprojected.install(spark)
+    source: type[KafkaDataSource] = KafkaDataSource
     if optimizer.install(spark):
         spark.conf.set(PUSHDOWN_SETTING, "true")
-        spark.dataSource.register(PushingKafkaDataSource)
-    else:
-        spark.dataSource.register(KafkaDataSource)
+        source = PushingKafkaDataSource
+    spark.dataSource.register(_of_session(source, slots_of(spark)))
+
+
+def _of_session(source: type[KafkaDataSource], slots: int | None) -> type[KafkaDataSource]:
+    """The source with what it is to know of the session: a class of no module is pickled whole, with its attributes."""
+    return type("KafkaDataSourceOfSession", (source,), {"slots": slots, "__doc__": source.__doc__})

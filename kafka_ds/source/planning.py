@@ -20,6 +20,8 @@ from kafka_ds.source.predicate import Predicate
 # Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
 # come out of the files several times as large.
 TASK_LAKE_BYTES: Final = 64 * 1024 * 1024
+# What a record of the brokers' log is taken to be large, where nothing is known of it.
+HOT_RECORD_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +140,18 @@ class Plan:
 
     tasks: tuple[Task, ...]
     lost: tuple[LostRange, ...]
+    weights: tuple[int, ...] = ()
+    """About how many bytes each of the tasks reads."""
     file_count: int = 0
     file_bytes: int = 0
     """What the wanted offsets take of the files, about."""
     cold_offsets: int = 0
     hot_offsets: int = 0
 
-    def describe(self) -> str:
+    def describe(self, partitions: int) -> str:
         """For ``explain``: ``2 tasks, 3 files of 4096 bytes, 100 cold and 20 hot offsets``."""
         return (
-            f"{len(self.tasks)} tasks, {self.file_count} files of {self.file_bytes} bytes, "
+            f"{partitions} tasks, {self.file_count} files of {self.file_bytes} bytes, "
             f"{self.cold_offsets} cold and {self.hot_offsets} hot offsets"
         )
 
@@ -167,7 +171,15 @@ class _Share:
 
     @property
     def file_bytes(self) -> int:
-        return sum(bytes_within(file, self.cold) for file in self.files)
+        return self._file_bytes(self.cold)
+
+    def bytes_of(self, piece: Intervals) -> int:
+        """About how many bytes these of its offsets are."""
+        cold = self._file_bytes(piece.intersect(self.cold))
+        return cold + HOT_RECORD_BYTES * piece.intersect(self.hot).count
+
+    def _file_bytes(self, cold: Intervals) -> int:
+        return sum(bytes_within(file, cold) for file in self.files)
 
 
 def plan_scan(
@@ -204,10 +216,10 @@ def plan_scan(
             for (share, piece), count in zip(pieces, parts, strict=True)
             for smaller in piece.split(count)
         ]
-    tasks = [_task(share, piece) for share, piece in pieces]
     return Plan(
-        tasks=tuple(tasks),
+        tasks=tuple(_task(share, piece) for share, piece in pieces),
         lost=tuple(lost),
+        weights=tuple(share.bytes_of(piece) for share, piece in pieces),
         file_count=sum(len(share.files) for share in shares),
         file_bytes=sum(share.file_bytes for share in shares),
         cold_offsets=sum(share.cold.count for share in shares),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,12 @@ def _settle() -> None:
         _SETTLED_TIMES += 1
         gc.collect()
         gc.freeze()
+
+
+def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordBatch]:
+    """The rows of tasks one after the other, in the columns that Spark declared."""
+    for task in tasks:
+        yield from read_task(task, config)
 
 
 def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:

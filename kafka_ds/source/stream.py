@@ -26,11 +26,12 @@ from pyspark.sql.streaming.datasource import (
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.source.along import SendsAlong
-from kafka_ds.source.batch import read_config
+from kafka_ds.source.batch import read_config, slots_for
 from kafka_ds.source.epochs import Bounds
 from kafka_ds.source.limits import OptionError, TopicPartition
 from kafka_ds.source.options import Options
-from kafka_ds.source.planning import LostRange, Task, plan_scan
+from kafka_ds.source.packing import Pack, packed
+from kafka_ds.source.planning import LostRange, plan_scan
 from kafka_ds.source.progress import (
     Position,
     StreamOffset,
@@ -41,7 +42,7 @@ from kafka_ds.source.progress import (
     waiting,
     waiting_offsets,
 )
-from kafka_ds.source.reading import LOGGER, DataLoss, ReadConfig, read_task, report_loss
+from kafka_ds.source.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
 from kafka_ds.source.sizes import limited_by_bytes
 from kafka_ds.source.survey import Survey
 
@@ -52,8 +53,16 @@ if TYPE_CHECKING:
 class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is appended, micro-batch by micro-batch, beginning where the options say."""
 
-    def __init__(self, options: Options, schema: pa.Schema, *, sends_along: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options,
+        schema: pa.Schema,
+        *,
+        sends_along: bool = False,
+        slots: int | None = None,
+    ) -> None:
         self._options = options
+        self._slots = slots_for(options, slots)
         self._schema = schema
         self._sends_along = sends_along
         self._survey = Survey(options)
@@ -251,14 +260,14 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         self._along = None
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
-        tasks = self._tasks(start, end)
+        packs = self._packs(start, end)
         if self._sends_along:
-            self._send_along(tasks, self._config())
-        found = [InputPartition(task) for task in tasks]
+            self._send_along(packs, self._config())
+        found = [InputPartition(pack) for pack in packs]
         self._planned = (start, end, found)
         return found
 
-    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Task]:
+    def _packs(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Pack]:
         until = StreamOffset.parse(end)
         begin = self._known(until.beginning(StreamOffset.parse(start)))
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
@@ -289,7 +298,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
-        return plan.tasks
+        return packed(plan, self._slots)
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems and self._options.fail_on_data_loss:
@@ -351,8 +360,8 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task, as Arrow batches."""
-        return read_task(partition.value, self._config())
+        """The rows of some tasks, as Arrow batches."""
+        return read_tasks(partition.value, self._config())
 
     def _config(self) -> ReadConfig:
         return read_config(self._options, self._schema, self._options.where)

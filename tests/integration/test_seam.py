@@ -190,11 +190,17 @@ class World:
 
     def given(self, **more: str) -> dict[str, str]:
         least = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": "t"}
-        least["minPartitions"] = str(self.chance.choice([1, 5]))
+        if (number := self.chance.choice([None, 1, 5])) is not None:
+            least["minPartitions"] = str(number)
         return {**least, **more}
 
+    def slots(self) -> int | None:
+        """Of a session: with few of them small tasks are put together."""
+        return self.chance.choice([None, 1, 2])
+
     def batch(self, given: dict[str, str]) -> list[Row]:
-        reader = KafkaBatchReader(parse_options(given, stream=False), schema(COLUMNS))
+        options = parse_options(given, stream=False)
+        reader = KafkaBatchReader(options, schema(COLUMNS), slots=self.slots())
         return _rows(reader, reader.partitions())
 
     def scan(self) -> tuple[list[Row], Callable[[], list[Row]]]:
@@ -232,7 +238,10 @@ class World:
         ]
         limit = self.chance.choice(limits)
         reader = KafkaStreamReader(
-            parse_options({**options, **limit}, stream=True), schema(COLUMNS), sends_along=True
+            parse_options({**options, **limit}, stream=True),
+            schema(COLUMNS),
+            sends_along=True,
+            slots=self.slots(),
         )
         try:
             start = self.position if self.position is not None else reader.initialOffset()

@@ -183,6 +183,20 @@ def test_plans_are_cut_for_parallel_tasks(spark: SparkSession, both: tuple[Topic
     assert topic.read(spark, maxRecordsPerPartition=1000).rdd.getNumPartitions() == 14
 
 
+def test_small_partitions_share_the_slots(spark: SparkSession, topic: Topic) -> None:
+    """Five topic partitions on two slots; as many Spark partitions as Spark's own source has, where that is said."""
+    topic.create(5).produce(50, partitions=5)
+    together = topic.read(spark, includeHeaders=True)
+    assert together.rdd.getNumPartitions() == 2
+    assert found(together) == topic.expected()
+    apart = topic.read(spark, minPartitions=1, includeHeaders=True)
+    assert apart.rdd.getNumPartitions() == 5
+    assert found(apart) == topic.expected()
+    narrow = together.where("partition >= 2")
+    assert narrow.rdd.getNumPartitions() == 2
+    assert found(narrow) == topic.expected(lambda row: row["partition"] >= 2)
+
+
 def test_offsets_and_times_bound_a_batch(spark: SparkSession, both: tuple[Topic, int]) -> None:
     topic, end = both
     name = topic.name

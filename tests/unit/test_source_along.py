@@ -20,6 +20,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source import along
 from kafka_ds.source.along import BYTES_MAX, OFFSETS_MAX, SendsAlong
 from kafka_ds.source.datasource import KafkaDataSource
+from kafka_ds.source.packing import Pack
 from kafka_ds.source.planning import ColdPiece, HotPiece, Task
 from kafka_ds.source.reading import CorruptBatch, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
@@ -36,13 +37,13 @@ TASK = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(HOT,))
 class Reader(SendsAlong, DataSourceStreamReader):
     """Plans what it is given."""
 
-    def __init__(self, *tasks: Task) -> None:
-        self.tasks = tasks
+    def __init__(self, *packs: Pack) -> None:
+        self.packs = packs
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._along = None
-        self._send_along(self.tasks, CONFIG)
-        return [InputPartition(task) for task in self.tasks]
+        self._send_along(self.packs, CONFIG)
+        return [InputPartition(pack) for pack in self.packs]
 
     def read(self, partition: InputPartition) -> Any:
         raise AssertionError("a task's, in another process")
@@ -72,7 +73,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch | Exception]:
     """What reading a task gives."""
     given: list[pa.RecordBatch | Exception] = [BATCH]
 
-    def read_task(task: Task, config: ReadConfig) -> Any:
+    def read_tasks(pack: Pack, config: ReadConfig) -> Any:
         client = config.client
         assert config.poll_timeout_ms == along.PATIENCE_MS
         assert client.default_api_timeout_ms == along.PATIENCE_MS
@@ -83,44 +84,52 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch | Exception]:
                 raise each
             yield each
 
-    monkeypatch.setattr(along, "read_task", read_task)
+    monkeypatch.setattr(along, "read_tasks", read_tasks)
     return given
 
 
 def test_pyspark_takes_the_rows_of_a_small_task(reads: list[Any]) -> None:
-    reader = Reader(TASK)
+    reader = Reader((TASK,))
     assert planned(reader) == (1, runner.NON_EMPTY_PYARROW_RECORD_BATCHES, [3, 4, 5])
     # They are given once, and at other questions it is no simple reader: those have no lag to report.
     assert not isinstance(reader, _SimpleStreamReaderWrapper)
     assert reader._along is None
 
 
+def test_pyspark_takes_the_rows_of_small_tasks_that_are_put_together(reads: list[Any]) -> None:
+    assert planned(Reader((TASK, OTHER)))[:2] == (1, runner.NON_EMPTY_PYARROW_RECORD_BATCHES)
+
+
 def test_a_task_without_rows_sends_none(reads: list[Any]) -> None:
     reads.clear()
-    assert planned(Reader(TASK)) == (1, runner.EMPTY_PYARROW_RECORD_BATCHES, [])
+    assert planned(Reader((TASK,))) == (1, runner.EMPTY_PYARROW_RECORD_BATCHES, [])
 
 
 COLD = ColdPiece(version=1, files=())
 LARGE = replace(HOT, end=HOT.start + OFFSETS_MAX + 1)
+LARGE_BESIDE = replace(HOT, end=HOT.start + OFFSETS_MAX - 2)
+OTHER = replace(TASK, partition=1)
 
 
 @pytest.mark.parametrize(
-    "tasks",
+    "packs",
     [
         (),
-        (TASK, replace(TASK, partition=1)),
-        (replace(TASK, pieces=(COLD, HOT)),),
-        (replace(TASK, pieces=(LARGE,)),),
+        ((TASK,), (OTHER,)),
+        ((replace(TASK, pieces=(COLD, HOT)),),),
+        ((TASK, replace(OTHER, pieces=(COLD,))),),
+        ((replace(TASK, pieces=(LARGE,)),),),
+        ((TASK, replace(OTHER, pieces=(LARGE_BESIDE,))),),
     ],
-    ids=["none", "two", "files", "many offsets"],
+    ids=["none", "two", "files", "files of another", "many offsets", "many offsets together"],
 )
-def test_the_rest_is_left_to_the_tasks(reads: list[Any], tasks: tuple[Task, ...]) -> None:
-    assert planned(Reader(*tasks)) == (len(tasks), runner.PREFETCHED_RECORDS_NOT_FOUND, [])
+def test_the_rest_is_left_to_the_tasks(reads: list[Any], packs: tuple[Pack, ...]) -> None:
+    assert planned(Reader(*packs)) == (len(packs), runner.PREFETCHED_RECORDS_NOT_FOUND, [])
 
 
 def test_what_cannot_be_read_now_is_left_to_the_task(reads: list[Any]) -> None:
     reads.append(CorruptBatch("t-0: the batch of offsets 4 to 9 cannot be decoded"))
-    reader = Reader(TASK)
+    reader = Reader((TASK,))
     assert planned(reader) == (1, runner.PREFETCHED_RECORDS_NOT_FOUND, [])
     reads.pop()
     assert planned(reader)[2] == [3, 4, 5]
@@ -129,12 +138,12 @@ def test_what_cannot_be_read_now_is_left_to_the_task(reads: list[Any]) -> None:
 def test_many_bytes_are_not_read_twice_again_and_again(reads: list[Any]) -> None:
     many = pa.record_batch([pa.array(range(BYTES_MAX // 8), pa.int64())], schema=SCHEMA)
     reads.append(many)
-    reader = Reader(TASK)
+    reader = Reader((TASK,))
     assert planned(reader) == (1, runner.PREFETCHED_RECORDS_NOT_FOUND, [])
     reads.pop()
     # Three offsets were too many; one may be few enough.
     assert planned(reader)[1] == runner.PREFETCHED_RECORDS_NOT_FOUND
-    reader.tasks = (replace(TASK, pieces=(replace(HOT, end=4),)),)
+    reader.packs = ((replace(TASK, pieces=(replace(HOT, end=4),)),),)
     assert planned(reader)[1] == runner.NON_EMPTY_PYARROW_RECORD_BATCHES
 
 

@@ -358,7 +358,7 @@ class Stream:
         return self.planned(start, self.at)
 
     def planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int, int]]:
-        tasks = [each.value for each in self.reader.partitions(start, end)]
+        tasks = [task for each in self.reader.partitions(start, end) for task in each.value]
         found: list[tuple[int, int, int]] = []
         for task in tasks:
             for piece in task.pieces:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from kafka_ds.client.errors import BrokerTimeout
 from kafka_ds.source import along, stream
 from kafka_ds.source.options import parse_options
+from kafka_ds.source.packing import Pack
 from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import DataLoss, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
@@ -89,7 +90,7 @@ class LogBroker:
         """The tasks of a batch, as a reader lays them that has just been started."""
         reader = KafkaStreamReader(parse_options(self.options(**more), stream=True), pa.schema([]))
         try:
-            return [each.value for each in reader.partitions(start, end)]
+            return [task for each in reader.partitions(start, end) for task in each.value]
         finally:
             reader.stop()
 
@@ -110,10 +111,10 @@ def test_a_stream_begins_once(log: LogBroker) -> None:
         log.end = 110
         end = reader.latestOffset(begin, ReadAllAvailable())
         log.end = 120
-        (task,) = reader.partitions(reader.initialOffset(), end)
+        ((task,),) = (each.value for each in reader.partitions(reader.initialOffset(), end))
     finally:
         reader.stop()
-    (piece,) = task.value.pieces
+    (piece,) = task.pieces
     assert (piece.start, piece.end) == (100, 110)
 
 
@@ -132,9 +133,9 @@ def test_a_batch_is_planned_by_what_was_seen_when_its_end_was_named(log: LogBrok
         asked()
         end = reader.latestOffset(begin, ReadAllAvailable())
         assert asked() == once
-        planned = [task.value for task in reader.partitions(begin, end)]
+        planned = [task for each in reader.partitions(begin, end) for task in each.value]
         assert asked() == []
-        assert [task.value for task in reader.partitions(begin, end)] == planned
+        assert [each.value for each in reader.partitions(begin, end)] == [tuple(planned)]
         assert [task.pieces for task in planned] == [(HotPiece(start=0, end=100, leader_epoch=0),)]
         log.topic_id = OTHER_ID
         with pytest.raises(DataLoss, match="topic t was deleted and created again"):
@@ -156,18 +157,18 @@ def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
     log.end = 120
     second = KafkaStreamReader(options, pa.schema([]))
     try:
-        (task,) = second.partitions(second.initialOffset(), end)
-        (piece,) = task.value.pieces
+        ((task,),) = (each.value for each in second.partitions(second.initialOffset(), end))
+        (piece,) = task.pieces
         assert (piece.start, piece.end) == (105, 110)
         # What follows begins at that end, and nothing new is no reason for a micro-batch.
         log.end = 110
         assert second.latestOffset(end, ReadAllAvailable()) == end
         log.end = 130
         later = second.latestOffset(end, ReadAllAvailable())
-        (task,) = second.partitions(end, later)
+        ((task,),) = (each.value for each in second.partitions(end, later))
     finally:
         second.stop()
-    (piece,) = task.value.pieces
+    (piece,) = task.pieces
     assert (piece.start, piece.end) == (110, 130)
     assert "began" not in later
 
@@ -194,7 +195,7 @@ def test_a_plan_that_is_asked_for_again_is_the_same(
     """What Spark executes is a copy of what our strategy saw: rows that come only now would be in another form."""
     tries: list[int] = []
 
-    def rows_of(task: Task, config: ReadConfig) -> list[pa.RecordBatch]:
+    def rows_of(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
         tries.append(len(tries))
         if len(tries) == 1:
             raise BrokerTimeout("the broker has a pause")
@@ -231,11 +232,12 @@ def test_an_end_without_the_streams_topic_is_never_named(log: LogBroker) -> None
             reader.latestOffset(begin, ReadAllAvailable())
         assert patient.latestOffset(begin, ReadAllAvailable())["topics"] == {}
         log.there, log.end = True, 110
-        (task,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+        later = reader.latestOffset(begin, ReadAllAvailable())
+        ((task,),) = (each.value for each in reader.partitions(begin, later))
     finally:
         reader.stop()
         patient.stop()
-    (piece,) = task.value.pieces
+    (piece,) = task.pieces
     assert (piece.start, piece.end) == (100, 110)
 
 

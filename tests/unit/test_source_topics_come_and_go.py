@@ -171,14 +171,14 @@ class Stream:
             **more,
         }
         self._options = parse_options(given, stream=True)
-        self._reader = KafkaStreamReader(self._options, pa.schema([]))
+        self._reader = KafkaStreamReader(self._options, pa.schema([]), slots=2)
         self._committed: dict[str, Any] | None = None
         self.planned: list[Planned] = []
 
     def die(self, *, available_now: bool) -> None:
         """The driver ends, and another one goes on from the checkpoint."""
         self.stop()
-        self._reader = KafkaStreamReader(self._options, pa.schema([]))
+        self._reader = KafkaStreamReader(self._options, pa.schema([]), slots=2)
         if available_now:
             self._reader.prepareForTriggerAvailableNow()
 
@@ -195,7 +195,7 @@ class Stream:
 
     def tasks(self, end: dict[str, Any]) -> list[Task]:
         start = self._committed or self._reader.initialOffset()
-        return [each.value for each in self._reader.partitions(start, end)]
+        return [task for each in self._reader.partitions(start, end) for task in each.value]
 
     def plan(self, end: dict[str, Any]) -> list[Planned]:
         return [planned for task in self.tasks(end) for planned in offsets(task)]

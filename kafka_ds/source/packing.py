@@ -1,0 +1,57 @@
+"""Pure: which tasks of a plan one Spark partition reads, one after the other.
+
+Rules of this file:
+- A task in a Python worker costs some tens of milliseconds, whatever it reads. So small tasks are put together, by the
+  rule by which Spark's own file sources put small files together (``FilePartition.maxSplitBytes``): each task counts
+  as `OPEN_BYTES` more than it reads, and all are shared out over the slots of the session. No slot is left without a
+  task that had one before.
+- Where a user says into how many tasks a query is to be cut, or where the number of slots is not known, each task is a
+  partition by itself, as in Spark's own Kafka source.
+- Tasks keep their order: the same plan is packed in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from kafka_ds.source.planning import TASK_LAKE_BYTES, Plan, Task
+
+# What a task counts as besides what it reads (spark.sql.files.openCostInBytes).
+OPEN_BYTES: Final = 4 * 1024 * 1024
+
+Pack: TypeAlias = tuple[Task, ...]
+
+
+def packed(plan: Plan, slots: int | None) -> list[Pack]:
+    """The tasks of a plan, those together that one Spark partition reads.
+
+    Parameters
+    ----------
+    plan
+        Its tasks, with what each of them weighs in bytes.
+    slots
+        How many tasks Spark can run at once; None if nothing is to be put together.
+    """
+    if slots is None or len(plan.tasks) <= slots:
+        return [(task,) for task in plan.tasks]
+    weights = [OPEN_BYTES + weight for weight in plan.weights]
+    return list(_runs(plan.tasks, weights, slots))
+
+
+def _runs(tasks: Sequence[Task], weights: Sequence[int], slots: int) -> Iterator[Pack]:
+    """Tasks that follow one another: as many runs of about equal weight as there are slots, or more."""
+    whole = sum(weights)
+    shares = max(slots, -(-whole // TASK_LAKE_BYTES))
+    run: list[Task] = []
+    heavy = before = share = 0
+    for task, weight in zip(tasks, weights, strict=True):
+        # The share in which the task's middle lies.
+        its = (2 * before + weight) * shares // (2 * whole)
+        if run and (its > share or heavy + weight > TASK_LAKE_BYTES):
+            yield tuple(run)
+            run, heavy = [], 0
+        run.append(task)
+        heavy, before, share = heavy + weight, before + weight, its
+    if run:
+        yield tuple(run)
