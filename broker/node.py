@@ -23,9 +23,7 @@ from broker.adoption.mark import check_taken_over
 from broker.cleaning.manager import LogCleaner
 from broker.cleaning.run import Ask
 from broker.cleaning.settings import CleanerSettings
-from broker.cluster.controller import Controller, Defaults
-from broker.cluster.driver import ClusterDriver
-from broker.cluster.event_lines import lines_of
+from broker.cluster.controller.controller import Controller, Defaults
 from broker.cluster.events import (
     BROKER_RESOURCE,
     NO_BROKER_EPOCH,
@@ -35,9 +33,11 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity, endpoints_told
 from broker.cluster.member import ClusterMember
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.membership.lifecycle import BrokerIdentity, endpoints_told
+from broker.cluster.metadata.driver import ClusterDriver
+from broker.cluster.metadata.event_lines import lines_of
+from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
 from broker.config.dynamic import with_changes

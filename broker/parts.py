@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from broker.cleaning.manager import LogCleaner
-    from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import MetadataImage
     from broker.cluster.member import ClusterMember
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.cluster.producer_ids import ProducerIds
     from broker.config.loading import BrokerConfig
     from broker.groups.coordinator import GroupCoordinator

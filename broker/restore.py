@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.cluster.elections import ElectionType
+from broker.cluster.controller.elections import ElectionType
 from broker.cluster.events import NO_LEADER
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError

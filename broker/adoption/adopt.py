@@ -20,7 +20,7 @@ from broker.adoption.looking import look
 from broker.adoption.mark import mark_taken_over
 from broker.adoption.plan import Found, FoundLog, Plan, join, plan
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog, Superseded, Undecided
+from broker.cluster.metadata.log import MetadataLog, Superseded, Undecided
 from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError

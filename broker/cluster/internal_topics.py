@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.cluster.controller import NewTopic, TopicResult
+from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.cluster.image import MetadataImage
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 

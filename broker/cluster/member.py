@@ -17,22 +17,22 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.candidacy import Candidacy, CandidateSettings
-from broker.cluster.channel import ControllerChannel, endpoint_of
-from broker.cluster.directories import DirectoryAssignments, DirectoryOf, IsDamaged
-from broker.cluster.draft import Decision
-from broker.cluster.duties import Duties
+from broker.cluster.controller.draft import Decision
+from broker.cluster.election.candidacy import Candidacy, CandidateSettings
 from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
-from broker.cluster.following import Following
-from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.membership.channel import ControllerChannel, endpoint_of
+from broker.cluster.membership.directories import DirectoryAssignments, DirectoryOf, IsDamaged
+from broker.cluster.membership.following import Following
+from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.membership.requests import ControllerRequests
+from broker.cluster.metadata.duties import Duties
 from broker.cluster.others import OtherBrokers
-from broker.cluster.requests import ControllerRequests
 from broker.config.settings import ConfigError
 from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import Claiming, ClusterDriver
+    from broker.cluster.metadata.driver import Claiming, ClusterDriver
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from broker.metrics.names import Sample, attribute, gauge
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import ClusterDriver
     from broker.cluster.member import ClusterMember
+    from broker.cluster.metadata.driver import ClusterDriver
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 _METADATA = "kafka.server:type=broker-metadata-metrics"

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from broker.cluster.channel import endpoint_of
 from broker.cluster.events import BrokerUnregistered, Event, FenceBroker, RegisterBroker
+from broker.cluster.membership.channel import endpoint_of
 from broker.cluster.others import OtherBrokers
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from broker.cluster.controller import Controller, Defaults, NewTopic
-from broker.cluster.driver import ClusterDriver
+from broker.cluster.controller.controller import Controller, Defaults, NewTopic
 from broker.cluster.events import Endpoint
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import decide_claim
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.membership.lifecycle import BrokerIdentity
+from broker.cluster.metadata.driver import ClusterDriver
+from broker.cluster.metadata.log import MetadataLog
 from broker.system import new_uuid
 from kafka_ds.lake.store.local import LocalStore
 from tests.bench import machine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from broker.coordinating.placement import TOPIC as OFFSETS
 from broker.coordinating.placement import partition_for
 from broker.transactions.coordinator import TOPIC as STATE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.lease import LEASE_PATH
+from broker.cluster.election.lease import LEASE_PATH
 from broker.config.settings import ConfigError
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from kafka_ds.lake.store.local import LocalStore
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
 

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views

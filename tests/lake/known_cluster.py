@@ -26,7 +26,7 @@ from broker.cluster.events import (
     TopicDeleted,
     UnfenceBroker,
 )
-from broker.cluster.metadata_log import MetadataLog, replay_commit
+from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import CrashPoints
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings

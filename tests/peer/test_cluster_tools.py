@@ -12,7 +12,7 @@ import pytest
 
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from broker.config.access import STANDARD_AUTHORIZER
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import brokers, metadata_log
-from broker.cluster import isr as cluster_isr
+from broker.cluster.controller import brokers
+from broker.cluster.controller import isr as cluster_isr
+from broker.cluster.metadata import log as metadata_log
 from broker.cluster.partition_change import Election, PartitionChange
 from broker.groups.committing import Committing
 from broker.groups.offsets import Offsets

@@ -15,7 +15,7 @@ from broker.cluster.events import (
     UnfenceBroker,
 )
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog, replay_commit
+from broker.cluster.metadata.log import MetadataLog, replay_commit
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from tests.fakes.lake_store import FakeLogClock

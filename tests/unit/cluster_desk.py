@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from broker.cluster.administration import (
+from broker.cluster.controller.administration import (
     Alteration,
     ConfigRules,
     FeatureUpdate,
@@ -13,8 +13,10 @@ from broker.cluster.administration import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.brokers import HeartbeatReply
-from broker.cluster.controller import Controller, Decision, Defaults, NewTopic
+from broker.cluster.controller.brokers import HeartbeatReply
+from broker.cluster.controller.controller import Controller, Decision, Defaults, NewTopic
+from broker.cluster.controller.isr import AlterPartition, AlterPartitionResult
+from broker.cluster.controller.reassignment import Reassignment, ReassignmentResult
 from broker.cluster.events import (
     RECOVERED,
     TOPIC_RESOURCE,
@@ -27,8 +29,6 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import ELR_FEATURE, supported_features
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.isr import AlterPartition, AlterPartitionResult
-from broker.cluster.reassignment import Reassignment, ReassignmentResult
 from kafka_ds.wire.errors import ErrorCode
 
 SESSION_TIMEOUT_MS = 9000

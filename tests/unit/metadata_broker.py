@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.cluster.controller import Controller, Defaults, NewTopic, TopicResult
-from broker.cluster.driver import ClusterDriver
+from broker.cluster.controller.controller import Controller, Defaults, NewTopic, TopicResult
 from broker.cluster.events import Endpoint
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import decide_claim
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.membership.lifecycle import BrokerIdentity
+from broker.cluster.metadata.driver import ClusterDriver
+from broker.cluster.metadata.log import MetadataLog
 from broker.system import new_uuid
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store.local import LocalStore

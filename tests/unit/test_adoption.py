@@ -17,7 +17,7 @@ from broker.__main__ import main
 from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.adoption.mark import check_taken_over
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog
+from broker.cluster.metadata.log import MetadataLog
 from broker.config.loading import from_given
 from broker.config.settings import ConfigError
 from broker.log import names

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.cluster.brokers import DirectoryAssignment, HeartbeatReply
+from broker.cluster.controller.brokers import DirectoryAssignment, HeartbeatReply
 from broker.cluster.events import (
     LOST_DIRECTORY,
     NO_LEADER,

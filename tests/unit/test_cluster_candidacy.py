@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.candidacy import Candidacy, CandidateSettings
-from broker.cluster.driver import Claiming
+from broker.cluster.election.candidacy import Candidacy, CandidateSettings
+from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
 from broker.cluster.events import Endpoint
-from broker.cluster.lease import LEASE_PATH, Lease, decode_lease
-from broker.cluster.lifecycle import BrokerIdentity
 from broker.cluster.member import decide_claim
-from broker.cluster.metadata_log import Commit
+from broker.cluster.membership.lifecycle import BrokerIdentity
+from broker.cluster.metadata.driver import Claiming
+from broker.cluster.metadata.log import Commit
 from broker.system import new_uuid
 from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.memory_disk import ManualClock

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.controller import (
+from broker.cluster.controller.controller import (
     PARTITIONS_PER_REQUEST_MAX,
     Controller,
     Decision,
@@ -14,6 +14,7 @@ from broker.cluster.controller import (
     NewTopic,
     TopicResult,
 )
+from broker.cluster.controller.isr import AlterPartition
 from broker.cluster.events import (
     RECOVERED,
     RECOVERING,
@@ -23,7 +24,6 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.isr import AlterPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID
 

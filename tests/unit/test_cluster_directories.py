@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.brokers import DirectoryAssignment
-from broker.cluster.directories import DirectoryAssignments
+from broker.cluster.controller.brokers import DirectoryAssignment
 from broker.cluster.events import LOST_DIRECTORY
+from broker.cluster.membership.directories import DirectoryAssignments
 from broker.cluster.partition_change import directory_of
 from kafka_ds.wire.messages import AssignReplicasToDirsResponse
 from tests.loops import in_loop

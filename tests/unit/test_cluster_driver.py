@@ -8,9 +8,9 @@ import pytest
 
 from broker.cluster.events import PartitionChanged
 from broker.cluster.image import MetadataImage
-from broker.cluster.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
-from broker.cluster.metadata_log import MetadataLog
-from broker.cluster.tail import Tail, decode_events, encode_events
+from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.metadata.log import MetadataLog
+from broker.cluster.metadata.tail import Tail, decode_events, encode_events
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -238,7 +238,7 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
-    monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.3)
     store = LosingStore(str(memory_path))
     old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
     await old.start()
@@ -283,7 +283,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
-    monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.01)
     store = AwayStore(str(memory_path))
     broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)
     await broker.start()
@@ -309,7 +309,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
         await other.start()
     assert not first.done() and not second.done()
     assert broker.driver.pending == 1
-    monkeypatch.setattr("broker.cluster.driver.PENDING_MAX", 1)
+    monkeypatch.setattr("broker.cluster.metadata.driver.PENDING_MAX", 1)
     with pytest.raises(KafkaError) as refused:
         await broker.create("c")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -350,7 +350,7 @@ async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) ->
 async def test_what_others_will_ask_for_is_encoded_with_the_commit(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cluster.metadata_log.SNAPSHOT_INTERVAL", 2)
+    monkeypatch.setattr("broker.cluster.metadata.log.SNAPSHOT_INTERVAL", 2)
     leader = Broker(memory_path)
     await leader.start()
     await leader.driver.decide(
@@ -363,7 +363,7 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
         await leader.create(name)
     assert events_of(versions(memory_path)[-3])[0]["type"] == "Snapshot"
     with monkeypatch.context() as patched:
-        patched.delattr("broker.cluster.tail.encode_events")
+        patched.delattr("broker.cluster.metadata.tail.encode_events")
         entries = leader.driver.entries_after(before, 1 << 20) or []
         encoded = [entry.encoded for entry in entries]
     assert encoded == [encode_events(entry.events) for entry in entries]
@@ -372,7 +372,7 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
 
 
 def test_a_tail_that_forgot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.cluster.tail.COMMITS_MAX", 3)
+    monkeypatch.setattr("broker.cluster.metadata.tail.COMMITS_MAX", 3)
     tail = Tail(10)
     for version in (11, 13, 14, 17):
         tail.add(version, [])

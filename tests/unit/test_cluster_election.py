@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.election import NO_CONTROLLER, AskPeers, Claim, Election, Stance, Wait
-from broker.cluster.lease import Lease, decode_lease
+from broker.cluster.election.election import NO_CONTROLLER, AskPeers, Claim, Election, Stance, Wait
+from broker.cluster.election.lease import Lease, decode_lease
 
 SESSION_MS = 9_000
 LEASE_MS = 2_000

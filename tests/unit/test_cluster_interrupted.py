@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.events import Event
-from broker.cluster.metadata_log import Commit
+from broker.cluster.metadata.log import Commit
 from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
@@ -132,7 +132,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_
 async def test_who_waits_for_a_commit_that_is_given_up_is_told(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cluster.driver.STOP_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("broker.cluster.metadata.driver.STOP_SECONDS_MAX", 0.01)
     broker = Broker(memory_path)
     assert await broker.start()
     goes_on, commit = threading.Event(), broker.log.commit

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.draft import Defaults
+from broker.cluster.controller.draft import Defaults
+from broker.cluster.controller.isr import AlterPartition
 from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING
-from broker.cluster.isr import AlterPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.unit.cluster_desk import Desk
 

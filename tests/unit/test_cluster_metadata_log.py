@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import table
 from broker.cluster.events import (
     ClusterCreated,
     Event,
@@ -16,7 +15,8 @@ from broker.cluster.events import (
     from_json,
 )
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
+from broker.cluster.metadata import table
+from broker.cluster.metadata.log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
 from broker.config.settings import ConfigError
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
@@ -240,7 +240,7 @@ async def test_an_unknown_fate_is_asked_again(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", (0.0,))
-    monkeypatch.setattr("broker.cluster.driver.FATE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.01)
     store = FailingStore(str(memory_path))
     broker = Broker(memory_path, store=store)
     await broker.start()

@@ -15,10 +15,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.cluster.brokers import DirectoryAssignment
-from broker.cluster.controller import NewTopic
-from broker.cluster.draft import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
-from broker.cluster.elections import ElectionType
+from broker.cluster.controller.brokers import DirectoryAssignment
+from broker.cluster.controller.controller import NewTopic
+from broker.cluster.controller.draft import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from broker.cluster.controller.elections import ElectionType
+from broker.cluster.controller.isr import AlterPartition
+from broker.cluster.controller.topics import MorePartitions
 from broker.cluster.events import (
     NO_LEADER,
     RECOVERED,
@@ -29,9 +31,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import ELR_FEATURE
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.isr import AlterPartition
 from broker.cluster.partition_change import directory_of
-from broker.cluster.topics import MorePartitions
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.cluster_desk import SESSION_TIMEOUT_MS, Desk

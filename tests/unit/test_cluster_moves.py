@@ -4,15 +4,15 @@ from collections import Counter
 
 import pytest
 
-from broker.cluster.administration import FeatureUpdate
-from broker.cluster.controller import NewTopic
-from broker.cluster.elections import ElectionType
+from broker.cluster.controller.administration import FeatureUpdate
+from broker.cluster.controller.controller import NewTopic
+from broker.cluster.controller.elections import ElectionType
+from broker.cluster.controller.placement import place
+from broker.cluster.controller.reassignment import OngoingReassignment, Reassignment
+from broker.cluster.controller.topics import MorePartitions
 from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING, SupportedFeature
 from broker.cluster.features import ELR_FEATURE
 from broker.cluster.image import BrokerRegistration
-from broker.cluster.placement import place
-from broker.cluster.reassignment import OngoingReassignment, Reassignment
-from broker.cluster.topics import MorePartitions
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.unit.cluster_desk import Desk
 
@@ -135,7 +135,7 @@ def test_leaders_go_back_to_preferred_replicas_that_are_in_sync() -> None:
 
 
 def test_a_turn_of_the_timer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.cluster.elections.ELECTIONS_PER_TURN_MAX", 2)
+    monkeypatch.setattr("broker.cluster.controller.elections.ELECTIONS_PER_TURN_MAX", 2)
     desk = Desk(1, 2)
     desk.create(*[(1, 2)] * 3)
     for index in range(3):

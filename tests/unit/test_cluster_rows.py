@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import metadata_log
 from broker.cluster.events import TopicCreated, TopicDeleted
 from broker.cluster.image import MetadataImage
-from broker.cluster.metadata_log import MetadataLog, replay_commit
+from broker.cluster.metadata import log as metadata_log
+from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.metadata_log import SNAPSHOT_INTERVAL
+from broker.cluster.metadata.log import SNAPSHOT_INTERVAL
 from broker.config.access import STANDARD_AUTHORIZER
 from broker.security.scram_users import ScramCredential, credential_of, decode_credential
 from kafka_ds.lake.names import CREDENTIALS

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from broker import log_lines
-from broker.cluster.event_lines import lines_of
 from broker.cluster.events import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -18,6 +17,7 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
+from broker.cluster.metadata.event_lines import lines_of
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ Versions: 0.
 
 from __future__ import annotations
 
-from broker.cluster.brokers import DirectoryAssignment
+from broker.cluster.controller.brokers import DirectoryAssignment
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from kafka_ds.wire.messages.brokers import (

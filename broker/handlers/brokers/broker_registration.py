@@ -13,7 +13,7 @@ Left out: brokers that migrate from ZooKeeper.
 from __future__ import annotations
 
 from broker.cluster.events import Endpoint, SupportedFeature
-from broker.cluster.lifecycle import SECURITY_PROTOCOLS
+from broker.cluster.membership.lifecycle import SECURITY_PROTOCOLS
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import BrokerRegistrationRequest, BrokerRegistrationResponse

@@ -21,7 +21,7 @@ from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
 from kafka_ds.wire.messages.brokers import MetadataEntry
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.metadata.driver import ClusterDriver
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.controller import NewTopic
+from broker.cluster.controller.controller import NewTopic
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import TopicImage
 from broker.cluster.topic_names import why_illegal

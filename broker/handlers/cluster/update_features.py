@@ -14,9 +14,9 @@ Left out: levels of transactions that change while brokers run.
 
 from __future__ import annotations
 
-from broker.cluster.administration import FeatureResult, FeatureUpdate
-from broker.cluster.controller import Controller
-from broker.cluster.draft import Decision
+from broker.cluster.controller.administration import FeatureResult, FeatureUpdate
+from broker.cluster.controller.controller import Controller
+from broker.cluster.controller.draft import Decision
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from broker.cluster.administration import (
+from broker.cluster.controller.administration import (
     ConfigRules,
     Overrides,
     ResourceAlteration,

@@ -19,7 +19,7 @@ Left out: broker loggers and client metrics as resources.
 
 from __future__ import annotations
 
-from broker.cluster.administration import Alteration, ResourceAlteration
+from broker.cluster.controller.administration import Alteration, ResourceAlteration
 from broker.handlers.configs.altering import alter, refused
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.cluster.controller import Controller
-from broker.cluster.draft import Decision
-from broker.cluster.security import ScramDeletion, ScramUpsertion
+from broker.cluster.controller.controller import Controller
+from broker.cluster.controller.draft import Decision
+from broker.cluster.controller.security import ScramDeletion, ScramUpsertion
 from broker.registry import RequestContext, serves
 from broker.security.scram_users import MECHANISMS, credential_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ Left out: quotas (KIP-599).
 
 from __future__ import annotations
 
-from broker.cluster.topics import MorePartitions
+from broker.cluster.controller.topics import MorePartitions
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode

@@ -22,7 +22,7 @@ Left out: quotas on creation (KIP-599), policies.
 from __future__ import annotations
 
 from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.controller import NewTopic, TopicResult
+from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.config.describe import describe_topic
 from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within

@@ -12,7 +12,7 @@ Left out: quotas (KIP-599).
 
 from __future__ import annotations
 
-from broker.cluster.controller import TopicResult
+from broker.cluster.controller.controller import TopicResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError

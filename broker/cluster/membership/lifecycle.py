@@ -28,9 +28,9 @@ from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerRegistrationReq
 from kafka_ds.wire.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
 
 if TYPE_CHECKING:
-    from broker.cluster.channel import ControllerChannel
-    from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import BrokerRegistration
+    from broker.cluster.membership.channel import ControllerChannel
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.config.loading import BrokerConfig
     from kafka_ds.wire.messages import BrokerHeartbeatResponse
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.cluster import table
 from broker.cluster.events import (
     ClusterCreated,
     ControllerChange,
@@ -30,7 +29,8 @@ from broker.cluster.events import (
     to_json,
 )
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.tail import encode_listed
+from broker.cluster.metadata import table
+from broker.cluster.metadata.tail import encode_listed
 from broker.config.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.lake.log.attempt import (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.cluster.acls import Acl, AclFilter
-from broker.cluster.draft import Decision
+from broker.cluster.controller.draft import Decision
 from broker.cluster.events import (
     AclDeleted,
     ClientQuotaChanged,

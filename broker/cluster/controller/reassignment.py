@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.controller.draft import Draft, PartitionKey
+from broker.cluster.controller.topics import check_replicas
 from broker.cluster.events import RECOVERING, PartitionRegistration
 from broker.cluster.partition_change import PartitionChange
-from broker.cluster.topics import check_replicas
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.cluster.draft import Decision, Defaults, Draft
+from broker.cluster.controller.draft import Decision, Defaults, Draft
+from broker.cluster.controller.placement import place
 from broker.cluster.events import (
     TOPIC_RESOURCE,
     UNASSIGNED_DIRECTORY,
@@ -25,7 +26,6 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.image import MetadataImage
-from broker.cluster.placement import place
 from broker.cluster.topic_names import RESERVED_TOPICS, collision_key, why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import NO_UUID

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.controller.draft import Draft, PartitionKey
 from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.partition_change import Election, PartitionChange
 from kafka_ds.wire.errors import ErrorCode

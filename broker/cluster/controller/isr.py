@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.cluster.brokers import checked
-from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.controller.brokers import checked
+from broker.cluster.controller.draft import Draft, PartitionKey
 from broker.cluster.events import NO_BROKER_EPOCH, RECOVERED, RECOVERING, PartitionRegistration
 from broker.cluster.partition_change import PartitionChange
 from kafka_ds.wire.errors import ErrorCode

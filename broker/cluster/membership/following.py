@@ -14,15 +14,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.channel import endpoint_of
-from broker.cluster.tail import decode_events
+from broker.cluster.membership.channel import endpoint_of
+from broker.cluster.metadata.tail import decode_events
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import ClusterDriver
     from broker.cluster.events import Event
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.transport.peers import Peers
 
 _LOGGER = logging.getLogger(__name__)

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from broker.cluster.draft import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, Draft
-from broker.cluster.elections import elect_where_allowed
+from broker.cluster.controller.draft import (
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    Draft,
+)
+from broker.cluster.controller.elections import elect_where_allowed
 from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.controller import NewTopic, TopicResult
+from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.cluster.events import RECOVERED, RECOVERING
 from broker.principal import encode_principal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -36,8 +36,8 @@ from kafka_ds.wire.messages.topics import (
 from kafka_ds.wire.types import message_info
 
 if TYPE_CHECKING:
-    from broker.cluster.channel import ControllerChannel
-    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.membership.channel import ControllerChannel
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.principal import Principal
     from kafka_ds.wire.frame import RequestHeader
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from broker.cluster.draft import Draft, PartitionKey
+from broker.cluster.controller.draft import Draft, PartitionKey
+from broker.cluster.controller.liveness import Sessions
 from broker.cluster.events import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
@@ -32,7 +33,6 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import why_unsupported
 from broker.cluster.image import BrokerRegistration
-from broker.cluster.liveness import Sessions
 from broker.cluster.partition_change import PartitionChange, directory_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import uuid_text

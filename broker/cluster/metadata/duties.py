@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from broker.transport.peer import PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import ClusterDriver
     from broker.cluster.image import MetadataImage
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.transport.peers import Peers
 
 _LOGGER = logging.getLogger(__name__)

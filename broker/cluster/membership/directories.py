@@ -27,8 +27,8 @@ from kafka_ds.wire.messages.brokers import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.channel import ControllerChannel
-    from broker.cluster.driver import ClusterDriver
+    from broker.cluster.membership.channel import ControllerChannel
+    from broker.cluster.metadata.driver import ClusterDriver
 
 _LOGGER = logging.getLogger(__name__)
 

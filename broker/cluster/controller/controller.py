@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.cluster import (
+from broker.cluster.acls import Acl, AclFilter
+from broker.cluster.controller import (
     administration,
     brokers,
     elections,
@@ -24,17 +25,36 @@ from broker.cluster import (
     security,
     topics,
 )
-from broker.cluster.acls import Acl, AclFilter
-from broker.cluster.administration import (
+from broker.cluster.controller.administration import (
     ConfigRules,
     FeatureResult,
     FeatureUpdate,
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.brokers import DirectoryAssignment, Heartbeat, HeartbeatReply, Registering
-from broker.cluster.draft import Decision, Defaults, Draft, Result
-from broker.cluster.elections import ElectionResult, ElectionType
+from broker.cluster.controller.brokers import (
+    DirectoryAssignment,
+    Heartbeat,
+    HeartbeatReply,
+    Registering,
+)
+from broker.cluster.controller.draft import Decision, Defaults, Draft, Result
+from broker.cluster.controller.elections import ElectionResult, ElectionType
+from broker.cluster.controller.isr import AlterPartition, AlterPartitionResult
+from broker.cluster.controller.liveness import Session, Sessions
+from broker.cluster.controller.reassignment import (
+    OngoingReassignment,
+    Reassignment,
+    ReassignmentResult,
+)
+from broker.cluster.controller.security import QuotaAlteration, ScramDeletion, ScramUpsertion
+from broker.cluster.controller.topics import (
+    PARTITIONS_PER_REQUEST_MAX,
+    MorePartitions,
+    NewTopic,
+    TopicCreation,
+    TopicResult,
+)
 from broker.cluster.events import (
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -47,17 +67,6 @@ from broker.cluster.events import (
     SupportedFeature,
 )
 from broker.cluster.image import MetadataImage
-from broker.cluster.isr import AlterPartition, AlterPartitionResult
-from broker.cluster.liveness import Session, Sessions
-from broker.cluster.reassignment import OngoingReassignment, Reassignment, ReassignmentResult
-from broker.cluster.security import QuotaAlteration, ScramDeletion, ScramUpsertion
-from broker.cluster.topics import (
-    PARTITIONS_PER_REQUEST_MAX,
-    MorePartitions,
-    NewTopic,
-    TopicCreation,
-    TopicResult,
-)
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 # What users of a controller import from here, with the controller.

@@ -24,10 +24,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from broker.cluster.controller import Controller, Decision, NewTopic, TopicResult
+from broker.cluster.controller.controller import Controller, Decision, NewTopic, TopicResult
 from broker.cluster.events import Event, Snapshot
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.metadata_log import (
+from broker.cluster.metadata.log import (
     Commit,
     MetadataLog,
     Superseded,
@@ -35,7 +35,7 @@ from broker.cluster.metadata_log import (
     VersionsMissing,
     replay_commit,
 )
-from broker.cluster.tail import Entry, Tail
+from broker.cluster.metadata.tail import Entry, Tail
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)

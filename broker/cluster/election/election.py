@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.cluster.lease import Lease
+from broker.cluster.election.lease import Lease
 
 NO_CONTROLLER = -1
 # The last pause before a claim, so that of several brokers mostly one comes: a part of the session timeout.

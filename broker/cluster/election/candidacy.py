@@ -19,16 +19,16 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.cluster.channel import endpoint_of
-from broker.cluster.election import AskPeers, Claim, Election, Wait
-from broker.cluster.lease import LEASE_PATH, Lease, decode_lease
+from broker.cluster.election.election import AskPeers, Claim, Election, Wait
+from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
+from broker.cluster.membership.channel import endpoint_of
 from broker.config.settings import ConfigError
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 if TYPE_CHECKING:
-    from broker.cluster.driver import Claiming, ClusterDriver
+    from broker.cluster.metadata.driver import Claiming, ClusterDriver
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store
 
