@@ -241,6 +241,26 @@ def test_what_older_versions_need_goes_after_the_horizon(littered, tmp_path):
     assert all(littered.log.store.size(path) for path in fresh.files)
 
 
+@pytest.mark.parametrize(
+    "name", ["delta.logRetentionDuration", "delta.deletedFileRetentionDuration"]
+)
+def test_files_are_kept_as_long_as_the_table_says(littered, tmp_path, name):
+    """`lake.log.retention.ms` is how long the history is kept: its versions can be read."""
+    log, snapshot = littered.log, littered.snapshot
+    snapshot.refresh()
+    configuration = {**snapshot.configuration, name: "interval 30 days"}
+    metadata = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+    longer = log.begin(maintenance.PlainChange("SET TBLPROPERTIES", actions=[metadata]))
+    log.commit(longer, read_version=snapshot.version)
+    grow_old(tmp_path, 20)
+    assert vacuum(log, now_ms=now_ms()) == []
+    before = TopicSnapshot.load(log.store, "orders", 4)
+    assert [each.min_offset for each in before.index.files(0)] == [0, 10, 20, 30]
+    assert all(log.store.size(path) for path in before.files)
+    grow_old(tmp_path, 11)
+    assert "partition=0/00000000000000000000-0.parquet" in names(vacuum(log, now_ms=now_ms()))
+
+
 def test_a_horizon_below_a_day_is_refused(table):
     with pytest.raises(ValueError, match="older_than_ms=1000"):
         vacuum(table.log, now_ms=now_ms(), older_than_ms=1000)

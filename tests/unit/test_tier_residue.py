@@ -88,3 +88,25 @@ def test_a_topic_that_is_gone_leaves_nothing_open(store: Store) -> None:
     assert read(files, "pay-back", 0, END) == list(range(END + 1))
     files.forget("pay-back")
     assert files.open_batches == 0
+
+
+def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
+    """Nobody tells a worker of another broker that the former one is gone: a replica would know no leader epochs."""
+    files = ResidueFiles(store)
+    assert files.holding("pay", TOPIC_ID, 0, END, tiered_end=END) is not None
+    for entry in store.list(f"{topic_table('pay')}/_residue"):
+        store.delete(entry.path)
+    header = ResidueHeader(
+        topic_id=bytes(reversed(TOPIC_ID)),
+        partition=0,
+        start_offset=0,
+        end_offset=END,
+        leader_epochs=((3, 0),),
+        producer_snapshot=b"known",
+    )
+    path = f"{topic_table('pay')}/{residue_file(0, 0, 'anew')}"
+    store.put_durable(path, b"".join(encode_residue(header, [])))
+    found = files.holding("pay", header.topic_id, 0, END, tiered_end=END)
+    assert found is not None
+    assert found.leader_epochs == ((3, 0),)
+    assert files.with_snapshot("pay", header.topic_id, 0, END) == found

@@ -54,7 +54,7 @@ class ResidueFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listings: dict[tuple[str, int], _Listing] = {}
+        self._listings: dict[tuple[str, bytes, int], _Listing] = {}
         self._open: OrderedDict[str, Residue | None] = OrderedDict()
         self.open_batches = 0
         """Of how many batches the places are in memory."""
@@ -78,7 +78,7 @@ class ResidueFiles:
         """
         for is_last in (False, True):
             with self._lock:
-                listing = self._listing(topic, partition, last_offset, tiered_end)
+                listing = self._listing((topic, topic_id, partition), last_offset, tiered_end)
                 covering = self._covering(listing, topic_id, start_offset, last_offset)
                 first = max(start_offset, log_start_offset)
                 missing = _first_uncovered(covering, first, last_offset)
@@ -90,7 +90,7 @@ class ResidueFiles:
                     if is_last:
                         raise
                 # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
-                self._listings.pop((topic, partition), None)
+                self._listings.pop((topic, topic_id, partition), None)
                 self._close(0)
         else:
             raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
@@ -101,7 +101,7 @@ class ResidueFiles:
     ) -> ResidueHeader | None:
         """The header of the file whose range holds the offset; of several the one that ends first and knows most."""
         with self._lock:
-            listing = self._listing(topic, partition, offset, tiered_end)
+            listing = self._listing((topic, topic_id, partition), offset, tiered_end)
             covering = self._covering(listing, topic_id, offset, offset)
             headers = [
                 each.header for each in covering if offset <= each.header.end_offset <= tiered_end
@@ -117,7 +117,7 @@ class ResidueFiles:
     ) -> ResidueHeader | None:
         """The header of the last file that ends there or before and knows the producers at its end."""
         with self._lock:
-            listing = self._listing(topic, partition, end_offset, end_offset)
+            listing = self._listing((topic, topic_id, partition), end_offset, end_offset)
             at = bisect_right(listing.starts, end_offset)
             for path in reversed(listing.paths[:at]):
                 residue = self._opened(path)
@@ -139,8 +139,9 @@ class ResidueFiles:
             for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
                 self.open_batches -= _count(self._open.pop(path))
 
-    def _listing(self, topic: str, partition: int, last_offset: int, tiered_end: int) -> _Listing:
-        key = (topic, partition)
+    def _listing(self, key: tuple[str, bytes, int], last_offset: int, tiered_end: int) -> _Listing:
+        """The files of a partition of that topic and id; what was listed for the id before says nothing of this one."""
+        topic, _, partition = key
         known = self._listings.get(key)
         if known is not None and last_offset <= known.known_end:
             return known

@@ -37,6 +37,8 @@ CHECKPOINT_INTERVAL = 100
 # Attempts give up files after an hour once a vacuum was announced: the horizon is far beyond that.
 ORPHAN_AGE_MS_MIN = DAY_MS
 ORPHAN_AGE_MS = 7 * DAY_MS
+# A version that is in the log is one that can be read.
+KEPT_PROPERTIES = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 
 
 class BadCheckpoint(Exception):
@@ -178,15 +180,17 @@ def vacuum(
 ) -> list[str]:
     """Delete the files that no version since the horizon refers to; gives their paths.
 
+    A table that keeps its history, or the files it no longer needs, for longer than `older_than_ms` keeps them so long.
     `lost_residue` are the residue files that may go, which no version says: all others are left.
     """
     if older_than_ms < ORPHAN_AGE_MS_MIN:
         raise ValueError(f"older_than_ms={older_than_ms}: orphans live a day at least")
+    snapshot = TableSnapshot(log)
+    snapshot.read()
+    older_than_ms = max([older_than_ms, *_kept_ms(snapshot)])
     found = _orphans(log, now_ms - older_than_ms, lost_residue)
     if dry_run or not found:
         return found
-    snapshot = TableSnapshot(log)
-    snapshot.read()
     announcement = PlainChange("VACUUM START", info={"olderThanMs": older_than_ms})
     log.commit(log.begin(announcement), read_version=snapshot.version)
     # Once more: what was committed before the announcement is no orphan.
@@ -194,6 +198,12 @@ def vacuum(
     for path in found:
         log.store.delete(path)
     return found
+
+
+def _kept_ms(snapshot: TableSnapshot) -> list[int]:
+    """How long the table says that its older versions can be read."""
+    texts = (snapshot.configuration.get(name, "") for name in KEPT_PROPERTIES)
+    return [interval_ms(text) or 0 for text in texts]
 
 
 def _orphans(log: DeltaLog, horizon_ms: int, lost_residue: Collection[str]) -> list[str]:
