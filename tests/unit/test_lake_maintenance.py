@@ -282,6 +282,52 @@ def test_a_writer_that_slept_through_a_vacuum_commits_no_file_that_may_be_gone(l
     stale.snapshot.refresh = refresh
 
 
+def test_a_writer_that_reads_of_a_vacuum_before_its_commit_commits_no_file_that_may_be_gone(
+    littered,
+):
+    """As it always does: a commit begins with what has come since."""
+    part = copy_of(littered, 0, 40, 49, attempt="slow")
+    slept = TopicTable(littered.log.store, "orders")
+    slept.open(TOPIC_ID)
+    begun_ms = slept.begin_ms()
+    slept.log.clock = Later(2 * 3_600_000)
+    assert vacuum(littered.log, now_ms=now_ms())
+    with pytest.raises(FilesMayBeGone):
+        slept.commit(maintenance_intent(part), begun_ms=begun_ms)
+    # What has been written since is there.
+    slept.commit(maintenance_intent(part), begun_ms=slept.begin_ms())
+
+
+def test_a_writer_that_slept_past_the_log_commits_no_file_that_may_be_gone(littered):
+    """Which versions came meanwhile it never reads: they may have been cleaned up."""
+    part = copy_of(littered, 0, 40, 49, attempt="slow")
+    slept = TopicTable(littered.log.store, "orders")
+    slept.open(TOPIC_ID)
+    begun_ms = slept.begin_ms()
+    slept.log.clock = Later(8 * DAY_MS)
+    with pytest.raises(FilesMayBeGone):
+        slept.commit(maintenance_intent(part), begun_ms=begun_ms)
+
+
+def test_a_slow_writer_commits_where_nobody_vacuumed(littered):
+    part = copy_of(littered, 0, 40, 49, attempt="slow")
+    slow = TopicTable(littered.log.store, "orders")
+    slow.open(TOPIC_ID)
+    begun_ms = slow.begin_ms()
+    slow.log.clock = Later(2 * 3_600_000)
+    assert slow.commit(maintenance_intent(part), begun_ms=begun_ms).version > 0
+
+
+class Later(SystemLogClock):
+    """The machine's clocks after a sleep."""
+
+    def __init__(self, slept_ms):
+        self._slept_ms = slept_ms
+
+    def boot_ms(self):
+        return super().boot_ms() + self._slept_ms
+
+
 def maintenance_intent(part):
     from kafka_ds.lake.tables.intent import Intent
 

@@ -26,6 +26,11 @@ from kafka_ds.lake.actions import (
 FILES_AGE_MS_MAX = 3_600_000
 
 
+def is_vacuum(actions: Sequence[Action]) -> bool:
+    """Whether a version announces that files go which no version refers to, or says that they went."""
+    return str(commit_info(actions).get("operation", "")).startswith("VACUUM")
+
+
 class Fate(Enum):
     """What is known of a version that an attempt tried."""
 
@@ -192,8 +197,7 @@ class Attempt:
         assert not self.is_ours(actions), "what is ours is not in between"
         if version in self.tried_versions:
             self.lost(version)
-        operation = str(commit_info(actions).get("operation", ""))
-        if operation.startswith("VACUUM") and now_ms - self.begun_ms > FILES_AGE_MS_MAX:
+        if is_vacuum(actions) and now_ms - self.begun_ms > FILES_AGE_MS_MAX:
             raise FilesMayBeGone(
                 f"version {version} vacuumed while this commit's files waited", version=version
             )

@@ -25,6 +25,7 @@ from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.index.columns import FileMap
 from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
 from kafka_ds.lake.index.stats import entry_of_add
+from kafka_ds.lake.log.attempt import is_vacuum
 from kafka_ds.lake.log.checkpoint import CheckpointState, read_checkpoint
 from kafka_ds.lake.log.log import DeltaLog, LogClock, LogListing
 from kafka_ds.lake.names import (
@@ -63,6 +64,8 @@ class TableSnapshot:
         self.txns: dict[str, int] = {}
         self.files = FileMap()
         """By path, relative to the lake or absolute: engines encode the same path differently."""
+        self.vacuumed_ms = 0
+        """When a vacuum was last met, or may have been passed over, by a clock that counts sleep."""
         self._seen_ms = 0
 
     @property
@@ -80,7 +83,7 @@ class TableSnapshot:
 
     def read(self, version: int | None = None) -> None:
         """Read the table anew as of `version`, or of the newest."""
-        self._seen_ms = self.log.clock.boot_ms()
+        self._seen_ms = self.vacuumed_ms = self.log.clock.boot_ms()
         for _ in range(LOADS_MAX):
             listing = self._listing(version)
             if listing.latest < 0:
@@ -152,6 +155,8 @@ class TableSnapshot:
         try:
             removed, added = self._apply_actions(actions)
             self._applied(version, actions, removed, added)
+            if is_vacuum(actions):
+                self.vacuumed_ms = self.log.clock.boot_ms()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # JSON, but no action as the protocol has it.
             raise CorruptLog(f"{self.log.table}, version {version}: {error!r}") from error

@@ -26,7 +26,13 @@ from kafka_ds.lake.actions import (
 )
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.index.stats import UnsupportedFile
-from kafka_ds.lake.log.attempt import Attempt, Conflict, PlainChange
+from kafka_ds.lake.log.attempt import (
+    FILES_AGE_MS_MAX,
+    Attempt,
+    Conflict,
+    FilesMayBeGone,
+    PlainChange,
+)
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.names import complaint_mark, deleted_mark, quarantine_mark, topic_table
@@ -151,6 +157,9 @@ class TopicTable:
         carry what decides whether its files may go.
         """
         self.read()
+        # The attempt looks at the versions from here on; those before were read just now, or long ago.
+        if self.begin_ms() - begun_ms > FILES_AGE_MS_MAX and self.snapshot.vacuumed_ms >= begun_ms:
+            raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         change = TopicChange(intent, self.snapshot, now_ms=self.log.clock.wall_ms())
         attempt = self.log.begin(change)
         attempt.begun_ms = begun_ms
