@@ -8,7 +8,8 @@ Rules of this file:
   producer finds this one complete and need not ask twice. The others, for partitions led elsewhere, are retried until
   they are done.
 - An answer that waits longer than request.timeout.ms becomes COORDINATOR_NOT_AVAILABLE: the client asks again, and the
-  appended record stays, for it may still be committed.
+  appended record stays, for it may still be committed. The same holds if a full disk did not let it be flushed: its
+  consequences still follow, or a decided transaction would never end.
 - `broker.coordinating.lead` refuses requests while the log is read and after the leadership.
 """
 
@@ -187,11 +188,22 @@ class TransactionRunner:
         if self.partition.is_acknowledged(self.lead.written, -1):
             return follow()
         answer: asyncio.Future[Any] = self._loop.create_future()
-        waiting = self.partition.acknowledgement(self.lead.written, -1)
-        waiting.add_done_callback(partial(_settle, answer, follow))
+        self._when_committed(self.lead.written, answer, follow)
         late = self._loop.call_later(self._timeout_seconds, _give_up, answer)
         answer.add_done_callback(lambda _: late.cancel())
         return answer
+
+    def _when_committed(
+        self, offset: int, answer: asyncio.Future[Any], follow: Callable[[], Any]
+    ) -> None:
+        def acknowledged(done: asyncio.Future[None]) -> None:
+            if _is_full_disk(done.exception()) and not self.partition.is_lost:
+                _refuse_answer(answer, KafkaError(ErrorCode.NOT_COORDINATOR))
+                self._when_committed(offset, answer, follow)
+            else:
+                _settle(answer, follow, done)
+
+        self.partition.acknowledgement(offset, -1).add_done_callback(acknowledged)
 
     # -- markers ------------------------------------------------------------------------------------
 
@@ -285,9 +297,17 @@ def _refuse(error: KafkaError) -> Any:
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:
+    _refuse_answer(answer, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _refuse_answer(answer: asyncio.Future[Any], error: BaseException) -> None:
     if not answer.done():
-        answer.set_exception(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        answer.exception()
+        answer.set_exception(error)
+        answer.exception()  # Nobody asked for what time has brought about.
 
 
 def _settle(
@@ -307,14 +327,10 @@ def _settle(
             error = refused
         else:
             error = error and KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if answer.done():
-        return
-    if error is None:
+    if error is not None:
+        _refuse_answer(answer, error)
+    elif not answer.done():
         answer.set_result(value)
-        return
-    answer.set_exception(error)
-    # Nobody asked for what time has brought about.
-    answer.exception()
 
 
 _TOO_FEW_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

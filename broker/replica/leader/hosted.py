@@ -3,7 +3,8 @@
 Rules of this file:
 - It performs what `LeaderPartition` says and decides nothing. Only the event loop's thread is here.
 - An append that flush.messages sends to the disk is told to the leader's view once the disk has it;
-  meanwhile later appends wait with it, as the high watermark must not pass what is not durable.
+  meanwhile later appends wait with it, as the high watermark must not pass what is not durable. If the disk is full,
+  those who wait are told, and the flush is tried again: what is in the log counts then, though nothing more comes.
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
 - A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
@@ -23,6 +24,9 @@ from broker.replica.leader.partition import LeaderPartition
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+
+# How long a flush that a full disk refused waits for the next try.
+FLUSH_RETRY_SECONDS = 1.0
 
 
 class Watcher(Protocol):
@@ -52,6 +56,7 @@ class HostedPartition:
         "_acknowledgements",
         "_clock",
         "_deletions",
+        "_flush_again",
         "_following",
         "_is_lost",
         "_proposer",
@@ -89,6 +94,7 @@ class HostedPartition:
         self._acknowledgements: dict[Acknowledgement, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
+        self._flush_again: asyncio.TimerHandle | None = None
         self._is_lost = False
         # The log would wait for the disk in the event loop.
         log.flushes_in_append = False
@@ -175,6 +181,9 @@ class HostedPartition:
         if error is not None:
             self._unflushed_since = None
             self._fail(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            if log.storage_error is None and self._flush_again is None:
+                loop = asyncio.get_running_loop()
+                self._flush_again = loop.call_later(FLUSH_RETRY_SECONDS, self._flush_left)
             return
         durable = log.recovery_point
         if durable > self._unflushed_since:
@@ -184,6 +193,15 @@ class HostedPartition:
             self._settle_all()
         if self._unflushed_since is not None:
             log.flush(then=self._flushed)
+
+    def _flush_left(self) -> None:
+        """Flush what is in the log and does not count yet, unless that is under way."""
+        self._flush_again = None
+        if self._is_lost or self._unflushed_since is not None:
+            return
+        if self.leader.log_end_offset < self.log.log_end_offset:
+            self._unflushed_since = self.leader.log_end_offset
+            self.log.flush(then=self._flushed)
 
     def is_acknowledged(self, last_offset: int, acks: int) -> bool:
         """Whether an append up to this offset may be answered now."""
@@ -229,9 +247,8 @@ class HostedPartition:
 
     def elected(self) -> None:
         """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
-        if self.leader.log_end_offset < self.log.log_end_offset and self._unflushed_since is None:
-            self._unflushed_since = self.leader.log_end_offset
-            self.log.flush(then=self._flushed)
+        if self._flush_again is None:
+            self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
     def changed(self, registration: PartitionRegistration) -> None:
@@ -335,6 +352,9 @@ class HostedPartition:
         if self._is_lost:
             return
         self._is_lost = True
+        if self._flush_again is not None:
+            self._flush_again.cancel()
+            self._flush_again = None
         self._fail(code, None)
         watchers = tuple(self._watchers)
         self._watchers.clear()
