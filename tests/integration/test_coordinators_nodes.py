@@ -14,6 +14,7 @@ from kafka_ds.wire.batch import iterate_headers, read_records
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     CreateTopicsRequest,
+    DescribeProducersRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
@@ -26,6 +27,7 @@ from kafka_ds.wire.messages.group_offsets import (
 )
 from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
 from kafka_ds.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
+from kafka_ds.wire.messages.transaction_admin import DescribeProducersTopicRequest
 from kafka_ds.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
 from tests.in_process import Cluster, InProcess, in_process_cluster
 from tests.integration.coordinated import (
@@ -358,6 +360,26 @@ async def test_an_open_transaction_is_timed_out_by_the_next_coordinator(tmp_path
         await stable(cluster)
         assert await read(cluster, 2) == []
         assert await producer.end(committed=True) is ErrorCode.PRODUCER_FENCED
+
+
+@in_loop
+async def test_each_replica_tells_of_its_producers(tmp_path: Path) -> None:
+    """What `kafka-transactions find-hanging --broker-id` asks of one broker."""
+    async with in_process_cluster(tmp_path, 3, **SETTINGS) as cluster:
+        await prepare(cluster)
+        producer = Transactions(cluster, "x", second=True)
+        await producer.begin()
+        assert await producer.send_offset("g", 3) is NONE
+
+        async def told(broker: InProcess, topic: str) -> tuple[int, list[int]]:
+            wanted = DescribeProducersTopicRequest(name=topic, partition_indexes=[0])
+            answer = await broker.ask(DescribeProducersRequest(topics=[wanted]), 0)
+            found = answer.topics[0].partitions[0]
+            return found.error_code, [each.producer_id for each in found.active_producers]
+
+        for broker in cluster.nodes.values():
+            assert await told(broker, OFFSETS) == (NONE, [producer.producer_id])
+        assert await told(cluster.nodes[2], "t") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 
 @in_loop

@@ -1,13 +1,14 @@
 """Shell: DescribeProducers 0: the producers of a partition, and the transactions that are open there (KIP-664).
 
-- The leader answers from its log's producer state, without producers that were silent for producer.id.expiration.ms.
-- A partition that is led elsewhere is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION.
+- Any replica answers from its log's producer state, without producers that were silent for producer.id.expiration.ms:
+  `find-hanging --broker-id` asks one broker about all partitions that it has.
+- A partition that has no replica here is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION.
 """
 
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 from kafka_ds.wire.messages.transaction_admin import (
     PartitionResponse,
@@ -50,10 +51,10 @@ def describe_producers(
 
 
 def _describe(topic: str, index: int, context: RequestContext) -> PartitionResponse:
-    try:
-        log = context.node.replica_manager.get(topic, index).log
-    except KafkaError as error:
-        return _refused(index, error.code)
+    replicas = context.node.replica_manager
+    replica = replicas.replica(topic, index)
+    if replica is None:
+        return _refused(index, replicas.why_absent(topic, index))
     return PartitionResponse(
         partition_index=index,
         active_producers=[
@@ -65,7 +66,7 @@ def _describe(topic: str, index: int, context: RequestContext) -> PartitionRespo
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_start,
             )
-            for producer_id, producer in log.producers
+            for producer_id, producer in replica.log.producers
         ],
     )
 
