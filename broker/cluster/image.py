@@ -198,7 +198,7 @@ class MetadataImage:
         self.controller_id, self.controller_epoch = event.controller_id, event.controller_epoch
 
     def _replay_broker(self, event: RegisterBroker, position: Position) -> None:
-        registration = _registration(event, position)
+        registration = registration_of(event, position)
         self.brokers[event.broker_id] = registration
         self.last_broker_epoch = max(self.last_broker_epoch, registration.broker_epoch)
 
@@ -350,7 +350,8 @@ def _topic_events(topic: TopicImage) -> Iterator[Event]:
         )
 
 
-def _registration(event: RegisterBroker, position: Position) -> BrokerRegistration:
+def registration_of(event: RegisterBroker, position: Position) -> BrokerRegistration:
+    """The registration that an event at this place in the log makes."""
     known = event.broker_epoch != NO_BROKER_EPOCH
     return BrokerRegistration(
         broker_id=event.broker_id,

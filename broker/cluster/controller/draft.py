@@ -29,7 +29,7 @@ from broker.cluster.events import (
     UnfenceBroker,
 )
 from broker.cluster.features import ELR_FEATURE, level_of
-from broker.cluster.image import BrokerRegistration, MetadataImage, Position, TopicImage
+from broker.cluster.image import MetadataImage, Position, TopicImage, registration_of
 from broker.cluster.partition_change import Election, PartitionChange, directory_of
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -107,23 +107,17 @@ class Draft:
 
         Decided, not taken from the place in the log: decisions that are about to be durable already go by it.
         """
-        place = Position(self.image.version + 1, 0)
-        return max(self.image.last_broker_epoch + 1, place.epoch)
+        return max(self.image.last_broker_epoch + 1, self._place.epoch)
+
+    @property
+    def _place(self) -> Position:
+        """Where in the log the decision comes at the earliest."""
+        return Position(self.image.version + 1, 0)
 
     def register(self, event: RegisterBroker) -> None:
         """This broker has begun anew."""
         self._events.append(event)
-        self.brokers[event.broker_id] = BrokerRegistration(
-            broker_id=event.broker_id,
-            broker_epoch=event.broker_epoch,
-            incarnation_id=event.incarnation_id,
-            endpoints=event.endpoints,
-            rack=event.rack,
-            fenced=event.fenced,
-            in_controlled_shutdown=event.in_controlled_shutdown,
-            log_dirs=event.log_dirs,
-            features=event.features,
-        )
+        self.brokers[event.broker_id] = registration_of(event, self._place)
 
     def fence(self, broker_id: int) -> None:
         """This broker leads nothing any more."""
