@@ -134,7 +134,11 @@ class Node(Parts):
         self.failed = None
         self._halt = halt
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
-        self.fetching = Fetching(lambda: self.config, random.randrange)
+        self.fetching = Fetching(
+            lambda: self.config,
+            random.randrange,
+            unsent_bytes=lambda: self.server.connections.unsent_bytes,
+        )
 
     # -- beginning ----------------------------------------------------------------------------------
 

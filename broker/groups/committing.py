@@ -62,7 +62,7 @@ from kafka_ds.wire.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import MAX_I64, NO_UUID
 
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
 DEFAULT_RETENTION = -1
@@ -105,7 +105,7 @@ class Committing:
                 self._rebalancing.begin_session(group, member, now)
         expires = NO_TIMESTAMP
         if request.retention_time_ms != DEFAULT_RETENTION:
-            expires = now.now_ms + request.retention_time_ms
+            expires = min(now.now_ms + request.retention_time_ms, MAX_I64)
         topics = []
         for topic in request.topics:
             codes = self._write(request.group_id, topic, topic.topic_id, now, expires, step)

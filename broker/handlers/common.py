@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster.acls import CLUSTER_NAME, ResourceType
+from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import BrokerRegistration, MetadataImage
-from broker.security.asking import operations_for
+from broker.security.asking import may, operations_for
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
@@ -26,7 +26,9 @@ def topic_operations(context: RequestContext, name: str) -> int:
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """What whoever asks may do to the cluster, in the same way."""
+    """What whoever asks may do to the cluster, in the same way; nothing is told to who may not describe it."""
+    if not may(context, Operation.DESCRIBE):
+        return 0
     return operations_for(context, ResourceType.CLUSTER, CLUSTER_NAME)
 
 

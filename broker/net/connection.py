@@ -263,9 +263,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_writable = False
+        self._all.keeps(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._is_writable = True
+        self._all.keeps(self, 0)
         self.last_tick = self._all.tick
         self._serve()
 

@@ -76,6 +76,9 @@ class Connections:
         self.tick = 0
         self.gathers_writes = False
         self._open: dict[Guest, None] = {}  # In the order in which they came.
+        # Of answers that their clients do not read as fast as they come: how much lies here, of each and altogether.
+        self._unsent: dict[Guest, int] = {}
+        self.unsent_bytes = 0
         # Clients that connected too fast, and how each is closed.
         self._kept_out: set[Callable[[], object]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -189,8 +192,15 @@ class Connections:
                 socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
             )
 
+    def keeps(self, connection: Guest, size_bytes: int) -> None:
+        """So much of a connection's answers lies here, and its client has yet to read what is before it."""
+        self.unsent_bytes += size_bytes - self._unsent.pop(connection, 0)
+        if size_bytes:
+            self._unsent[connection] = size_bytes
+
     def forget(self, connection: Guest) -> None:
         """A connection is gone; harmless when it is forgotten."""
+        self.keeps(connection, 0)
         if connection not in self._open:
             return
         del self._open[connection]

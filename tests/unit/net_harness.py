@@ -150,6 +150,9 @@ class FakeTransport:
     def writelines(self, parts: Iterable[Any]) -> None:
         self.write(b"".join(parts))
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
     def let_go(self) -> None:
         """The peer reads everything."""
         self.unsent = 0

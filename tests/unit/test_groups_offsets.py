@@ -402,6 +402,14 @@ def test_members_that_are_no_consumers_keep_everything() -> None:
     assert desk.fetch() == {("t", 0): 1}
 
 
+def test_a_commit_that_says_for_ever_is_kept_for_ever() -> None:
+    desk = old_desk()
+    assert desk.commit(1, version=4, retention_ms=2**63 - 1) is NONE
+    desk.check_replay()
+    desk.pass_time(1000 * MINUTE_MS)
+    assert desk.fetch() == {("t", 0): 1}
+
+
 def test_a_commit_that_says_how_long_is_taken_at_its_word() -> None:
     desk = old_desk()
     desk.commit(1, version=4, retention_ms=2 * MINUTE_MS)

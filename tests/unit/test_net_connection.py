@@ -191,11 +191,21 @@ def test_a_peer_that_does_not_read_gets_nothing_begun() -> None:
         begun = len(harness.handlers.begun)
         assert begun * 400_000 <= limits.UNSENT_BYTES_MAX + limits.FLUSH_BYTES + 400_000
         assert not transport.is_reading
+        connections = harness.server.connections
+        assert connections.unsent_bytes == transport.unsent > limits.UNSENT_BYTES_MAX
+        other, waiting = harness.connect()
+        waiting.is_slow = True
+        feed(other, b"".join(metadata(i) for i in range(50)))
+        assert connections.unsent_bytes == transport.unsent + waiting.unsent
+        other.abort()
+        await settle()
+        assert connections.unsent_bytes == transport.unsent
         for _ in range(40):
             transport.let_go()
             await settle()
         assert ids(transport) == list(range(50))
         assert transport.is_reading
+        assert connections.unsent_bytes == 0
 
     run(test())
 

@@ -35,6 +35,7 @@ from kafka_ds.wire.messages import (
     CreateAclsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     EnvelopeRequest,
@@ -394,6 +395,12 @@ async def test_groups_transactions_and_the_cluster(tmp_path: Path) -> None:
         await allow(broker, TOPIC, "new", Operation.DESCRIBE)
         assert (await asks(metadata_of("new", create=True), 9)).topics[0].error_code == DENIED
         await allow(broker, CLUSTER, "kafka-cluster", Operation.CREATE)
+        cluster = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        # Who may not describe the cluster is not told what it may do there either (AuthHelper).
+        assert (await asks(cluster, 0)).cluster_authorized_operations == 0
+        await allow(broker, CLUSTER, "kafka-cluster", Operation.DESCRIBE)
+        bits = 1 << Operation.CREATE | 1 << Operation.DESCRIBE
+        assert (await asks(cluster, 0)).cluster_authorized_operations == bits
         assert (await asks(metadata_of("new", create=True), 9)).topics[
             0
         ].error_code == ErrorCode.NONE

@@ -80,7 +80,7 @@ class Reading:
         self._is_special = self.is_follower or self._select_replica is not None
         max_bytes = min(request.max_bytes, self._node.config.fetch_max_bytes)
         if not self.is_follower:
-            max_bytes = min(max_bytes, fetch_bytes_max(context))
+            max_bytes = min(max_bytes, fetch_bytes_max(context), fetching.answer_bytes_max())
         self._max_bytes = max(max_bytes, 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._found: list[list[Found]] = []
@@ -329,19 +329,24 @@ class Reading:
     def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
         """The response with what was found; to be waited for where disk or lake must be."""
         waits: list[Awaitable[None]] = []
+        size_bytes = 0
         for topic, wanted in zip(self._found, self._topics, strict=True):
             for found in topic:
-                if found.part is not None:
-                    if not self._read_at_once(found):
+                if found.part is not None or found.look_again is not None:
+                    if found.part is None or not self._read_at_once(found):
+                        size_bytes += found.size_bytes
                         waits.append(self._read_on_disk(found, wanted))
-                elif found.look_again is not None:
-                    waits.append(self._read_on_disk(found, wanted))
                 elif found.cold_bytes:
                     waits.append(self._read_lake(found, wanted))
-        return self._answer_later(waits) if waits else self._response()
+        return self._answer_later(waits, size_bytes) if waits else self._response()
 
-    async def _answer_later(self, waits: list[Awaitable[None]]) -> FetchResponse:
-        await asyncio.gather(*waits)
+    async def _answer_later(self, waits: list[Awaitable[None]], size_bytes: int) -> FetchResponse:
+        fetching = self._fetching
+        fetching.being_read_bytes += size_bytes
+        try:
+            await asyncio.gather(*waits)
+        finally:
+            fetching.being_read_bytes -= size_bytes
         return self._response()
 
     def _read_at_once(self, found: Found) -> bool:

@@ -1,6 +1,10 @@
-"""Pure: what all fetches of a broker share: the sessions, who chooses replicas for consumers, the throttle.
+"""Pure: what all fetches of a broker share: sessions, who chooses replicas for consumers, the throttle, memory.
 
-Rules of this file: it belongs to the broker, not to a request; nothing here knows the protocol but the sessions.
+Rules of this file:
+- It belongs to the broker, not to a request; nothing here knows the protocol but the sessions.
+- An answer's records are in memory until its consumer has read them, which in Kafka they are not (it sends from the
+  files). So what lies here for slow consumers is bounded: beyond that the answers to others become smaller, which no
+  consumer minds, but never smaller than a batch, so that nobody is kept from its records.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
     from broker.metrics.names import Sample
 
+# How much of answers may wait for slow consumers before those to others become smaller, and how small.
+WAITING_BYTES_MAX = 256 << 20
+ANSWER_BYTES_MIN = 1 << 20
 LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
@@ -36,10 +43,17 @@ _EVICTIONS = meter(
 
 
 class Fetching:
-    """Sessions, replica selector and leader's throttle of one broker."""
+    """Sessions, replica selector, leader's throttle, and answers' memory of one broker."""
 
-    def __init__(self, config: Callable[[], BrokerConfig], draw: Draw) -> None:
-        """`config` is asked for what may change while the broker runs; `draw` picks the numbers of sessions."""
+    def __init__(
+        self, config: Callable[[], BrokerConfig], draw: Draw, *, unsent_bytes: Callable[[], int]
+    ) -> None:
+        """`config` is asked for what may change while the broker runs; `draw` picks the numbers of sessions;
+        `unsent_bytes` is what lies here of answers that slow clients have yet to read.
+        """
+        self._unsent_bytes = unsent_bytes
+        # What answers will have that are being read from the disk.
+        self.being_read_bytes = 0
         given = config()
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
         self.select_replica = SELECTORS[given.replica_selector_class]
@@ -48,6 +62,11 @@ class Fetching:
             samples_max=given.replication_quota_window_num,
             sample_ms=given.replication_quota_window_size_seconds * 1000,
         )
+
+    def answer_bytes_max(self) -> int:
+        """How much may be in an answer to a consumer now."""
+        waiting_bytes = self._unsent_bytes() + self.being_read_bytes
+        return max(WAITING_BYTES_MAX - waiting_bytes, ANSWER_BYTES_MIN)
 
     def samples(self) -> Iterator[Sample]:
         """The gauges of the sessions."""
