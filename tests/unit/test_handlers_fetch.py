@@ -10,7 +10,6 @@ import pytest
 
 from broker.log.values import AppendOrigin, FileSlice, LogRead
 from broker.net.dispatch import Waiting
-from broker.replica.serving import fetching
 from broker.tier.manager import TierRead
 from kafka_ds.wire.batch import ControlType, end_transaction_marker
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -107,33 +106,6 @@ async def test_fetch_max_bytes_bounds_every_response(memory_path: Path) -> None:
         await broker.create("t")
         for _ in range(4):
             await broker.produce("t", batch_of([b"v" * 400]))
-        data = await broker.fetch("t", 0)
-        assert len(values_of(data.records)) == 2
-
-
-@in_loop
-async def test_answers_that_lie_here_unread_make_others_small(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "WAITING_BYTES_MAX", 3000)
-    monkeypatch.setattr(fetching, "ANSWER_BYTES_MIN", 1)
-    async with in_process(memory_path) as broker:
-        await broker.create("t")
-        for _ in range(6):
-            await broker.produce("t", batch_of([b"v" * 400]))
-        connections = broker.node.server.connections
-        slow: Any = object()
-        counts = []
-        for unsent_bytes in (0, 2000, 1 << 40, 0):
-            connections.keeps(slow, unsent_bytes)
-            data = await broker.fetch("t", 0)
-            counts.append(len(values_of(data.records)))
-        assert counts == [6, 2, 1, 6]
-        connections.keeps(slow, 1 << 40)
-        connections.forget(slow)
-        assert connections.unsent_bytes == 0
-        # What is being read from the disk will lie here, too.
-        broker.node.fetching.being_read_bytes = 2000
         data = await broker.fetch("t", 0)
         assert len(values_of(data.records)) == 2
 
