@@ -1,9 +1,9 @@
 """Pure: which requests this broker serves, in which versions, and by which function.
 
 Rules of this file: a handler announces itself by the decorator `serves`, once; the answer to ApiVersions, the
-check of a request's version and the coverage table of the documentation all come from here, so that none of
-them can drift from what is really served. Handlers are plain functions that may return an awaitable: one that
-has its answer at once costs no task.
+check of a request's version and the coverage table of the documentation all come from here, so that they always
+match the code. Handlers are plain functions that may return an awaitable: a handler that answers at once needs no
+task.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Served:
     """One entry of the registry.
 
     `advertised` is what ApiVersions says; it may begin below `lowest` (Produce from 0: old librdkafka takes the
-    range as a sign of what compression it may use). `pipelined`: all
-    that must happen in the order of the connection's requests has happened when the handler returns, so the next
+    range as a sign of what compression it may use). `pipelined`: when
+    the handler returns, everything that depends on the order of the connection's requests is done, so the next
     request may start while this one's answer is still awaited. Without it requests run one after the other.
     """
 
@@ -98,13 +98,13 @@ class Registry:
         self._served: dict[int, Served] = {}
 
     def add(self, served: Served) -> None:
-        """Takes in one API; a second handler for the same key is a mistake of ours."""
+        """Adds an API. Two handlers for one key are a defect of ours (AssertionError)."""
         known = self._served.get(served.api_key)
         assert known is None or known.handler is served.handler, f"{served.name} has two handlers"
         self._served[served.api_key] = served
 
     def get(self, api_key: int) -> Served | None:
-        """The API of this key, or None where it is not served."""
+        """The API of this key, or None if it is not served."""
         return self._served.get(api_key)
 
     def __iter__(self) -> Iterator[Served]:

@@ -1,8 +1,8 @@
 """Shell: the seams through which the broker meets the outside: Clock, Disk, Network, Background.
 
-Rules of this file: protocols only. Whatever asks for the time, touches a file, opens a socket or
-waits for a thread does it through one of these, so that a test or a simulation can put its own
-in the place of `broker.system` and decide what fails, what is lost and when time passes.
+Rules of this file: protocols only. Code that asks for the time, touches a file, opens a socket or
+waits for a thread does it through one of these. So a test or a simulation can replace
+`broker.system` and decide what fails, what is lost and when time passes.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def plan(
     check_configs: Callable[[Mapping[str, str]], object],
     new_uuid: Callable[[], bytes],
 ) -> Plan:
-    """Raises ConfigError for what keeps it from being taken over.
+    """Plan the takeover; raises ConfigError for anything that prevents it.
 
     `given_configs`: settings of topics by the operator; they win. `broker_configs`: those of brokers that are taken
     over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.

@@ -57,7 +57,7 @@ class Cleanable(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether it is to be cleaned."""
+        """Whether it is due for cleaning."""
         is_overdue = self.overdue_ms > 0 and self.cleanable_bytes > 0
         return is_overdue or self.ratio > config.min_cleanable_dirty_ratio
 
@@ -108,7 +108,7 @@ def _overdue_ms(dirty: Iterable[Candidate], config: LogConfig, now_ms: int) -> i
 
 
 class Measured(NamedTuple):
-    """A segment that is to be cleaned, and what it takes. `next_offset`: where the following one begins."""
+    """A segment to clean, and its sizes. `next_offset`: where the following segment begins."""
 
     base_offset: int
     next_offset: int

@@ -168,7 +168,7 @@ class Cleaning:
     # -- segments ---------------------------------------------------------------------------------
 
     def clean(self, segments: Sequence[SourceSegment]) -> Cleaned:
-        """Write one segment out of these, in the order of offsets; raises CorruptRecord, OSError."""
+        """Write one segment from these, in offset order; raises CorruptRecord, OSError."""
         target = CleanedSegment(
             self._disk,
             self._job.directory,

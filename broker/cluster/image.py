@@ -64,8 +64,8 @@ class Position(NamedTuple):
 class BrokerRegistration:
     """A broker that has registered, and the epoch that this registration has.
 
-    `version` is that of the metadata log at which it registered, or a later one after a snapshot: who knows the log
-    up to there knows that it is registered.
+    `version` is the version of the metadata log at which it registered, or a later one after a snapshot: a broker that
+    has read the log up to there knows of the registration.
     """
 
     broker_id: int

@@ -124,7 +124,7 @@ class Lead:
             _LOGGER.error("%s: a mistake of ours", name, exc_info=task.exception())
 
     def end(self) -> None:
-        """This broker leads the partition no more, or stops."""
+        """This broker no longer leads the partition, or is stopping."""
         self.refusal = ErrorCode.NOT_COORDINATOR
         if self._loading is not None:
             self._loading.cancel()

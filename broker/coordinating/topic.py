@@ -80,7 +80,7 @@ class CoordinatedTopic(Generic[R]):
             runner.close()
 
     async def ensure(self) -> None:
-        """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        """Create the topic if it does not exist; raises COORDINATOR_NOT_AVAILABLE if that fails."""
         await self._topic.ensure()
 
     @property
@@ -108,7 +108,7 @@ class CoordinatedTopic(Generic[R]):
         return None if index is None else self._image.partition(self.name, index)
 
     def runner_of(self, key: str) -> R:
-        """The coordinator of a key; raises NOT_COORDINATOR where that is not here."""
+        """The coordinator of a key; raises NOT_COORDINATOR if another broker has it."""
         index = self.partition_of(key)
         runner = None if index is None else self.runner(index)
         if runner is None:
@@ -136,5 +136,5 @@ class CoordinatedTopic(Generic[R]):
                 yield runner
 
     def begun(self) -> Iterator[R]:
-        """Those that have begun here, over or not; begins none."""
+        """The coordinators that were started here, closed or not; starts none."""
         return iter(tuple(self._runners.values()))

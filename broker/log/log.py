@@ -140,7 +140,7 @@ class Log:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         is_prepared: bool = False,
     ) -> AppendInfo:
-        """Check, stamp in place and write; raises KafkaError, after which nothing has changed.
+        """Check, stamp in place and write. If it raises KafkaError, nothing has changed.
 
         `is_prepared`: prepare_client_batch, which may take its time, was seen to by the caller.
         Unless flush.messages is set and the sync fails: then the log is out of order altogether.
@@ -235,7 +235,7 @@ class Log:
         self.log_end_offset = last_offset + 1
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Record that a leader's epoch begins there; a new leader does so before it appends."""
+        """Record at which offset a leader epoch begins; a new leader does so before it appends."""
         if self.leader_epochs.assign(epoch, start_offset):
             self._epochs_changed()
 
@@ -280,7 +280,7 @@ class Log:
         )
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Every transaction below it is decided, with its marker below the high watermark."""
+        """The last stable offset: every transaction below it has its marker below the high watermark."""
         return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -293,7 +293,7 @@ class Log:
         return lookup.first_at_or_after(segments, timestamp_ms, self.local_log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the greatest timestamp (ListOffsets -3), in the local segments."""
+        """The first record with the largest timestamp (ListOffsets -3), in the local segments."""
         return lookup.latest(self.segments.all)
 
     # -- rolling --------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class Log:
             self._epochs_changed()  # One that led and wrote nothing.
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
-        """Drop all that is local and continue at an offset: where the lake ends, above this log."""
+        """Drop all local segments and continue at an offset: at the lake's end, which is above this log."""
         self.segments.discard_all(offset, self.config, self._clock.now_ms())
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
         ending.write_snapshot(self._disk, self.directory, offset, ended, self._clock.now_ms())
@@ -461,7 +461,7 @@ class Log:
             self.flush()
 
     def files_changed(self) -> None:
-        """Note that files may lack what is in memory."""
+        """Note that memory holds more than the files."""
         self._is_changed = True
 
     def abandon(self) -> None:

@@ -3,10 +3,10 @@
 Rules of this file:
 - Requests of one connection run one after the other, as Kafka promises its clients; the next one may begin before
   the last is answered only where both handlers say that their order is settled by then (`pipelined`). A request that
-  waits never keeps other connections waiting. An answer that is kept back for want of news may know of something better
-  to do when another request has come behind it (`hurry`).
-- What is not answered is bounded: with UNANSWERED_REQUESTS_MAX requests or UNANSWERED_BYTES_MAX bytes of them waiting,
-  nothing more is read. A peer that does not read its answers gets no request started and none read until it does.
+  waits never keeps other connections waiting. A parked answer is told when another request has arrived behind it, and
+  may then be sent early (`hurry`).
+- Unanswered requests are bounded: with UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, nothing more is
+  read. While a peer does not read its answers, none of its requests is read or started.
 - Answers are written once per turn of the event loop, or at FLUSH_BYTES. A turn serves at most REQUESTS_PER_TURN_MAX
   requests of one connection, so that one client's burst does not hold up the others.
 - Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.

@@ -51,7 +51,7 @@ Answer: TypeAlias = list[Any] | None
 
 
 class Throttled(list[Any]):
-    """An answer after which its connection is not heard for a while (KIP-219); without parts where nobody awaits it."""
+    """An answer after which its connection is muted for a while (KIP-219); without parts if nobody awaits it."""
 
     __slots__ = ("throttle_ms",)
 
@@ -73,7 +73,7 @@ class Waiting(NamedTuple):
 
 
 class Unanswerable(Exception):
-    """A failure that the API has no words for: the connection is closed."""
+    """A failure for which the API has no error code: the connection is closed."""
 
 
 class Dispatcher:

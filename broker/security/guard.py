@@ -1,12 +1,12 @@
 """Shell: a request before its handler: what its sender may not do is refused, what is left is done.
 
 Rules of this file:
-- Everything is decided before the handler sees the request, by the table (`access`), but for what is left out of an
-  answer. Where nothing is left the handler is not called.
-- A refusal looks as the API's own errors do: the same functions make it. One that is refused learns nothing else: not
-  whether what it asked for exists.
-- Quotas are counted where there are any (`throttling`): what a client has used, its answer says how long to wait.
-- Without an authorizer and quotas this is one look for each.
+- Access is decided before the handler sees the request, by the table in `access`; only the filtering of answers comes
+  later. If nothing of the request is allowed, the handler is not called.
+- A refusal looks like the API's own errors, and is made by the same functions. It does not reveal whether the resource
+  exists.
+- If there are quotas, usage is counted (`throttling`), and the answer says how long the client must wait.
+- Without an authorizer and without quotas this costs one check for each.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ Notes: TypeAlias = Callable[[AskWorker, int], Coroutine[Any, Any, None]]
 class TierRead:
     """What the lake holds from an offset on: whole record batches, in offset order.
 
-    `next_offset` is the first offset that this read does not account for: a batch (perhaps empty)
-    reaches up to it, so that a consumer's position gets over offsets whose records are gone.
+    `next_offset` is the offset after the last one that this read covers. The last batch, which may be empty,
+    reaches up to it, so that a consumer's position moves past offsets whose records are gone.
     """
 
     chunks: list[Buffer] = field(default_factory=list)

@@ -40,7 +40,7 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 
 class NeedsProducerId(Exception):
-    """The event needs a producer id that nobody ever had: ask again with one."""
+    """The event needs a new producer id: call again with one."""
 
 
 class TransactionShard:
@@ -64,7 +64,7 @@ class TransactionShard:
             self._ongoing.add(transactional_id)
 
     def loaded(self) -> Iterator[WriteMarkers]:
-        """What was decided and not completed when the log ended."""
+        """Transactions that were decided but not completed when the log ended."""
         for transaction in self._transactions.values():
             if transaction.state.is_decided:
                 yield WriteMarkers(transaction=transaction)
@@ -250,7 +250,7 @@ class TransactionShard:
     # -- time ---------------------------------------------------------------------------------------
 
     def timed_out(self, now_ms: int) -> Iterator[Result]:
-        """Abort what has been open for longer than its producer said."""
+        """Abort transactions that have exceeded their timeout."""
         for transactional_id in sorted(self._ongoing):
             known = self._transactions[transactional_id]
             if known.started_ms + known.timeout_ms < now_ms:

@@ -3,8 +3,8 @@
 Rules of this file:
 - Requests are pipelined: `ask` may be called while others wait, and an answer finds its question by the correlation
   id. Versions are agreed on once a connection, by ApiVersions.
-- A session that has an end (KIP-368) is renewed by the first question that comes late in its life: while it is no other
-  question goes out, and those that did are answered before.
+- A session that expires (KIP-368) is renewed by the first request late in its life. Requests in flight are answered
+  first, and no other request is sent until the session is renewed.
 - Every question has a deadline, by the event loop's own time. An answer that is late closes the connection: the peer
   may be stuck in the middle of it, and whoever else waits there is better off with a new one.
 - Whatever is wrong (refused, reset, late, malformed, not asked for) is one error, `PeerUnreachable`, to all who wait,

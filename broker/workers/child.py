@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 
 class WorkerLost(Exception):
-    """The worker ended before it answered, or may not be started yet: ask again in `retry_ms`."""
+    """The worker ended before it answered, or must not be restarted yet: ask again in `retry_ms`."""
 
     def __init__(self, message: str, retry_ms: int = 0) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class WorkerLost(Exception):
 
 
 class WorkerDied(WorkerLost):
-    """It ended while it was at work on this request."""
+    """The worker ended while it was processing this request."""
 
 
 class WorkerFailed(Exception):

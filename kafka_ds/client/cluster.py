@@ -211,11 +211,11 @@ class Cluster:
         return self._topics[name]
 
     def forget(self, name: str) -> None:
-        """What is known of the topic is in doubt: it is asked about anew when it is needed next."""
+        """Drop what is known about the topic; it is requested again when it is needed next."""
         self._topics.pop(name, None)
 
     def partition_count(self, name: str) -> int:
-        """How many partitions a topic has; one that is about to be created is waited for.
+        """How many partitions a topic has; waits for a topic that is being created.
 
         Raises:
             BrokerTimeout: it is not there, and nobody creates it.
@@ -332,7 +332,7 @@ class Cluster:
     # -- settings -------------------------------------------------------------------------------
 
     def broker_setting(self, name: str) -> str | None:
-        """The value of a setting of any broker, or None where it knows no such setting."""
+        """The value of a setting, from any broker; None if that broker does not know the setting."""
         return self.persist("DescribeConfigs", lambda: self._ask_broker_setting(name))
 
     def _ask_broker_setting(self, name: str) -> str | None:
@@ -380,7 +380,7 @@ class Cluster:
         )
 
     def addresses(self) -> dict[int, tuple[str, int]]:
-        """Where each broker that lives listens, by its id."""
+        """The address of each live broker, by its id."""
 
         def ask() -> dict[int, tuple[str, int]]:
             self._ask_topics([])
@@ -389,7 +389,7 @@ class Cluster:
         return self.persist("the brokers", ask)
 
     def connection(self, address: tuple[str, int]) -> Connection:
-        """The connection to a broker, a new one where it is not idle."""
+        """The connection to a broker; one that is not idle is closed and replaced."""
         connection = self._connections.get(address)
         if connection is None or not connection.idle:
             if connection is not None:
@@ -398,7 +398,7 @@ class Cluster:
         return connection
 
     def new_connection(self, address: tuple[str, int]) -> Connection:
-        """One that the caller has for itself, and closes."""
+        """A connection of the caller's own, which the caller closes."""
         return Connection(*address, self.settings)
 
     def by_leader(
@@ -425,7 +425,7 @@ class Cluster:
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
     def persist(self, what: str, ask: Callable[[], Value]) -> Value:
-        """Ask again while that may help and ``kafka.default.api.timeout.ms`` is not over.
+        """Retry while that may help and ``kafka.default.api.timeout.ms`` is not over.
 
         Raises:
             BrokerTimeout: it is; the message says what was asked for, and the last problem.

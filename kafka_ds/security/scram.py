@@ -2,7 +2,7 @@
 
 Rules of this file:
 - As in Apache Kafka names and passwords are taken as they are, in UTF-8, without SASLprep; names escape `,` and `=`.
-- Nonces are given, not drawn. Nothing that a proof is made of is repeated in an error.
+- Nonces are passed in, not drawn here. Errors contain nothing that a proof is computed from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SERVER_FINAL = re.compile(r"v=(?P<signature>[A-Za-z0-9+/=]+)(,.*)?")
 
 
 class ScramError(Exception):
-    """The other side does not say what SCRAM wants it to, or does not know the password."""
+    """The other side breaks the SCRAM protocol, or does not know the password."""
 
 
 def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:

@@ -2,10 +2,10 @@
 
 Rules of this file:
 - Keys and certificates are PEM (KIP-651), in a file or in the setting itself, or PKCS12 in a file. A JKS file
-  is refused with the command that converts it. As in Java a file of PKCS12 is read where JKS is said.
-- OpenSSL reads keys from files alone: those that are not in one of PEM pass through memory that only this process sees
-  (memfd), or, where there is no such thing, through a file of this user's alone that is gone at once.
-- A mistake is a TlsError that names the setting and its file, and nothing that stands in them.
+  is refused with the command that converts it. As in Java, a PKCS12 file is read even if its type is given as JKS.
+- OpenSSL reads keys only from files. A key that is not in a PEM file passes through memory that only this process sees
+  (memfd) or, on systems without it, through a file that only this user can read and that is deleted at once.
+- A mistake is a TlsError that names the setting and its file, but none of their contents.
 """
 
 from __future__ import annotations

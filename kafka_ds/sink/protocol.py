@@ -76,7 +76,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Last:
-    """What was decided last. ``settled`` is false while a decision may be on its way that cannot be read yet."""
+    """The last decision. ``settled`` is false while a later decision may exist that cannot be read yet."""
 
     decision: Decision | None
     finished: bool
@@ -131,7 +131,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Note that nothing of this decision is left to do. It is true for good, so no lock is needed."""
+    """Note that this decision is carried out. This stays true for ever, so no lock is needed."""
 
     decision: Decision
 

@@ -123,7 +123,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRange:
-    """Offsets that were wanted and are nowhere any more."""
+    """Wanted offsets that exist neither in the lake nor on a broker."""
 
     topic: str
     partition: int
@@ -136,7 +136,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The tasks of a scan, and what they can no longer bring."""
+    """The tasks of a scan, and the wanted offsets that are lost."""
 
     tasks: tuple[Task, ...]
     lost: tuple[LostRange, ...]
@@ -190,7 +190,7 @@ def plan_scan(
     max_records_per_partition: int | None = None,
     task_bytes: int = TASK_LAKE_BYTES,
 ) -> Plan:
-    """Lay every wanted offset into exactly one task.
+    """Assign every wanted offset to exactly one task.
 
     A partition is cut when its files are too many bytes for a task or when it has more offsets than
     ``max_records_per_partition``; when there are fewer tasks than ``min_partitions`` then, these are cut again in

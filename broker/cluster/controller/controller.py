@@ -183,7 +183,7 @@ class Controller:
         now_ms: int,
         offline_log_dirs: Sequence[bytes] = (),
     ) -> Decision[HeartbeatReply]:
-        """Hear a broker. Raises STALE_BROKER_EPOCH."""
+        """Process a broker's heartbeat. Raises STALE_BROKER_EPOCH."""
         beat = Heartbeat(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -195,11 +195,11 @@ class Controller:
         return self._decide(lambda d: brokers.heartbeat(d, self._sessions, beat, now_ms))
 
     def expire_sessions(self, now_ms: int) -> Decision[None]:
-        """Fence every broker that was not heard of for too long, all in one commit."""
+        """Fence every broker whose session has expired, all in one commit."""
         return self._decide(lambda d: brokers.expire(d, self._sessions, now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire_sessions` has something to do next if nobody is heard of; None: there is no session."""
+        """When the next session expires unless a heartbeat comes; None if there is no session."""
         return self._sessions.next_deadline_ms()
 
     def fence_broker(self, broker_id: int) -> Decision[None]:
@@ -213,7 +213,7 @@ class Controller:
         return self._decide(fence)
 
     def sessions(self) -> dict[int, Session]:
-        """The brokers that are heard of, how far they know the log and when they said so."""
+        """The brokers with a session: how far each has read the log, and when it said so."""
         return self._sessions.all()
 
     def unregister_broker(self, broker_id: int) -> Decision[None]:
@@ -267,7 +267,7 @@ class Controller:
     def list_reassignments(
         self, partitions: Mapping[str, Sequence[int]] | None
     ) -> Decision[list[OngoingReassignment]]:
-        """The moves that go on among these partitions by topic, None: all."""
+        """The moves in progress among these partitions, by topic; None: of all partitions."""
         return self._decide(lambda d: reassignment.list_reassignments(d, partitions))
 
     # -- topics -------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Controller:
         return security.create_acls(self.image.security, wanted, self._new_uuid)
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Decision[list[list[Acl] | KafkaError]]:
-        """Delete what these filters mean; for each the ACLs that it meant, or a refusal."""
+        """Delete the ACLs that match these filters; for each filter the matches, or a refusal."""
         return security.delete_acls(self.image.security, filters)
 
     def alter_quotas(

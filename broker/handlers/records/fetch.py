@@ -1,4 +1,4 @@
-"""Shell: Fetch 4-18: batches out of logs; waits a while for more if there is little.
+"""Shell: Fetch 4-18: reads batches from logs; waits for more if there are fewer than min_bytes.
 
 - Batches go out whole, as they are in the log, beginning with the one that holds the offset: a consumer that asks for
   the middle of a batch gets all of it. At most max_bytes (and fetch.max.bytes) in all and partition_max_bytes of each

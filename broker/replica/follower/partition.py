@@ -133,7 +133,7 @@ class FollowerPartition:
         self.state = State.FAILED
 
     def compare_first(self) -> None:
-        """The leader does not look at epochs in a fetch: they are compared, and the log cut, before the first one."""
+        """The leader ignores epochs in a fetch: compare epochs, and truncate the log, before the first fetch."""
         if self.state is State.FETCHING:
             self.state = State.TRUNCATING
 
@@ -149,7 +149,7 @@ class FollowerPartition:
 
     @property
     def question(self) -> Question:
-        """What is asked for now; the same object until something has happened."""
+        """The current question; the same object until the state changes."""
         known = self._question
         if (
             known.fetch_offset != self.fetch_offset
@@ -211,7 +211,7 @@ class FollowerPartition:
         return wait_ms
 
     def retry(self) -> None:
-        """Why it was held back is over."""
+        """End the back-off: the reason for it is gone."""
         self.due_ms = 0
 
     def fail(self) -> None:
@@ -220,5 +220,5 @@ class FollowerPartition:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether it has been seen to hold all that is committed."""
+        """Whether it is known to hold everything that is committed."""
         return self.lag == 0

@@ -123,7 +123,7 @@ class LeaderPartition:
     # -- its epochs ---------------------------------------------------------------------------
 
     def elected(self, log_end_offset: int, now_ms: int) -> Effects:
-        """This leader may begin its epoch at the end of its log: what it holds alone is committed at once."""
+        """This leader begins its epoch at the end of its log. Without other replicas all of it is committed at once."""
         assert log_end_offset >= self.log_end_offset
         self.epoch_start_offset = log_end_offset
         self._followers = {
@@ -145,7 +145,7 @@ class LeaderPartition:
         return not self._recovering
 
     def changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """The metadata tell of the partition, which this broker still leads; the partition epoch says what is newer.
+        """The metadata describe the partition, which this broker still leads; the partition epoch tells what is newer.
 
         With a new leader epoch `elected` must follow: what followers said was said to an earlier leader (KIP-101).
         """
@@ -227,7 +227,7 @@ class LeaderPartition:
         return follower
 
     def tick(self, now_ms: int) -> Effects:
-        """Time has passed: take out of the ISR who lags. To be called every half replica.lag.time.max.ms."""
+        """Remove followers that lag from the ISR. To be called every half replica.lag.time.max.ms."""
         if self._recovering or not self._followers:
             return NOTHING
         return self._shrink(now_ms) + self._advance(now_ms)
@@ -280,7 +280,7 @@ class LeaderPartition:
         return follower.broker_epoch
 
     def awaits(self, proposal: Proposal) -> bool:
-        """Whether the controller's answer to this proposal still says something."""
+        """Whether the controller's answer to this proposal is still relevant."""
         return not isinstance(self._state, Committed) and self._state.proposal == proposal
 
     def alter_partition_answered(self, proposal: Proposal, answer: Answer, now_ms: int) -> Effects:
@@ -341,7 +341,7 @@ class LeaderPartition:
         return least
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The least log start of the replicas whose brokers live: what DeleteRecords waits for; -1 where unknown."""
+        """The lowest log start of the replicas on live brokers, for which DeleteRecords waits; -1 if unknown."""
         low = log_start_offset
         for replica, follower in self._followers.items():
             registered = self._brokers.get(replica)
@@ -381,7 +381,7 @@ class LeaderPartition:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether this leader still has to learn where the lake's end is."""
+        """Whether this leader does not know yet where the lake ends."""
         return self._recovering
 
     @property
@@ -433,7 +433,7 @@ class LeaderPartition:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        """Refuse a reader that names another leader epoch than this one (KIP-320)."""
         if self._recovering:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _STILL_RECOVERING)
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):

@@ -115,7 +115,7 @@ class Copier:
         self._given_up: dict[Key, int] = {}
 
     def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
-        """The broker no longer leads the partition: whatever is not committed yet will not be. Any thread."""
+        """The broker no longer leads the partition: do not commit what is not committed yet. Any thread."""
         key = topic_id, partition
         self._given_up.pop(key, None)
         while len(self._given_up) >= GIVEN_UP_MAX:
