@@ -9,8 +9,10 @@ import pytest
 
 from broker.log import names
 from broker.log.config import LogConfig
+from broker.log.directories.checkpoints import GONE_MAX
 from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
+from broker.log.names import RECOVERY_POINT_CHECKPOINT
 from broker.system import new_uuid
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch
@@ -213,6 +215,49 @@ def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
     bench.background.run()
     assert doomed not in bench.disk.list_names("/a")
     assert bench.manager.get("t", 0) is new
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did(
+    is_tiered: bool, is_restarted: bool
+) -> None:
+    """The checkpoints that were written last name the log of the topic that was deleted."""
+    bench = Bench()
+    bench.config = LogConfig(retention_ms=-1, remote_storage_enable=is_tiered)
+    old = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    old.advance_log_start_offset(8)
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    bench.manager.delete("t", 0)
+    if is_restarted:
+        bench.disk.kill()
+        bench.start()
+    bench.manager.create("t", 0, new_uuid())
+    bench.append("t", count=3)
+    bench.disk.kill()
+    bench.start()
+    new = bench.manager.get("t", 0)
+    assert new is not None
+    assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+
+
+def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
+    bench = Bench()
+    for partition in range(GONE_MAX + 10):
+        bench.manager.create("t", partition, TOPIC_ID)
+    bench.manager.create("kept", 0, TOPIC_ID).append(
+        memoryview(client_batch(3, timestamp_ms=NOW_MS)), leader_epoch=0, now_ms=NOW_MS
+    )
+    for partition in range(GONE_MAX + 10):
+        bench.manager.delete("t", partition)
+    bench.clock.ms += 60_000
+    points = f"/a/{RECOVERY_POINT_CHECKPOINT}"
+    assert not bench.disk.exists(points)
+    bench.manager.create("t", GONE_MAX + 5, TOPIC_ID)
+    assert bench.file(points) == "0\n1\nkept 0 0\n"
 
 
 def test_a_delete_that_was_cut_short_is_completed() -> None:

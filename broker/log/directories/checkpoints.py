@@ -2,6 +2,8 @@
 
 Rules of this file: each directory's files name the logs in it, including future logs (copies on the move), so that a
 copy that takes its log's place is as well known as the log was. Damaged logs keep the entries that they had before.
+Files name a log that has gone until they are written again. Before a log of that name is made they are: else a crash
+would have the new log begin where the old one did, and cut off what is in it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from broker.log.log import Log
 
 Key = tuple[str, int]
 
+# Logs that have gone from a directory and are remembered by their names; beyond that, any name may be one of them.
+GONE_MAX = 1_000
+_ANY: Key = ("", -1)
+
 # What lies in a directory, by topic and partition.
 Placed = Callable[[LogDirectory], Iterable[tuple[Key, Log]]]
 # What a checkpoint of a directory says of logs that are not open, by its name.
@@ -30,6 +36,19 @@ class Checkpoints:
         self._directories = directories
         self._placed = placed
         self._kept = kept
+        self._gone: dict[LogDirectory, set[Key]] = {}
+
+    def gone(self, directory: LogDirectory, key: Key) -> None:
+        """A directory has no log of this name any more, while its files may name it."""
+        gone = self._gone.setdefault(directory, set())
+        gone.add(key if len(gone) < GONE_MAX else _ANY)
+
+    def forget(self, directory: LogDirectory, key: Key) -> None:
+        """Before a log is made: let the files name no earlier one of its name. Waits for the disk; raises OSError."""
+        gone = self._gone.get(directory, ())
+        if key in gone or _ANY in gone:
+            self.logs(directory, wait=True)
+            del self._gone[directory]
 
     def high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""

@@ -42,6 +42,8 @@ class Contents:
     high_watermarks: dict[Key, int] = field(default_factory=dict)
     cleaned_offsets: dict[Key, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
+    gone: set[Key] = field(default_factory=set)
+    """What checkpoints name and is not there."""
     damaged: dict[Key, OSError] = field(default_factory=dict)
     failure: OSError | None = None
 
@@ -108,6 +110,8 @@ class Loader:
         except OSError as error:
             contents.failure = error
             return {}
+        there = {(folder.topic, folder.partition) for folder in folders.values()}
+        contents.gone.update((recovery_points.keys() | start_offsets.keys()) - there)
         self.remaining[directory.path] = len(folders)
         if folders:
             why = "" if directory.was_clean else ", recovering them: it was not left cleanly"

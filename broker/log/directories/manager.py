@@ -200,6 +200,8 @@ class LogManager:
         if contents.failure is not None:
             give_up(directory, contents.failure, len(contents.logs))
             return
+        for key in contents.gone:
+            self.checkpoints.gone(directory, key)
         self._deleted.found(directory, contents.deleted)
         self.damaged.found(directory, contents.damaged)
         self._found.take(contents)
@@ -289,6 +291,7 @@ class LogManager:
         topic, partition = key
         name = names.folder_name(topic, partition)
         self._deleted.clear_way(directory, name, topic_id, is_new=is_new)
+        self.checkpoints.forget(directory, key)
         log = Log.open(
             directory.file(name),
             config or self._config_of(topic),
@@ -329,6 +332,7 @@ class LogManager:
 
     def discard(self, home: LogDirectory, log: Log) -> None:
         """Rename a log's folder as deleted, and remove its files later."""
+        self.checkpoints.gone(home, (log.topic, log.partition))
         self._deleted.discard(home, log)
 
     def set_aside(self, topic: str, partition: int) -> str:
@@ -339,7 +343,9 @@ class LogManager:
         self.futures.drop(topic, partition)
         log = self._logs.pop((topic, partition))
         self._upkeep.forget((topic, partition))
-        return set_aside(self._disk, log, self._homes.pop((topic, partition)))
+        home = self._homes.pop((topic, partition))
+        self.checkpoints.gone(home, (topic, partition))
+        return set_aside(self._disk, log, home)
 
     def set_damaged_aside(self, topic: str, partition: int) -> None:
         """The same for a damaged log, if there is one; if its disk refuses, the next start tries again."""
@@ -349,6 +355,7 @@ class LogManager:
             return
         try:
             self.damaged.set_aside(key)
+            self.checkpoints.gone(home, key)
             self._offline.discard(key)
         except OSError as error:
             _LOGGER.error("%s-%d is damaged, and cannot be set aside: %s", topic, partition, error)
