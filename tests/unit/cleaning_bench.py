@@ -34,7 +34,7 @@ Keyed = tuple[bytes | None, bytes | None]
 
 
 def compacted(**more: Any) -> LogConfig:
-    """A compacted topic with small segments; what is written is due at once."""
+    """A compacted topic with small segments; every write is due for compaction at once."""
     settings: dict[str, Any] = {
         "cleanup_policy": frozenset({"compact"}),
         "segment_bytes": 1000,

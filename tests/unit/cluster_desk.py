@@ -1,4 +1,4 @@
-"""A controller whose decisions are durable at once, and the words to talk to it."""
+"""A controller whose decisions are durable at once, and helpers to send it requests."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ class Desk:
         return clean
 
     def restart(self, broker: int, *, clean: bool, **options: Any) -> None:
-        """The broker's process ends and begins; what is between takes no longer than its session."""
+        """The broker's process restarts, within its session timeout."""
         self.now_ms += SESSION_TIMEOUT_MS
         for other, known in self.image.brokers.items():
             if other != broker and not known.fenced:
@@ -162,7 +162,7 @@ class Desk:
         return self.image.topics[name].partitions[index]
 
     def alter_isr(self, *isr: int, by: int | None = None, **changes: Any) -> AlterPartitionResult:
-        """The leader of t-0, or who is named, wants this ISR; by default it knows what there is to know."""
+        """The leader of t-0, or the named broker, proposes this ISR; by default with current epochs."""
         present = self.partition()
         leader = present.leader if by is None else by
         epochs = tuple(

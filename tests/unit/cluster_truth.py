@@ -1,4 +1,4 @@
-"""What a model of the cluster remembers beside the controller: processes, their disks, how far each log goes."""
+"""The state that a model of the cluster keeps besides the controller's: processes, disks, log ends."""
 
 from __future__ import annotations
 

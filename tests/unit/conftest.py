@@ -1,4 +1,4 @@
-"""What unit tests may ask for beside the rest: a folder that costs no fsync."""
+"""A fixture for unit tests: a folder in which fsync costs nothing."""
 
 import os
 import tempfile
@@ -12,9 +12,9 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where the machine has one: real files, whose fsyncs wait for no disk.
+    """A folder in memory, if the machine has one: real files, whose fsyncs do not wait for a disk.
 
-    A broker's start and stop are some forty of them, and a few hundred tests start one each.
+    A broker's start and stop take about forty fsyncs, and a few hundred tests start a broker.
     """
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path

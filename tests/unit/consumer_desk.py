@@ -27,7 +27,7 @@ class Topics:
             self.make(name, size)
 
     def make(self, name: str, size: int) -> bytes:
-        """A topic of so many partitions; its id."""
+        """Create a topic with this many partitions; returns its id."""
         self._made += 1
         self.shapes[name] = TopicShape(self._made.to_bytes(16, "big"), size)
         self.names_version += 1
@@ -118,7 +118,7 @@ class NewConsumer:
         return response  # type: ignore[no-any-return]
 
     def take(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Take an answer in: what is no longer its own is given back before the next heartbeat."""
+        """Process an answer: partitions that are no longer assigned are revoked before the next heartbeat."""
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.told = frozenset(
@@ -158,7 +158,7 @@ def group_of(desk: Desk, group: str = GROUP) -> ConsumerGroup:
 
 
 def owners(members: Mapping[str, NewConsumer] | Iterable[NewConsumer]) -> dict[Partition, str]:
-    """Whose each partition is, by what the members believe; nothing is two members'."""
+    """The owner of each partition as the members see it; asserts that no partition has two owners."""
     found: dict[Partition, str] = {}
     for member in members.values() if isinstance(members, Mapping) else members:
         for partition in member.owned:

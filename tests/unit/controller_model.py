@@ -1,11 +1,11 @@
 """The controller on the lake as an explicit-state model: every interleaving of a few brokers, not a sample of them.
 
-A state is: the objects of the log (`_delta_log/N.json`), what was cleaned up, and of each broker what it knows, what
-it is about to put, and what it has told its clients. One step is one action of one broker or of the world; a broker
-that is paused is one whose next step comes late, so pauses of any length are in it. Reading has two ends: what was
-read is taken in, or it is dropped (its asker went away), and then the log's reader alone knows how far it looked. The
-rules are those of `broker.cluster.metadata.log`, `kafka_ds.lake.log.log` and `broker.cluster.election.election`; the
-model has a switch for each, so that a test shows what each of them is for.
+A state consists of the objects of the log (`_delta_log/N.json`), the versions that were cleaned up, and for each broker
+what it knows, what it is about to put, and what it has told its clients. One step is one action of one broker or of the
+world; a broker that is paused is one whose next step comes late, so pauses of any length are in it. Reading has two
+ends: what was read is taken in, or it is dropped (its asker went away), and then the log's reader alone knows how far
+it looked. The rules are those of `broker.cluster.metadata.log`, `kafka_ds.lake.log.log` and
+`broker.cluster.election.election`; the model has a switch for each, so that a test shows what each of them is for.
 
 What must hold in every state:
 - One history: an object, once seen, never changes; decisions follow the claim of the epoch that they carry.
@@ -61,7 +61,7 @@ class Broker(NamedTuple):
 
 
 class State(NamedTuple):
-    """The world. `log` maps versions to commits; what lies below `cleaned` has been deleted behind a checkpoint."""
+    """The world. `log` maps versions to commits; versions below `cleaned` were deleted after a checkpoint."""
 
     log: tuple[tuple[int, Entry], ...] = ()
     # All that ever was, for the checks: the history that readers have seen.
@@ -72,7 +72,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules, each of which may be left out."""
+    """The rules; each can be switched off."""
 
     put_if_absent: bool = True
     reads_back: bool = True
@@ -155,7 +155,7 @@ class Model:
     def _puts(
         self, state: State, number: int, broker: Broker, attempt: Attempt
     ) -> Iterator[tuple[str, State]]:
-        """The PUT, with every way in which it may end."""
+        """The PUT, with every possible outcome."""
         if attempt.version > self._bounds.versions:
             return
         found = dict(state.log).get(attempt.version)
@@ -248,7 +248,7 @@ def _written(state: State, attempt: Attempt) -> State:
 
 
 def _read(state: State, broker: Broker, rules: Rules) -> Broker:
-    """Read on to the end; who reads a higher claim than its own decides no more."""
+    """Read on to the end; a controller that reads a higher claim than its own resigns."""
     seen = broker.seen_epoch
     for entry in state.history[broker.known + 1 :]:
         seen = max(seen, entry.epoch)
@@ -263,7 +263,7 @@ def _read(state: State, broker: Broker, rules: Rules) -> Broker:
 
 
 def _lost(broker: Broker, attempt: Attempt) -> Broker:
-    """The commit is not in the log: its asker is told so, and its maker decides no more."""
+    """The commit is not in the log: its client is told so, and its author resigns."""
     known = frozenset() if attempt.is_unknown and attempt.is_late else frozenset({attempt.entry})
     return broker._replace(attempt=None, epoch=0, refused=broker.refused | known)
 

@@ -32,7 +32,7 @@ class Proposals:
 
 
 class Desk:
-    """Topic "t", whose partition 0 is led by the broker 1 and followed by 2 and 3."""
+    """Topic "t": broker 1 leads partition 0, brokers 2 and 3 follow it."""
 
     def __init__(self, broker: InProcess, topic_id: bytes) -> None:
         self.broker = broker

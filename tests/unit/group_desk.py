@@ -59,7 +59,7 @@ RANGE: Protocols = (("range", subscription("t")),)
 
 
 class Desk:
-    """A coordinator whose log is a list and whose clock stands still until told otherwise."""
+    """A coordinator whose log is a list and whose clock only moves when the test moves it."""
 
     def __init__(self, topology: Topology | None = None, **settings: Any) -> None:
         self.topology = topology
@@ -135,7 +135,7 @@ class Desk:
         return twin
 
     def check_replay(self) -> None:
-        """What is replicated is exactly what the log says."""
+        """The replicated state equals the state that replaying the log gives."""
         twin = self.replayed()
         assert twin.state.metadata == self.shard.state.metadata
         assert twin.state.offsets.committed == self.shard.state.offsets.committed
@@ -145,7 +145,7 @@ class Desk:
         }
 
     def restart(self) -> None:
-        """Begin anew with what the log says."""
+        """Restart the coordinator from its log."""
         self._lost_tickets.update(self.open_tickets())
         self.shard = self.replayed()
         self.perform(self.shard.loaded(self.now))
@@ -335,7 +335,7 @@ class Desk:
         return str(answer.member_id)
 
     def joined_group(self, count: int, **more: Any) -> tuple[int, list[str]]:
-        """A group of so many dynamic members that have all joined; its generation and the ids, the leader first."""
+        """A group of this many dynamic members, all joined; returns its generation and the ids, the leader first."""
         ids = [self.member_id(**more) for _ in range(count)]
         tickets = [self.ask_join(member_id, **more) for member_id in ids]
         self.pass_time(0)

@@ -117,7 +117,7 @@ def produce_response(base_offset: int) -> ProduceResponse:
 
 
 class FakeTransport:
-    """Takes what is written; with `takes` bytes of room it then asks for a pause, as a slow peer makes it."""
+    """Collects what is written. After `takes` bytes it calls pause_writing, as with a slow peer."""
 
     def __init__(self, connection: Connection, host: str = "10.0.0.1") -> None:
         self.connection = connection

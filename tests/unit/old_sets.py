@@ -18,7 +18,7 @@ APPEND_TIME = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
-    """Records that were sent together and compressed; `again`: the set is compressed so many times more."""
+    """Records that were sent together and compressed; `again`: how many more times the set is compressed."""
 
     magic: int
     codec: Codec

@@ -27,7 +27,7 @@ class Transaction:
 
 @dataclass
 class Entry:
-    """A record of a partition's log, and whose it is; ``owner`` None: of a transaction that committed as a whole."""
+    """A record of a partition's log and its owner; ``owner`` None: it belongs to a transaction that has committed."""
 
     owner: tuple[str, int] | None
     row: Row

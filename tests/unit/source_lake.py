@@ -22,7 +22,7 @@ T0_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One record; what is not given is what most records have."""
+    """One record, with defaults for the fields that most tests do not need."""
 
     offset: int
     value: bytes | None = b"v"
@@ -56,7 +56,7 @@ def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 class Lake:
-    """A folder with one topic's table, to which ranges are added as tiering adds them."""
+    """A folder with one topic's table; ranges are added to it as the tier does."""
 
     def __init__(self, folder: Path, topic: str = "t", topic_id: bytes = TOPIC_ID) -> None:
         self.uri = str(folder)

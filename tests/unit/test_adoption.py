@@ -1,4 +1,4 @@
-"""A data directory of Apache Kafka becomes a broker's: what is decided of it, and what a start makes of that."""
+"""Taking over a data directory of Apache Kafka: the plan, and the start of a broker on it."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ async def committed(broker: InProcess, group_id: str) -> list[tuple[str, int]]:
 
 @in_loop
 async def test_a_broker_goes_on_with_zookeepers_folders(tmp_path: Path) -> None:
-    """Logs that did not say whose they are: they are this cluster's, and no strays."""
+    """Logs without a topic id belong to this cluster and are not strays."""
     kafka = KafkaFolder(tmp_path / "log", is_zookeepers=True)
     old = some_entries()
     kafka.log("old", 0, {0: encode_all(old)})

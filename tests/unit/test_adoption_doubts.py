@@ -1,4 +1,4 @@
-"""A data directory of Apache Kafka that is not as it should be: killed in the middle, damaged, or behind."""
+"""Taking over a data directory of Apache Kafka after a crash, with damage, or with old metadata."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_first_segment_that_was_being_swapped_is_the_first(tmp_path: Path) -> 
 def test_a_further_broker_that_knows_more_than_the_lake_is_refused(
     tmp_path: Path, since: list[object], latest_epoch: int, why: str
 ) -> None:
-    """The first broker's metadata were stale: who is in sync there may lack what was acknowledged since."""
+    """The first broker's metadata was stale: replicas in sync there may lack records acknowledged since."""
     known = [
         broker_record(1, 11),
         broker_record(2, 12),

@@ -19,7 +19,7 @@ from tests.unit.test_adoption import batch, image_of, take_over
 
 @in_loop
 async def test_directories_of_before_2_4_do_not_name_their_cluster(tmp_path: Path) -> None:
-    """ZooKeeper alone knew its id: it gets a new one, which is the directories' from the first start on."""
+    """Only ZooKeeper knew its id: it gets a new one, which the directories keep from the first start on."""
     folders = [
         KafkaFolder(tmp_path / name, is_zookeepers=True, cluster_id=None)
         for name in ("log", "log-2")
@@ -57,7 +57,7 @@ def zookeepers_folder(
 async def test_zookeepers_folders_are_taken_over_again_as_long_as_nobody_was_started(
     tmp_path: Path, cluster_id: str | None
 ) -> None:
-    """The first one was killed behind its commit, or never heard what became of it."""
+    """The first attempt was killed after its commit, or never learned the commit's outcome."""
     kafka = zookeepers_folder(tmp_path, cluster_id)
     take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
     image, before = image_of(tmp_path), kafka.contents()
@@ -76,7 +76,7 @@ async def test_zookeepers_folders_are_taken_over_again_as_long_as_nobody_was_sta
 def test_zookeepers_folders_do_not_join_a_lake_of_others(
     tmp_path: Path, cluster_id: str | None
 ) -> None:
-    """Neither as they come, nor where the mark was set and another was faster."""
+    """Neither unmarked, nor if they were marked and another cluster was faster."""
     zookeepers_folder(tmp_path, cluster_id)
     take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
     second = zookeepers_folder(tmp_path, cluster_id, "log-2")
@@ -90,7 +90,7 @@ def test_zookeepers_folders_do_not_join_a_lake_of_others(
 
 @in_loop
 async def test_folders_whose_lake_is_lost_are_told_so(tmp_path: Path) -> None:
-    """After the first start they look like those of a cluster whose metadata log lies elsewhere."""
+    """After the first start they look like folders of a cluster whose metadata log is elsewhere."""
     zookeepers_folder(tmp_path)
     take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
     lake = tmp_path / "lake"

@@ -18,7 +18,7 @@ BIG = b"x" * 150
 
 
 def filled() -> Bench:
-    """Nine closed segments that become three, with transactions; all of it durable."""
+    """Nine closed segments that become three, with transactions; all durable."""
     bench = Bench(compacted(segment_bytes=1000))
     for index in range(18):
         bench.append([(b"k%d" % (index % 5), BIG + b"%d" % index)])

@@ -1,4 +1,4 @@
-"""Compaction against a model: what a reader sees of each key is what the rules say, whatever befalls the disk."""
+"""Compaction against a model: readers see of each key what the rules allow, whatever happens to the disk."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SEEDS = st.integers(0, 2**32)
 
 
 class CleaningMachine(RuleBasedStateMachine):
-    """Rules are what a broker does to a compacted log, and what befalls it.
+    """Rules are a broker's operations on a compacted log, and faults.
 
-    The model is the list of all records that were ever written. Of it, a reader of committed records must see:
+    The model is the list of all records ever written. A reader of committed records must see of it:
     - each key's last committed record, at its offset, unless that is a tombstone;
-    - of earlier records and tombstones what is still there, each at its own offset;
+    - those earlier records and tombstones that still exist, each at its own offset;
     - a tombstone for at least delete.retention.ms after the first cleaning that met it.
     """
 
@@ -107,7 +107,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 20))
     def truncate(self, choice: int) -> None:
-        """As a follower does: above what is clean, which is committed; here, what is no transaction's."""
+        """Truncate as a follower does: above the clean part, which is committed; here never within a transaction."""
         log = self.bench.log
         places = [log.log_end_offset]
         for header, _ in reversed(self.bench.batches()):

@@ -200,7 +200,7 @@ def test_names_that_nobody_knows_end_it_soon(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_name_that_is_unknown_for_a_moment_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As that of a headless service is, while brokers are rolled: in a process that has seen none of them, too."""
+    """Like that of a headless service while brokers are rolled; also in a process that never reached any of them."""
     connect, gaps = socket.create_connection, iter(range(3))
 
     def gap(*at: Any, **how: Any) -> socket.socket:
@@ -391,7 +391,7 @@ def test_a_leader_that_is_lost_is_found_again() -> None:
 def test_a_chunk_is_not_lost_with_the_connection_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that dies right behind its answer: the next Fetch, which goes out first, cannot be sent."""
+    """A broker dies right after its answer: the next Fetch, which is sent before the answer is used, fails."""
     send, fetches = Connection.send, []
 
     def reset_once(self: Connection, request: Any, *more: Any) -> None:

@@ -37,7 +37,7 @@ class SlowLease(LocalStore):
 
 
 class Standing:
-    """A broker that stands, without the rest of it."""
+    """A broker's candidacy, without the rest of the broker."""
 
     def __init__(self, folder: Path, node_id: int, *, store: Any = None) -> None:
         self.broker = Broker(folder, node_id=node_id)

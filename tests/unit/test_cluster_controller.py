@@ -1,4 +1,4 @@
-"""What the controller decides, and what it refuses in which words."""
+"""The controller's decisions, and the error messages of its refusals."""
 
 from collections.abc import Mapping
 from itertools import count

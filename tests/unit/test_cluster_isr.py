@@ -1,4 +1,4 @@
-"""AlterPartition: the ISR that a leader wants, each error of it, and who stays eligible outside the ISR (KIP-966)."""
+"""AlterPartition: proposals of a leader, each error, and replicas that stay eligible outside the ISR (KIP-966)."""
 
 from typing import Any
 

@@ -186,7 +186,7 @@ async def test_a_controller_that_was_overtaken_resigns(memory_path: Path) -> Non
 
 
 class FailingStore(LocalStore):
-    """A store whose next writes fail as told."""
+    """A store whose next writes fail as the test says."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)

@@ -1,12 +1,12 @@
-"""Brokers that come, stop, crash and lose disks under one controller: what must be true after every step.
+"""Brokers that start, stop, crash and lose disks under one controller: the invariants after every step.
 
-Beside the controller's state stands what the replicas really hold: how far each log goes, and how far records were
-committed (the high watermark of a leader that is alive, over its ISR, when that has min.insync.replicas). So:
-- Whoever is in the ISR or the ELR holds all that was committed; so does every leader that was elected cleanly.
+The model compares the controller's state with what the replicas really hold: where each log ends, and how far records
+were committed (the high watermark of a live leader, over its ISR, if that has min.insync.replicas). So:
+- Every replica in the ISR or the ELR holds all committed records; so does every leader that was elected cleanly.
 - A leader is in the ISR, active, and its directory works. A partition that could have one cleanly has one.
 - ISR and ELR are disjoint and among the replicas; there is no ELR beside an ISR that lets the high watermark move.
 - Every change of a partition has the next partition epoch, every change of its leader the next leader epoch.
-- What the log says makes the same state again, event by event and from a snapshot.
+- Replaying the log gives the same state, event by event and from a snapshot.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(broker=brokers, which=st.integers(0, 1), name=names, index=indexes)
     def assign_directory(self, broker: int, which: int, name: str, index: int) -> None:
-        """A broker tells where its replica is, or has begun it anew where the old place is lost."""
+        """A broker reports its replica's directory; if the old one is lost, the replica was recreated elsewhere."""
         found = self.found(name, index)
         process, known = self.processes[broker], self.image.brokers.get(broker)
         if found is None or not process.runs or known is None or not known.log_dirs:
@@ -274,7 +274,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(name=names, index=indexes, dropped=st.sets(brokers), wrong=st.integers(0, 9))
     def propose_isr(self, name: str, index: int, dropped: set[int], wrong: int) -> None:
-        """The leader takes in who has caught up, and drops others; sometimes by an old state."""
+        """The leader proposes an ISR of the replicas that have caught up; sometimes based on an old state."""
         found = self.found(name, index)
         if found is None or found[0].leader == NO_LEADER:
             return
@@ -342,7 +342,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(broker=brokers)
     def lose_a_decision(self, broker: int) -> None:
-        """A commit that certainly did not happen: what was decided is forgotten."""
+        """A commit that certainly did not happen: its decisions are dropped."""
         process, known = self.processes[broker], self.image.brokers.get(broker)
         if process.runs and known is not None and known.broker_epoch == process.epoch:
             self.desk.controller.heartbeat(
@@ -355,7 +355,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def records_are_committed(self) -> None:
-        """Leaders that run move their high watermarks; who was elected uncleanly forgets what it never had."""
+        """Live leaders advance their high watermarks; after an unclean election the leader's log is what counts."""
         for name, topic in self.image.topics.items():
             for index, registration in topic.partitions.items():
                 partition = self.truth.setdefault((topic.topic_id, index), Partition())

@@ -1,5 +1,6 @@
 """`__cluster_metadata`: the cluster's events are rows once at every version, also when their files are merged."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Folder(LocalStore):
 
 
 class Cluster:
-    """A controller that decides, and the worker that makes rows of it."""
+    """A controller, and the worker that turns its events into rows."""
 
     def __init__(self, store: MemoryStore | Folder, **settings: int) -> None:
         self.store = store
@@ -88,7 +89,7 @@ def files_at(store: MemoryStore | Folder, version: int | None = None) -> list[st
 
 
 def rows_at(store: MemoryStore | Folder, version: int | None = None) -> dict[Place, dict[str, Any]]:
-    """The rows of a version by their places, each of which is there once."""
+    """The rows of a version by their position; asserts that each is there once."""
     rows = [
         row
         for path in files_at(store, version)
@@ -111,7 +112,7 @@ def store() -> MemoryStore:
 def test_each_row_is_there_once_at_every_version(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where commits begin with snapshots, whose rows are counted from 0 as the commit's own are."""
+    """Also for commits that begin with a snapshot, whose rows are numbered from 0 like the commit's own."""
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
     cluster = Cluster(store)
     cluster.decide(0, 8)
@@ -223,3 +224,24 @@ def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
     assert len(vacuum(log_of(store), now_ms=now_ms)) == 5
     assert len(rows_at(store)) == 1 + 2 * 6
     assert state(Cluster(store).image) == state(cluster.image)
+
+
+def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot from which a starting broker reads was made in the life of another."""
+    store = Folder(str(tmp_path))
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
+    Cluster(store).decide(0, 4)
+    checkpoint = write_checkpoint(log_of(store))
+    Cluster(store).decide(4, 10)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
+    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    cluster.decide(10, 11)
+    cluster.worker.maintain()
+    commits = log_of(store).listing().commits
+    assert commits == list(range(checkpoint, log_of(store).latest_version() + 1))
+    assert state(Cluster(store).image) == state(cluster.image)
+    assert len(rows_at(store)) > 2 * 11

@@ -1,4 +1,4 @@
-"""Codecs: what clients write is read, what is broken or too long is refused before it is made."""
+"""Codecs: clients' data is read; broken or oversized data is refused before it is decompressed."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""The configuration: what is taken, what is refused and in which words, and what topics get."""
+"""The configuration: accepted and refused values, error messages, and the defaults of topics."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Properties files: the syntax of java.util.Properties (what is expected here is what Java 17 reads)."""
+"""Properties files: the syntax of java.util.Properties, as Java 17 reads it."""
 
 import pytest
 

@@ -20,7 +20,7 @@ def test_no_interleaving_breaks_a_promise() -> None:
 
 @pytest.mark.slow
 def test_no_longer_interleaving_does() -> None:
-    """Some 4 million states, 7 minutes; with what is dropped there are too many for three commits each."""
+    """About 4 million states, 7 minutes; with dropped answers three commits each would be too many states."""
     assert Model(RULES, Bounds(drops=False)).explore() > 1_000_000
     assert Model(RULES, Bounds(commits_each=2)).explore() > 150_000
 

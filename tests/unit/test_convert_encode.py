@@ -1,4 +1,4 @@
-"""Rows to batches: what a consumer reads cold is what was produced, and its position moves on."""
+"""Rows to batches: a consumer of old offsets reads what was produced, and its position advances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What coordinators of groups and of transactions have in common: reading their logs, and what is seen of that."""
+"""What coordinators of groups and of transactions share: loading their logs, and the metrics of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas whose logs are damaged: what becomes of them when they are none of this broker's any more."""
+"""Replicas with damaged logs: what happens to the logs when the replica leaves this broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated pages say what the code says, what pages name is there, and what they have code of is accepted by it."""
+"""Generated pages match the code, paths named on pages exist, and code examples on pages are accepted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_each_default_is_what_holds_without_the_option() -> None:
 
 
 class Recorded:
-    """A Spark, and all that comes of it, which does nothing and notes the options of its queries."""
+    """A stand-in for Spark that runs nothing and records the options of its queries."""
 
     def __init__(self) -> None:
         self.queries: list[tuple[str, dict[str, str]]] = []

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): who gets one, what is told in it, and who has to give way."""
+"""Incremental fetch sessions (KIP-227): creation, contents of answers, eviction."""
 
 from itertools import count
 
@@ -81,7 +81,7 @@ def data(index: int, high: int = 5, records: bytes = b"", **fields: object) -> F
 def answer(
     context: FetchContext, told: dict[tuple[str, int], FetchPartitionData], now_ms: int = T0
 ) -> FetchResponse:
-    """What the reader gets of an answer for all that it wants; what is not given here is as it was."""
+    """The answer that the reader sees for all its partitions; those not given here are unchanged."""
     responses = [
         FetchableTopicResponse(
             topic=topic.topic,
