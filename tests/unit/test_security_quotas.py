@@ -29,6 +29,7 @@ from kafka_ds.wire.messages import (
     DeleteTopicsRequest,
     MetadataRequest,
 )
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
 from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
 from tests.in_process import (
@@ -37,6 +38,7 @@ from tests.in_process import (
     batch_of,
     fetch_request,
     in_process,
+    in_process_cluster,
     produce_request,
     values_of,
 )
@@ -418,6 +420,25 @@ async def test_what_was_not_granted_is_not_counted(tmp_path: Path) -> None:
         gone = DeleteTopicsRequest(topics=[], topic_names=[""], timeout_ms=1000)
         deleted = await broker.ask(gone, 4, principal=ALICE)
         assert deleted.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@in_loop
+async def test_topics_that_metadata_creates_count_as_well(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2) as cluster:
+        (other,) = cluster.others
+
+        async def ask_for(broker: InProcess, *names: str) -> list[int]:
+            topics = [MetadataRequestTopic(name=name) for name in names]
+            answer = await broker.ask(MetadataRequest(topics=topics), 12, principal=ALICE)
+            return [topic.error_code for topic in answer.topics]
+
+        await limit(cluster.controller, {"user": "alice"}, controller_mutation_rate=0.01)
+        await cluster.until("the quota", lambda: other.node.security.quotas.is_limiting)
+        assert await ask_for(other, "a") == [ErrorCode.NONE]
+        for broker in (other, cluster.controller):
+            # As from Kafka, which creates them in the client's name: it asks again later.
+            assert await ask_for(broker, "b", "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+        assert "b" not in cluster.controller.node.metadata.topics
 
 
 @in_loop

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.cluster.controller.controller import NewTopic, TopicResult
@@ -83,13 +83,13 @@ class ControllerRequests:
             )
             for each in response.topics
         ]
-        await self._seen(results)
+        await self.seen({each.topic_id for each in results if each.error == ErrorCode.NONE})
         return results
 
-    async def _seen(self, results: Sequence[TopicResult]) -> None:
+    async def seen(self, made: Set[bytes]) -> None:
+        """Wait until the metadata here know these new topics, but no longer than SEEN_SECONDS_MAX."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SEEN_SECONDS_MAX
-        made = {result.topic_id for result in results if result.error == ErrorCode.NONE}
         while (
             not made <= self._driver.image.topics_by_id.keys()
             and (left := deadline - loop.time()) > 0

@@ -5,7 +5,8 @@
   UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID. An invalid name: INVALID_TOPIC_EXCEPTION.
 - A named topic that does not exist is created with the defaults if auto.create.topics.enable and the request (v4+;
   always before) allow it. The answer already holds the new topic, because creating it is one commit; Kafka lets the
-  client ask again. If it cannot be created the answer is the reason.
+  client ask again. If it cannot be created the answer is the reason. It is the client who creates it: its rights and
+  its controller_mutation_rate count. Beyond that rate the topic is unknown, and the client asks again (KIP-599).
 - Brokers and leaders have the address of the request's listener; if a leader does not have this listener, its
   partition is LISTENER_NOT_FOUND.
 - On request the answer has the operations that the client may do (KIP-430).
@@ -21,9 +22,9 @@ Left out: nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
 from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.controller.controller import NewTopic
 from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import TopicImage
 from broker.cluster.topic_names import why_illegal
@@ -34,19 +35,35 @@ from broker.handlers.common import (
     controller_of,
     topic_operations,
 )
-from broker.registry import RequestContext, serves
+from broker.net.dispatch import failure_of
+from broker.registry import REGISTRY, RequestContext, serves
 from broker.security.asking import may
+from broker.security.guard import guarded
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
+from kafka_ds.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from kafka_ds.wire.messages.cluster import (
     MetadataRequestTopic,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.messages.topics import CreatableTopic
+from kafka_ds.wire.types import NO_UUID, api_key_of
 
 FIRST_VERSION_WITH_IDS = 12
+# What keeps a topic from being created now, as clients that asked for metadata are told: they ask again.
+_NOT_NOW = {
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_CONTROLLER: ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
+}
 
 
 def refuse(request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
@@ -113,14 +130,34 @@ async def _create_and_answer(
     context: RequestContext,
 ) -> MetadataResponse:
     try:
-        results = await context.node.member.requests.create_topics(
-            [NewTopic(name=name) for name in missing]
-        )
-        errors = refused | {result.name or "": result.error for result in results}
+        errors = refused | await _create(missing, context)
     except KafkaError:
         # Whatever is wrong now, the client asks again.
         errors = refused | dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
     return Answer(request, context).of(wanted, errors)
+
+
+async def _create(names: Sequence[str], context: RequestContext) -> dict[str, ErrorCode]:
+    """What becomes of these topics where the client asks for them by CreateTopics."""
+    served = REGISTRY.get(api_key_of(CreateTopicsRequest))
+    assert served is not None, "CreateTopics is served"
+    node = context.node
+    wanted = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+            )
+            for name in names
+        ],
+        timeout_ms=node.config.request_timeout_ms,
+    )
+    header = context.header._replace(api_key=served.api_key, api_version=served.highest)
+    answer = guarded(served, wanted, replace(context, header=header), failure_of)
+    response = await answer if isinstance(answer, Awaitable) else answer
+    assert isinstance(response, CreateTopicsResponse)
+    await node.member.requests.seen({t.topic_id for t in response.topics if not t.error_code})
+    codes = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
+    return {name: _NOT_NOW.get(code, code) for name, code in codes.items()}
 
 
 class Answer:

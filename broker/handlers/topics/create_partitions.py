@@ -7,8 +7,8 @@
 - One request is one commit; the new partitions take appends when it is answered.
 - With validate_only the answer is the same and nothing is created.
 
-Versions: 2 flexible; 3 is 2 (THROTTLING_QUOTA_EXCEEDED is never given).
-Left out: quotas (KIP-599).
+Versions: 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+Left out: nothing.
 """
 
 from __future__ import annotations

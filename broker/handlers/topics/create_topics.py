@@ -16,7 +16,7 @@
 
 Versions: 4 partitions and replicas may be -1 (KIP-464); 5 the settings of the new topic in the answer (KIP-525);
 7 its id (KIP-516).
-Left out: quotas on creation (KIP-599), policies.
+Left out: policies.
 """
 
 from __future__ import annotations

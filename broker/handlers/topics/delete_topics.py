@@ -7,7 +7,7 @@
 - With delete.topic.enable=false: TOPIC_DELETION_DISABLED, before version 3 INVALID_REQUEST.
 
 Versions: 3 TOPIC_DELETION_DISABLED; 4 flexible; 5 error messages; 6 ids (KIP-516).
-Left out: quotas (KIP-599).
+Left out: nothing.
 """
 
 from __future__ import annotations
