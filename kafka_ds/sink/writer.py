@@ -25,6 +25,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.producer import Producer
 from kafka_ds.client.transactions import Identity, Transactions
+from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import Columns, describe_rows
 from kafka_ds.sink.options import SinkOptions
@@ -151,6 +152,7 @@ class TransactionalSink(DataSourceStreamArrowWriter):
     def _drive(self, steps: protocol.Steps) -> None:
         from kafka_ds.sink.deciding import Deciding
 
+        answer_at_once()
         with Cluster(self._options.producer.client) as cluster:
             deciding = Deciding(cluster, self._options)
             deciding.prepare()
@@ -191,6 +193,7 @@ def _write(
 ) -> int:
     from kafka_ds.sink.batches import NO_IDENTITY, BatchWriter
 
+    answer_at_once()
     context = TaskContext.get()
     spark_partition = 0 if context is None else context.partitionId()
     writer = BatchWriter(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source.options import Options
 from kafka_ds.source.packing import packed
 from kafka_ds.source.pinned import pin
@@ -75,6 +76,7 @@ class KafkaBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
+        answer_at_once()
         options = self._options
         pinned = pin(options, self._predicate)
         plan = plan_scan(

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source import optimizer, unprojected
 from kafka_ds.source.limits import OptionError
 from kafka_ds.source.options import Options, parse_options
@@ -161,6 +162,7 @@ class KafkaDataSource(DataSource):
         from kafka_ds.source.refused import RefusedStream
         from kafka_ds.source.stream import KafkaStreamReader
 
+        answer_at_once()
         sends_along = not self._logs_are_kept
         try:
             return KafkaStreamReader(

@@ -19,6 +19,7 @@ from kafka_ds.client.errors import OffsetsGone, PlanDiverged
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source.intervals import HIGHEST, Intervals
 from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
 from kafka_ds.source.predicate import Predicate
@@ -108,6 +109,7 @@ def _settle() -> None:
 
 def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of tasks one after the other, in the columns that Spark declared."""
+    answer_at_once()
     for task in tasks:
         yield from read_task(task, config)
 
