@@ -107,9 +107,24 @@ class Materialiser:
         """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
         if self._snapshot.version >= 0:
             self._upkeep.look_after(
-                CLUSTER_METADATA, self._snapshot.version, keep_from=self._snapshot_event_version
+                CLUSTER_METADATA, self._snapshot.version, keep_from=self._last_snapshot_version
             )
             self._merging.look()
+
+    def _last_snapshot_version(self) -> int:
+        """The version of the last commit that begins with a snapshot, 0 where there is none.
+
+        It is looked for: a worker that makes the rows of a few commits and ends mostly meets none.
+        """
+        for version in range(self._snapshot.version, self._snapshot_event_version, -1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                break
+            listed = (ours_of(actions) or {}).get("events")
+            if _begins_with_snapshot(listed):
+                self._snapshot_event_version = version
+                break
+        return self._snapshot_event_version
 
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
@@ -155,7 +170,7 @@ class Materialiser:
         if not isinstance(listed, list):
             return
         moment_ms = commit_info(actions).get("timestamp", 0)
-        if listed and listed[0].get("type") == SNAPSHOT_TYPE:
+        if _begins_with_snapshot(listed):
             self._snapshot_event_version = max(self._snapshot_event_version, version)
             for sequence, event in enumerate(listed[0].get("events", ())):
                 yield _row(event, SNAPSHOT_KIND, version, sequence, moment_ms)
@@ -202,6 +217,11 @@ class Materialiser:
             raise FateUnknownError(str(error)) from error
         except CommitError as error:
             raise StorageError(str(error)) from error
+
+
+def _begins_with_snapshot(listed: object) -> bool:
+    """Whether a commit's events begin with the state before them."""
+    return isinstance(listed, list) and bool(listed) and listed[0].get("type") == SNAPSHOT_TYPE
 
 
 def _end_at_others(version: int, actions: Sequence[Action]) -> None:

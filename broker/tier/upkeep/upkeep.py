@@ -39,10 +39,12 @@ class Upkeep:
         self._checkpoints: dict[str, int] = {}
         """The version of each table's last checkpoint, as it was last looked up; others may have made later ones."""
 
-    def look_after(self, folder: str, version: int, *, keep_from: int | None = None) -> None:
+    def look_after(
+        self, folder: str, version: int, *, keep_from: Callable[[], int] | None = None
+    ) -> None:
         """Do what is due for the table in that folder, which has reached `version`.
 
-        `keep_from`: versions from there on are needed.
+        `keep_from` is asked where something is due: versions from there on are needed.
         """
         known = self._checkpoints.get(folder)
         if known is not None and version - known < self._interval:
@@ -57,7 +59,8 @@ class Upkeep:
 
         now_ms = self._clock.wall_ms()
         self._crash_points.at("before_checkpoint")
-        done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=keep_from)
+        needed_from = None if keep_from is None else keep_from()
+        done = maintain(table, now_ms=now_ms, interval=self._interval, keep_from=needed_from)
         self._crash_points.at("after_checkpoint")
         self._checkpoints[folder] = table.last_checkpoint() or 0
         log.info(

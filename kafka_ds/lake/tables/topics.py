@@ -158,7 +158,7 @@ class TopicTable:
         """
         self.read()
         # The attempt looks at the versions from here on; those before were read just now, or long ago.
-        if self.begin_ms() - begun_ms > FILES_AGE_MS_MAX and self.snapshot.vacuumed_ms >= begun_ms:
+        if self.begin_ms() - begun_ms > FILES_AGE_MS_MAX and self.snapshot.vacuumed_ms > begun_ms:
             raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         change = TopicChange(intent, self.snapshot, now_ms=self.log.clock.wall_ms())
         attempt = self.log.begin(change)
