@@ -107,7 +107,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 20))
     def truncate(self, choice: int) -> None:
-        """Truncate as a follower does: above the clean part, which is committed; here never within a transaction."""
+        """Truncate as a follower does, above the clean part, which is committed; here no transactional batches."""
         log = self.bench.log
         places = [log.log_end_offset]
         for header, _ in reversed(self.bench.batches()):

@@ -1,9 +1,9 @@
-"""Groups of the consumer protocol under everything at once: members of both protocols that come, go, sleep and lose
-answers, topics that come, grow and go, logs that refuse records, and coordinators that begin anew (KIP-848).
+"""Groups of the consumer protocol under all faults at once: members of both protocols that join, leave, sleep and lose
+answers; topics that are created, grow and are deleted; logs that refuse records; coordinators that restart (KIP-848).
 
-After every step: no partition is two members', a member never believes to have what the coordinator does not take for
-its own, who was fenced commits nothing, and a coordinator that reads the log knows the same. In the end, when all who
-are left go on in peace, everything that is subscribed to is somebody's.
+After every step: no partition has two owners; a member never believes that it owns a partition which the coordinator
+has not assigned to it; a fenced member commits nothing; and a coordinator that reloads the log has the same state. At
+the end, when the remaining members run without faults, every subscribed partition has an owner.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class New:
             client.take(response)
 
     def leave(self) -> None:
-        """Go, for good or, a static one, for a moment."""
+        """Leave for ever; a static member may leave for a moment."""
         try:
             self.client.leave(for_a_moment=self.instance_id is not None)
         except KafkaError as error:
@@ -165,7 +165,7 @@ class Old:
         self.syncing = self.desk.ask_sync(self.member_id, self.epoch, given)
 
     def _deal(self, members: dict[str, bytes]) -> dict[str, bytes]:
-        """Everybody keeps what it says that it has; only what nobody has is dealt out (KIP-429)."""
+        """Members keep the partitions that they say they own; only unowned ones are assigned (KIP-429)."""
         free = {(name, index) for name in TOPICS for index in range(self._size(name))}
         dealt: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
         for member_id, data in members.items():
@@ -215,7 +215,7 @@ class Old:
         self.wants_to_join = self.cooperative and not had <= self.owned
 
     def leave(self) -> None:
-        """Go for good."""
+        """Leave for ever."""
         if self.member_id:
             self.desk.append_error = None
             self.desk.leave(self.member_id)
@@ -224,7 +224,7 @@ class Old:
         self.wants_to_join = True
 
     def forget_requests(self) -> None:
-        """The coordinator is another one: nobody answers what was asked before."""
+        """The coordinator has changed: requests in flight are never answered."""
         if self.joining is not None or self.syncing is not None:
             self.joining = self.syncing = None
             self.wants_to_join = True

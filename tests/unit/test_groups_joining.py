@@ -1,4 +1,4 @@
-"""Who is let into a group, and how a generation comes about."""
+"""JoinGroup: which members are accepted, and how a generation begins."""
 
 import pytest
 

@@ -20,7 +20,7 @@ def listed(desk: Desk, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
 
 
 def desk_with_groups() -> Desk:
-    """A group in every state, and one of offsets alone."""
+    """A group in every state, and one that has only offsets."""
     desk = Desk()
     desk.commit(1, group="simple")
     _, ids = desk.stable_group(1, group="empty", protocol_type="connect")

@@ -277,7 +277,7 @@ def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
 
 
 def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> None:
-    """Found by the model: it was let in again, and its commits were taken for what was another's by then."""
+    """Found by the model: it was let in again, and could commit for partitions of another member."""
     new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
     for _ in range(4):
         new.beat()

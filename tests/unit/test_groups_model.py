@@ -1,9 +1,9 @@
-"""Many clients, restarts and failures against one group: what must be true after every step, whatever happened.
+"""Many clients, restarts and failures against one group: the invariants after every step.
 
 - Members of a stable generation get the assignment that its leader gave, and never another one.
-- Generations only grow (but for those that nobody was ever assigned anything in, over a restart).
-- Who is fenced, unknown or of another generation changes nothing.
-- What is replicated is exactly what the log says, and a commit that was accepted is told from then on.
+- Generations only grow (except, over a restart, generations in which nobody was assigned anything).
+- A member that is fenced, unknown or of another generation changes nothing.
+- The replicated state equals what the log holds, and an accepted commit is visible from then on.
 - When the clients behave and time passes, the group becomes stable with all of them.
 """
 
@@ -30,7 +30,7 @@ REJOIN = (
 
 
 class Consumer:
-    """A client that does what clients do: join, sync, and begin anew where it is told to."""
+    """A client as real ones behave: it joins, syncs, and starts over when it is told to."""
 
     def __init__(self, desk: Desk, instance_id: str | None, version: int, name: str) -> None:
         self.desk = desk
@@ -114,7 +114,7 @@ class Consumer:
 
 
 class Groups(RuleBasedStateMachine):
-    """One group, its clients, and what is known of it from outside."""
+    """One group, its clients, and what they have observed."""
 
     @initialize(
         delay_ms=st.sampled_from([0, 3_000]),
@@ -270,7 +270,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def somebody_interferes(self, data: st.DataObject) -> None:
-        """Who was replaced, has left, is of another generation, or never was here."""
+        """Requests of a member that was replaced, has left, is of another generation, or never joined."""
         before = self._everything()
         self._interfere(data)
         assert self._everything() == before
@@ -299,7 +299,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: any(client.instance_id for client in self.zombies))
     @rule(number=st.integers(0, 50))
     def who_was_replaced_is_fenced(self, number: int) -> None:
-        """It must not begin anew, as it would drive its successor out, which would drive it out, and so on."""
+        """It must not rejoin: it would fence its successor, which would fence it, and so on."""
         group = self.desk.shard.state.groups.get(GROUP)
         static = {} if group is None else group.static_ids
         replaced = [

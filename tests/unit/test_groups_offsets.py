@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is told, what is forgotten and when."""
+"""Committed offsets: who may commit, what is returned, and what expires when."""
 
 import pytest
 

@@ -394,7 +394,7 @@ async def test_a_log_that_was_lost_under_a_clean_stop_goes_on_behind_the_lake(
 async def test_producers_and_epochs_are_taken_over_from_the_lake(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The retry of a batch whose answer was lost together with the disk is no second batch."""
+    """If a batch's answer was lost together with the disk, its retry is not appended a second time."""
     enabled = {"remote_log_storage_system_enable": "true"}
     given = batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0)
     tier = fake_lake(monkeypatch, 0)

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what changes, in which logs, and after a restart."""
+"""AlterConfigs and IncrementalAlterConfigs: what changes, in open logs and after a restart."""
 
 import dataclasses
 from pathlib import Path
@@ -279,7 +279,7 @@ async def test_a_brokers_own_change_wins_over_that_for_all(memory_path: Path) ->
 
 
 def test_a_broker_has_judged_what_it_was_asked_about_alone(memory_path: Path) -> None:
-    """Two settings, each judged good alone, and with which together no broker starts: the later one is refused."""
+    """Two settings, each valid alone, but together they keep a broker from starting: the later one is refused."""
     config = new_node(memory_path).config
     least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
     image = MetadataImage()
@@ -415,7 +415,7 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
 
 @in_loop
 async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
-    """KIP-950: what is in the lake alone is given up; until the rows are gone the lake is looked after."""
+    """KIP-950: records that are only in the lake are given up; the lake is maintained until the rows are gone."""
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     async with in_process(memory_path, **settings) as broker:
         await broker.create("t")

@@ -1,4 +1,4 @@
-"""Fetch in the name of replicas: what followers get, what the leader learns of it, and who is sent where."""
+"""Fetch by replicas: what followers get, what the leader learns from it, and which replica consumers are sent to."""
 
 import asyncio
 from dataclasses import replace

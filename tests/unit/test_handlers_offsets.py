@@ -175,7 +175,7 @@ class FakeTier:
 
 
 async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
-    """Offsets 0 and 1 are in the lake alone, 2 is on disk."""
+    """Offsets 0 and 1 are only in the lake, 2 is on disk."""
     await broker.create("t")
     await broker.produce("t", batch_of([b"a", b"b"], timestamp=NOW_MS))
     partition = broker.node.replica_manager.get("t", 0)
@@ -305,7 +305,7 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
         await broker.produce("t", batch_of([b"e"], timestamp=NOW_MS + 300))
 
         def leave() -> None:
-            """What is oldest on disk is in the lake alone from now on."""
+            """From now on the oldest records on disk are only in the lake."""
             gone = log.offset_for_timestamp(0)
             assert gone is not None
             tier.found = (gone.timestamp_ms, gone.offset, gone.leader_epoch)

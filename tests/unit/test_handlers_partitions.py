@@ -1,4 +1,4 @@
-"""CreatePartitions: what grows, and what is refused."""
+"""CreatePartitions: which topics grow, and which requests are refused."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Produce through the real codec and log: what is answered, in every version, and what is refused."""
+"""Produce through the real codec and log: answers in every version, and refusals."""
 
 import asyncio
 import gc

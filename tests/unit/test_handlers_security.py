@@ -1,4 +1,4 @@
-"""ACLs, client quotas and SCRAM credentials by Kafka's requests: what is granted, refused, told, kept and hidden."""
+"""ACLs, client quotas and SCRAM credentials by Kafka's requests: results, refusals, persistence, and hidden secrets."""
 
 import hashlib
 import hmac
@@ -262,7 +262,7 @@ async def users(broker: InProcess, *names: str) -> dict[str, Any]:
 
 
 def secrets_in(folder: Path) -> list[Path]:
-    """The files that hold something by which a password could be guessed."""
+    """The files with anything from which a password could be guessed."""
     secrets = [SALT, PASSWORD]
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         made = credential_of(mechanism, SALT, PASSWORD, 4096)

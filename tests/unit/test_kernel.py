@@ -104,7 +104,7 @@ def test_nothing_is_read_behind_a_batch(guarded: memoryview) -> None:
 
 
 def test_interpreted_and_compiled_agree() -> None:
-    """Run by Python, an index outside of an array raises: nothing is written behind one either."""
+    """Run by Python, an index outside of an array raises: so this shows that nothing is written outside of one."""
     draw = random.Random(12)
     batches = [damaged(build_batch(RECORDS[:6]), draw, flips=False) for _ in range(200)]
     batches += [

@@ -1,4 +1,4 @@
-"""Writers under any sequence of faults: what was told is true, of each commit and of each version."""
+"""Writers under any sequence of faults: every reported outcome of a commit is true, at every version."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which files of a table are written anew, and that it comes to an end."""
+"""Which files of a table are rewritten, and that rewriting ends."""
 
 import random
 
@@ -52,7 +52,7 @@ def test_small_files_in_a_row_are_merged_when_there_are_enough() -> None:
 
 
 def test_a_file_that_was_compressed_in_haste_is_merged_whatever_it_holds() -> None:
-    """When there are enough of them, or enough bytes; what comes of it is not merged again."""
+    """If there are enough of them, or enough bytes; the result is not merged again."""
     light = [
         file(at * 10, at * 10 + 9, 300, data_file(0, at * 10, 22 * "a", is_light=True))
         for at in range(3)

@@ -246,7 +246,7 @@ def test_who_cannot_read_the_version_that_exists_does_not_know_its_fate(log, sto
 
 
 def pass_a_week(store, clock, log, *, up_to, keep_checkpoint=True):
-    """The table goes on to version `up_to`, time passes, the log is cleaned up behind a checkpoint."""
+    """The table advances to version `up_to`, time passes, and the log is cleaned up below a checkpoint."""
     other = DeltaLog(store, "table", clock=clock)
     version = other.latest_version()
     while version < up_to:
@@ -340,7 +340,7 @@ def test_what_was_found_late_and_alone_is_not_decided(log, store, clock):
 
 
 def test_a_win_that_was_found_does_not_pass_for_the_newest_version(log, store, clock):
-    """After it the clean-up may come any time: the versions behind it are as old as it is."""
+    """The clean-up may come at any time after it: the versions that follow it are as old as it is."""
     attempt = land_unanswered(log, store)
     go_on(store, clock, up_to=6, checkpoint=5)
     clock.now_ms += 8 * DAY_MS

@@ -144,7 +144,7 @@ def test_damage_is_unusual_and_nothing_else(arrow_type):
 
 
 def test_damage_leads_no_loop_out_of_its_bytes():
-    """As plain Python, in which an index that is too large raises; compiled it would read on."""
+    """Run as plain Python, where an index that is too large raises; compiled code would read on."""
     lots = random.Random(5)
     for turn in range(400):
         data = lots.randbytes(lots.randrange(60))
@@ -177,7 +177,7 @@ def test_a_page_that_is_shorter_than_it_says_is_unusual(compression):
 
 
 def larger(data):
-    """A chunk whose page says that it has some bytes more, decompressed, than it has."""
+    """A chunk whose page header claims more decompressed bytes than there are."""
     # The header begins with its type (0) and its uncompressed size, a zigzag varint of two bytes here.
     raw = bytearray(data.tobytes())
     assert raw[:2] == b"\x15\x00" and raw[2] == 0x15 and raw[3] & 0x80 and not raw[4] & 0x80
@@ -265,7 +265,7 @@ def test_rows_of_another_kind_are_read_by_arrow():
 
 
 def test_the_header_loop_takes_rows_from_the_middle():
-    """What is cut out of rows with headers is what Arrow cuts out."""
+    """A slice of rows with headers equals the slice that Arrow makes."""
     batch = batch_of(range(20))
     (whole,) = parts_of(batch)
     cut = between(whole, 5, 12)

@@ -1,4 +1,4 @@
-"""Files written anew hold what others have added, as it was."""
+"""Rewritten files keep what others have added, unchanged."""
 
 import datetime as dt
 import io

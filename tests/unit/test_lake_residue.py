@@ -1,4 +1,4 @@
-"""Residue files: what goes in comes out; what is damaged is named, never believed."""
+"""Residue files: they are read as written; a damaged file is reported by name and never used."""
 
 from dataclasses import dataclass
 

@@ -234,7 +234,7 @@ def test_rows_of_others_are_in_no_index_however_the_table_is_read(store, table, 
 
 
 def test_a_mark_holds_for_the_versions_before_it(store, table):
-    """Another engine's checkpoint hides whose a file is; the mark comes later."""
+    """Another engine's checkpoint does not say who wrote a file; the mark comes later."""
     copies(table, 1)
     inserted = write_rows(store, "topics/orders/new.parquet", [batch_of(range(900, 905))])
     version = foreign_commit(store, inserted.add("topics/orders", 0, now_ms=1))

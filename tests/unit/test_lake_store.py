@@ -226,7 +226,7 @@ def test_a_store_that_lets_two_win_is_refused(kind):
 
 
 class ForgetfulStore(MemoryStore):
-    """Loses the answers to the writes that win, until it has lost so many: who asks again hears of another winner."""
+    """Reports a lost race for this many writes that won."""
 
     def __init__(self, lost):
         super().__init__()
@@ -243,7 +243,7 @@ class ForgetfulStore(MemoryStore):
 
 
 class BusyStore(MemoryStore):
-    """Refuses so many writes."""
+    """Refuses this many writes."""
 
     def __init__(self, refused):
         super().__init__()

@@ -11,7 +11,7 @@ from kafka_ds.lake.store.s3_errors import (
 
 
 def answer(status, code=""):
-    """As the library tells it, with its own source behind."""
+    """An error as the library raises it, with its source as the cause."""
     document = f"<?xml version='1.0'?><Error><Code>{code}</Code></Error>" if code else ""
     return (
         "Generic S3 error: Error performing PUT http://store/b/x in 5ms - "

@@ -1,4 +1,4 @@
-"""A topic's table under the rules for every commit: who is out, who goes on, who is refused."""
+"""A topic's table under the rules for every commit: which partitions drop out, continue, or are refused."""
 
 import json
 

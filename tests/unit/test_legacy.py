@@ -39,7 +39,7 @@ OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
 
 def converted(data: bytes, *, chunk_bytes: int = 1 << 20, next_offset: int = 0) -> bytes:
-    """All of it as batches; what is damaged is an error."""
+    """The whole set as batches; damage is an error."""
     upconverter = Upconverter(next_offset=next_offset, leader_epoch=0)
     batches: list[bytes] = []
     position, wanted = 0, chunk_bytes

@@ -1,4 +1,4 @@
-"""What a log takes, what it refuses, and what it answers."""
+"""Appends: what a log accepts, what it refuses, and what it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log, a disk that may stop at any operation, and a model: what was promised is there after every restart."""
+"""A log, a disk that may fail at any operation, and a model: acknowledged records are there after every restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Rules are what a broker does to a log, and what befalls it."""
+    """Rules are a broker's operations on a log, and faults."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.batches)
     @rule(junk=st.binary(min_size=1, max_size=200))
     def append_junk(self, junk: bytes) -> None:
-        """Bytes that nobody wrote through the log, behind its end, found after a crash."""
+        """Bytes after the log's end that were not written through the log, found after a crash."""
         self.disk.kill()
         active = max(path for path in self.disk.paths() if path.endswith(".log"))
         self.disk.contents(active).extend(junk)

@@ -34,7 +34,7 @@ def open_log(disk: MemoryDisk, config: LogConfig = DEFAULT, *, clean_shutdown: b
 
 
 def give(log: Log, offset: int, count: int) -> None:
-    """A leader's batch of so many records; what is missing before it compaction took."""
+    """A leader's batch of this many records; a gap before it is due to compaction."""
     batch = memoryview(client_batch(count, timestamp_ms=NOW_MS))
     stamp(batch, 0, base_offset=offset, leader_epoch=0)
     append_as_follower(log, batch, leader_epoch=0, now_ms=NOW_MS)

@@ -1,4 +1,4 @@
-"""Several log directories: one that fails goes offline alone, and nothing of it is made anew elsewhere (KIP-112)."""
+"""Several log directories: one that fails goes offline alone, and its logs are not recreated elsewhere (KIP-112)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_ID = bytes(range(16, 32))
 
 
 class TwoDisks(Bench):
-    """Partitions 0 and 2 of "t" in /a, 1 and 3 in /b, and what was told of failures."""
+    """Partitions 0 and 2 of "t" in /a, 1 and 3 in /b, and the failures that were reported."""
 
     def __init__(self) -> None:
         super().__init__("/a", "/b")
@@ -232,7 +232,7 @@ def test_a_mistake_in_the_settings_is_no_failure_of_a_disk() -> None:
 
 
 def test_of_two_logs_of_a_name_the_topics_own_stays() -> None:
-    """Deleted and made anew in /a while /b was away."""
+    """Deleted and recreated in /a while /b was offline."""
     bench = TwoDisks()
     bench.disk.broken = {"/b"}
     append(bench)

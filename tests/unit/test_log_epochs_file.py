@@ -78,7 +78,7 @@ def test_epochs_behind_the_recovery_point_come_from_the_batches() -> None:
 
 
 def test_epochs_that_no_batch_tells_of_are_written_at_once() -> None:
-    """The log begins anew behind what is in the lake."""
+    """The log starts over at the end of the lake."""
     disk, background = MemoryDisk(), ManualBackground()
     log = open_log(disk, background, tiered=True)
     append(log, 0)

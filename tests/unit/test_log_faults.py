@@ -1,4 +1,4 @@
-"""A disk that is full or fails: what is acknowledged stays, what is not leaves no trace."""
+"""A disk that is full or fails: acknowledged records stay, failed appends leave no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of a broker: whose directories they are, what is created, deleted, checkpointed."""
+"""The logs of a broker: owners of directories, creation, deletion, checkpoints."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Restarting:
 def test_restarts_do_not_keep_a_silent_producer_for_ever(
     disk: MemoryDisk, how: str, ago_ms: int
 ) -> None:
-    """A broker that restarts each hour: who is silent is known for a day, of whatever time its records are."""
+    """A broker that restarts each hour: a silent producer is known for a day, whatever its records' timestamps are."""
     bench = Restarting(disk)
     bench.append(9, 0, ago_ms=ago_ms)
     bench.log.producers.expire(NOW_MS, DAY_MS)

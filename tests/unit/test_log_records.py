@@ -198,7 +198,7 @@ def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_that_cannot_be_read_are_refused(tmp_path: Path, codec: Codec) -> None:
-    """A broker that only passes batches on takes them; one that packs them anew must not."""
+    """A broker that only stores batches accepts them; one that recompresses them must not."""
     good = build_batch(RECORDS, codec=codec)
     broken = seal(read_header(good), good[HEADER_BYTES:-7])
     target = "gzip" if codec != Codec.GZIP else "zstd"

@@ -30,7 +30,7 @@ def split_up(entries: Entries, segments: int) -> list[list[Wrapper | Plain]]:
 
 
 def plant(disk: MemoryDisk, parts: Sequence[tuple[int, bytes]], *, modified_ms: int = 0) -> None:
-    """Segments as an old Kafka left them: indexes that are of no use, a checkpoint of epochs without any."""
+    """Segments as an old Kafka left them: unusable indexes, and a checkpoint without epochs."""
     disk.make_directory(FOLDER)
     for base, data in parts:
         disk.plant(path(base, names.LOG), data)
@@ -101,7 +101,7 @@ def test_an_old_log_opens(
 
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_at_any_step_loses_nothing(power: bool) -> None:
-    """Killed, or without power, after each change to the disk in turn; the next start finishes what was begun."""
+    """The process is killed, or power fails, after each change to the disk; the next start finishes the work."""
     entries = some_entries()[3:12]
     expected = all_records(entries)
     parts = old_segments(entries, 2)
@@ -132,7 +132,7 @@ def test_a_crash_at_any_step_loses_nothing(power: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_segments_that_compaction_emptied_hide_no_old_ones(clean: bool) -> None:
-    """Kafka 2.8.2 left an empty first segment, and behind it messages of format 1."""
+    """Kafka 2.8.2 left an empty first segment, followed by messages of format 1."""
     disk = MemoryDisk()
     first, second = some_entries(100), some_entries(900)
     expected = all_records([*first, *second])
@@ -175,7 +175,7 @@ def test_old_messages_behind_batches_are_converted_where_a_recovery_meets_them()
 
 
 def damaged_segments(at_part: int) -> tuple[list[tuple[int, bytes]], list[Record]]:
-    """Three segments, of which one has a flipped bit in its last message; and what lies before that."""
+    """Three segments, one with a flipped bit in its last message; and the bytes before it."""
     parts = split_up(some_entries(), 3)
     segments = old_segments(some_entries(), 3)
     base, data = segments[at_part]

@@ -1,4 +1,4 @@
-"""What logs have to do by time: nothing that is due is missed, and who has nothing to do is not asked."""
+"""Timed upkeep of logs: nothing that is due is missed, and logs with nothing due are not visited."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
 
 
 def test_a_clock_that_is_set_back_delays_nothing() -> None:
-    """A machine whose clock was a day ahead: what is due in minutes is not due in a day then."""
+    """The clock was a day ahead and is set back: upkeep due in minutes must not wait for a day."""
     bench = Bench()
     config = LogConfig(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
     log = bench.manager.create("t", 0, TOPIC_ID, config)

@@ -107,7 +107,7 @@ def test_totals_keep_what_was_counted_of_topics_that_are_gone() -> None:
 
 
 def made(kind: Kind, name: str, *labels: str) -> Metric:
-    """A metric that no documentation hears of."""
+    """A metric that is not in the generated documentation."""
     return Metric(bean="", name=name, kind=kind, labels=labels, says="what it is", ours=True)
 
 

@@ -1,4 +1,4 @@
-"""Moves between log directories (KIP-113): what is copied, what ends them, and what a crash at any step leaves."""
+"""Moves between log directories (KIP-113): the copy, what ends a move, and a crash at any step."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ async def test_a_copy_without_its_log() -> None:
 
 
 class Writer:
-    """Appends while a log moves, and knows what has to be there after a crash."""
+    """Appends while a log moves, and knows which records must survive a crash."""
 
     def __init__(self) -> None:
         self.bench = MovingBench()
@@ -374,7 +374,7 @@ class Writer:
         self.bench.disk.sync_everything()
 
     def write(self) -> None:
-        """Append, and let some of it be durable."""
+        """Append, and flush some of it."""
         for count in (3, 2):
             self.bench.append(count)
             self.note()

@@ -56,7 +56,7 @@ def no_collector() -> Iterator[None]:
 
 
 def with_sasl(harness: Harness) -> tuple[Connection, FakeTransport]:
-    """A connection whose client has to authenticate, by PLAIN."""
+    """A connection whose client must authenticate with PLAIN."""
     connection, transport = harness.connect()
     known = {"alice": Secret("alice-secret")}
     dispatcher = Dispatcher(REGISTRY, None, harness.metrics)  # type: ignore[arg-type]

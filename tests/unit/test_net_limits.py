@@ -1,4 +1,4 @@
-"""Who is too many, who has to wait, how much memory requests take: the limits against those who take too much."""
+"""Limits: the number of connections, their creation rate, and the memory of requests."""
 
 from __future__ import annotations
 

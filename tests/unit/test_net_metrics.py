@@ -1,4 +1,4 @@
-"""What the network layer counts, over HTTP, too; the registry behind ApiVersions."""
+"""Metrics of the network layer, also over HTTP; the registry behind ApiVersions."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""`__offsets`: what brokers note of their partitions and groups, and what of it holds."""
+"""`__offsets`: what brokers write about their partitions and groups, and which rows are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions of clients: they match as a whole, take linear time, and say what is wrong with them."""
+"""Clients' regular expressions: they match whole names in linear time, and errors say what is wrong."""
 
 from __future__ import annotations
 
