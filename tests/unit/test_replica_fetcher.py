@@ -1,4 +1,4 @@
-"""Fetchers on real sockets: what a leader says is taken once and whole, whatever happens on the way."""
+"""Fetchers on real sockets: each answer of a leader is applied once and completely, whatever fails on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetchers of a broker: the disk, sources that come and go, the throttle, and what is to be seen of them."""
+"""Fetchers of a broker: disk errors, leaders that come and go, the throttle, and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in sync: what makes the leader ask for a change, and what each answer leads to."""
+"""The ISR: when the leader proposes a change, and what each answer leads to."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ AWAITING = (
 
 
 def expanding() -> tuple[LeaderPartition, Proposal]:
-    """A leader that asks for 3 beside 1 and 2; all have all."""
+    """A leader that proposes to add 3 to 1 and 2; all are caught up."""
     partition = elected(TWO_IN_SYNC)
     fetch(partition, 2, END)
     return partition, proposal_of(fetch(partition, 3, END))
@@ -159,7 +159,7 @@ def test_one_that_has_all_is_never_late() -> None:
 
 
 def test_one_that_is_always_a_little_behind_stays() -> None:
-    """Each fetch reaches what was the end at the fetch before."""
+    """Each fetch reaches the log end as it was at the previous fetch."""
     partition = elected(replace(THREE, replicas=(1, 2), isr=(1, 2)))
     for round_ in range(20):
         end = partition.log_end_offset

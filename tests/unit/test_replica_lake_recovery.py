@@ -1,4 +1,4 @@
-"""Whether a log that goes on behind the lake's end has parted from it below."""
+"""Whether a log that extends beyond the lake's end diverges from the lake below it."""
 
 from types import SimpleNamespace
 from typing import Any

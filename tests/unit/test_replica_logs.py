@@ -1,4 +1,4 @@
-"""Logs of replicas through random elections: they end as one log, and what was committed is never cut."""
+"""Logs of replicas through random elections: they end up identical, and committed records are never truncated."""
 
 from __future__ import annotations
 

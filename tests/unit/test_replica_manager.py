@@ -451,7 +451,7 @@ async def _nothing(_: Any) -> None:
 
 @in_loop
 async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() -> None:
-    """The high watermark that was written down is of another topic of the name."""
+    """The checkpointed high watermark belongs to an earlier topic of the same name."""
     bench = Bench()
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(OTHER), registered(OTHER))

@@ -1,8 +1,8 @@
-"""A leader, its followers and the controller in any order: what is committed is with everybody who may be elected.
+"""A leader, its followers and the controller in any order: every electable replica holds all committed records.
 
-The controller's commits, its answers and the metadata travel by themselves: any of them may come late, an answer may be
-lost, and registrations may be skipped where a later one is there. Followers are what they are, and the leader knows of
-them what their fetches say.
+The controller's commits, its answers and the metadata are delivered independently: each may be late, an answer may be
+lost, and a registration may be skipped if a later one has arrived. The leader knows of its followers only what their
+fetches say.
 """
 
 from dataclasses import replace

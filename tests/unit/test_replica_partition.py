@@ -64,7 +64,7 @@ def test_a_follower_outside_the_isr_that_lags_does_not_count() -> None:
 
 
 def test_one_outside_the_isr_that_is_caught_up_and_may_join_counts() -> None:
-    """It may be in the controller's ISR before this leader hears of it (KIP-497)."""
+    """It may be in the controller's ISR before this leader learns so (KIP-497)."""
     known = brokers()
     partition = elected(replace(THREE, isr=(1, 2)), known=known)
     known[3].fenced = True

@@ -1,4 +1,4 @@
-"""Batches that are packed anew beside the event loop: in order, answered as any other, and nobody waits for them."""
+"""Batches that are recompressed off the event loop: they keep their order and answers, and block nobody."""
 
 import asyncio
 from collections.abc import Callable
@@ -93,7 +93,7 @@ async def test_others_do_not_wait(memory_path: Path, held: Event) -> None:
 
 @in_loop
 async def test_a_setting_that_changes_meanwhile(memory_path: Path, held: Event) -> None:
-    """What came later stays behind, though nothing needs to be done to it any more."""
+    """Later batches keep their place, although they need no preparation any more."""
     async with in_process(memory_path) as broker:
         await broker.create("t", compression_type="gzip")
         first = broker.begin(produce_request("t", batch_of([LARGE])), 9)

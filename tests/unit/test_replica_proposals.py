@@ -1,4 +1,4 @@
-"""Asking the controller for ISRs: one request at a time, what goes with it, and what comes of no answer."""
+"""AlterPartition requests: one at a time, what they batch, and what happens without an answer."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.unit.follower_desk import EPOCH, Desk, desk
 
 
 class Controller:
-    """A controller that does as it is asked, or as the test says, when the test lets it."""
+    """A controller that grants requests, or answers as the test says, when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[AlterPartitionRequest] = []

@@ -1,4 +1,4 @@
-"""What must be allowed for each API: none is forgotten, whoever may do nothing is told so, and what is left is done."""
+"""Access rules of every API: none is missing, refusals are reported, and the allowed part of a request is done."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -100,7 +100,7 @@ def test_what_is_between_brokers_wants_cluster_action() -> None:
 
 
 def nobody() -> SimpleNamespace:
-    """A node that lets nobody do anything, and knows of nothing."""
+    """A node that allows nothing and has no topics."""
     denies = Authorizer([], allows_unlisted=False)
     security = SimpleNamespace(authorizer=denies, quotas=SimpleNamespace(is_limiting=False))
     return SimpleNamespace(security=security, metadata=MetadataImage())

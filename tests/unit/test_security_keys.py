@@ -1,4 +1,4 @@
-"""Keys, certificates and tokens from files and settings: what is read, what is refused, and that no secret is shown."""
+"""Keys, certificates and tokens from files and settings: formats, refusals, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HUSH = "hush-hush"
 
 
 def talks(server: ssl.SSLContext, client: ssl.SSLContext) -> str | None:
-    """The protocol that both agree on, in memory alone."""
+    """The TLS version that both agree on, in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(to_client, to_server, server_hostname="localhost")
     other = server.wrap_bio(to_server, to_client, server_side=True)

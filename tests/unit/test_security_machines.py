@@ -1,4 +1,4 @@
-"""SASL's machines: RFC vectors, the order of messages, what is refused and in which words; names of certificates."""
+"""SASL's machines: RFC vectors, message order, refusals and their messages; names of certificates."""
 
 from __future__ import annotations
 

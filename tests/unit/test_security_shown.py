@@ -1,4 +1,4 @@
-"""What is left out of answers because their reader may not know of it."""
+"""What answers leave out because the client may not see it."""
 
 import asyncio
 from pathlib import Path

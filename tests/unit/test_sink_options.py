@@ -1,4 +1,4 @@
-"""Options and settings of the sink, its partitioner against another client's, and what is decided as records."""
+"""Options and settings of the sink, its partitioner against another client's, and decisions as records."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
     ["/a/b/", "//a//b", "/a/./b", "/a/c/../b", "file:/a/b", "file:///a/b/", "FILE://localhost/a/b"],
 )
 def test_a_checkpoint_is_the_same_however_it_is_spelt(spelt: str) -> None:
-    """Hadoop takes these for one folder: another prefix would lose sight of what was decided."""
+    """Hadoop treats these as one folder: with a different prefix earlier decisions would not be found."""
     assert options(checkpointLocation=spelt).prefix == options(checkpointLocation="/a/b").prefix
 
 

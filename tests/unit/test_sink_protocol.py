@@ -22,7 +22,7 @@ def wanted(batches: int) -> list[tuple[int, int]]:
 
 
 def walk(steps: Step, count: int | None = None, fate: str | None = None) -> int:
-    """Go so many steps (all), and say how many there were; a driver that is fenced dies."""
+    """Take this many steps (default: all) and return how many were taken; a fenced driver dies."""
     gone = 0
     try:
         next(steps)

@@ -27,7 +27,7 @@ from tests.unit.test_source_stream import OTHER_ID, LogBroker
 
 @pytest.fixture
 def log() -> Iterator[LogBroker]:
-    """A leader of epoch 4, whose log holds [0, 100) and of epoch 3 what is below 40."""
+    """A leader of epoch 4, whose log holds [0, 100); offsets below 40 are of epoch 3."""
     there = LogBroker()
     there.broker.leader_epoch = 4
     there.epoch_ends = {2: 10, 3: 40}
@@ -76,7 +76,7 @@ def test_a_table_is_read_as_a_leader_left_it(lake: Lake, epoch: int, wanted: int
 
 
 def test_of_epochs_that_a_leader_lost_the_table_tells(log: LogBroker, lake: Lake) -> None:
-    """A leader on an empty disk knows its own epoch alone, and would say that those before end where it begins."""
+    """A leader on an empty disk knows only its own epoch, and would say that earlier ones end where it begins."""
     log.first_epoch, log.epoch_ends = -1, {3: 100}
     both = {"lake": lake.uri, "tiers": "both"}
     assert end(options(log, asOfLeaderEpoch="3", **both)) == 36

@@ -1,4 +1,4 @@
-"""Planning: every wanted offset in exactly one task, nothing else, and what is nowhere told exactly."""
+"""Planning: every wanted offset is in exactly one task, nothing else is, and lost offsets are reported exactly."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_hot_rows_begin_where_the_leader_says_that_times_may_match() -> None:
 
 
 def test_what_the_leader_knows_of_epochs_cuts_no_cold_rows() -> None:
-    """A leader that lost its disk knows its own epoch alone; the table's rows are asked for theirs one by one."""
+    """A leader that lost its disk knows only its own epoch; rows of the table are filtered by their own epochs."""
     lake = LakeView(version=9, start=0, end=600, files=(file(0, 599),))
     known = view(lake=lake, epochs=Intervals.of((800, 1000)))
     (task,) = plan_scan([known], Predicate(leader_epoch=Intervals.points([1, 2]))).tasks

@@ -1,4 +1,4 @@
-"""A stream's offsets: what a checkpoint holds, what a micro-batch takes, what it notices."""
+"""A stream's offsets: checkpoints, the size of micro-batches, and changes that a stream notices."""
 
 from __future__ import annotations
 

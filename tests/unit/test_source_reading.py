@@ -162,7 +162,7 @@ def test_only_the_row_groups_in_question_are_read(
 
 
 def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns that are the same in every row need no column of a row group all of whose rows are wanted."""
+    """If all rows of a row group are wanted, columns with one value are not read from it."""
     filled(lake)
     one_by_one = [{"partition": p} for p in (0, 1) for _ in range(2000)]
     bounded = rows(lake, "offset BETWEEN 3 AND 700", ["partition", "topic"])
@@ -191,7 +191,7 @@ def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of row groups without such a key the column of keys alone is read; a null is no key."""
+    """Of row groups without such a key only the key column is read; a null is no key."""
     keys = [None, b"", b"\xff", *(b"k%d" % (n % 997) for n in range(3, 2000))]
     for start in range(0, 2000, 500):
         batch = record_batch(
@@ -323,7 +323,7 @@ def test_rows_below_the_log_start_are_not_read(lake: Lake) -> None:
 
 
 def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: Lake) -> None:
-    """Its end must not seem to go back to 0 for who has read it."""
+    """To a stream that has read it, its end must not seem to go back to 0."""
     lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
     lake.add(1, [record_batch([Row(offset=n) for n in range(5)])])
     lake.move_log_start(0, 100)

@@ -1,4 +1,4 @@
-"""What a scan leaves to Spark and what to the source; tables as they were; brokers that are away."""
+"""Which part of a scan is Spark's and which the source's; earlier versions of tables; unreachable brokers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_values_are_spelt_as_options_are(name: str, value: object, spelt: str) -
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Version 0 makes the table, 1 to 3 bring ten offsets each; each is of a minute of its own."""
+    """Version 0 creates the table, versions 1 to 3 add ten offsets each, one minute apart."""
     lake = Lake(tmp_path)
     for start in (0, 10, 20):
         lake.add(0, [record_batch([Row(offset=n) for n in range(start, start + 10)])])
@@ -251,7 +251,7 @@ def test_what_only_the_brokers_know_is_still_their_error(
 def test_a_name_that_nobody_knows_is_no_brokers_that_are_away(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a wrong name the lake alone would be read each time: that is asked for by `tiers`."""
+    """With a wrong name every query would silently read only the lake: who wants that sets `tiers`."""
 
     def connect(*_: object, **__: object) -> NoReturn:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

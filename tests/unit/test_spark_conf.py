@@ -1,4 +1,4 @@
-"""What a session is told of S3, and that its jars are of one Hadoop."""
+"""A session's settings for S3, and that its jars are of one Hadoop version."""
 
 from pathlib import Path
 

@@ -119,7 +119,7 @@ def module_of(path: Path) -> str:
 
 
 def test_no_file_needs_itself_by_way_of_others() -> None:
-    """Types count, too: what is understood together alone is one file, or says by a Protocol what it needs."""
+    """Imports for types count, too: files that need each other are one file, or use a Protocol."""
     ours = {module_of(path): path for path in SOURCES}
     needs: dict[str, set[str]] = {module: set() for module in ours}
     for module, path in ours.items():

@@ -1,4 +1,4 @@
-"""What is worth its room: frequencies, the doorkeeper, room made by the least used, expiry."""
+"""Admission to the disk cache: frequencies, the doorkeeper, eviction of the least used, expiry."""
 
 from random import Random
 

@@ -87,7 +87,7 @@ class DiesOnce(CopiesAtOnce):
 
 
 class FailsOnce(CopiesAtOnce):
-    """A worker whose store is away for a moment, so that of the first copy nothing is finished."""
+    """A worker whose store is unreachable for a moment, so that nothing of the first copy is finished."""
 
     async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         answer, body = await super().ask(request)
@@ -275,7 +275,7 @@ def test_a_long_backlog_alone_is_no_reason_to_hurry(
 
 
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
-    """Ten segments of 1,000 bytes, at 500 bytes a second: it takes them twenty seconds, and no more at once."""
+    """Ten segments of 1,000 bytes at 500 bytes per second: the copies take twenty seconds, without bursts."""
     led = led_partition("t", 0, 10, 1_000)
     desk = Desk(led, bytes_per_second=500)
     asyncio.run(desk.until(4_000))
@@ -299,7 +299,7 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
 
 
 def with_active_segment(led: Led) -> Any:
-    """Its log, whose active segment can be read, and grows where the test moves its end."""
+    """A log whose active segment can be read, and grows when the test moves its end."""
     log: Any = led.log
     log.size_bytes += 1_000
     log.producers = SimpleNamespace(encode_snapshot=lambda: b"")

@@ -221,7 +221,7 @@ def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFix
 
 
 def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
-    """Files of the table have other names after OPTIMIZE, or DELETE by key: what is erased does not come back."""
+    """After OPTIMIZE or DELETE by key the table's files have other names: erased records do not come back."""
     desk = Desk()
     desk.keep(key(), piece(0))
     desk.keep(key(), piece(30))

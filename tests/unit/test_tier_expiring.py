@@ -21,7 +21,7 @@ KEY = (b"t" * 16, 0)
 
 
 class Desk:
-    """A loop over one led partition, a worker that answers as told, and what happened in which order."""
+    """A loop over one led partition, a worker that answers as the test says, and the order of events."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -96,7 +96,7 @@ class Desk:
         led.log.log_start_offset = max(led.log.log_start_offset, led.lake_log_start)
 
     def depose(self) -> None:
-        """Led anew, in another epoch: what was remembered is not of it."""
+        """Lead again in another epoch: what was remembered does not apply to it."""
         self.all[KEY] = self.lead(self.led.log, self.led.state)
 
     def rounds(self, count: int = 1) -> list[str]:

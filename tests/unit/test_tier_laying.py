@@ -1,4 +1,4 @@
-"""When the leader has its tables' layout looked after, and that it lets go of what it leads no more."""
+"""When the leader maintains its tables' layout, and that it stops for partitions that it no longer leads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ class Clock:
 
 
 class Worker:
-    """Answers as it is told, and remembers what it was asked."""
+    """Answers as the test says, and records what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -55,7 +55,7 @@ class Worker:
 
 
 class Desk:
-    """A loop with two partitions, of which one was copied."""
+    """A loop with two partitions, one of which was copied."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock, self.worker, self.metrics = Clock(), Worker(), TierMetrics()

@@ -1,4 +1,4 @@
-"""Pieces of cold reads and the shared memory that they lie in: what is let go so that there is room."""
+"""Pieces of cold reads and the shared memory that holds them: what is evicted to make room."""
 
 import os
 from typing import Any

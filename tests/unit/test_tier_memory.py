@@ -1,4 +1,4 @@
-"""What a worker has freed goes back to the system, below what is in use, too; not at once, and not if it is little."""
+"""Memory that a worker has freed goes back to the system, even below blocks in use; after a while, and if it is enough."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Who reads on cold shares what is prepared ahead with the others who do."""
+"""Consumers that read old offsets in sequence share the memory for what is prepared ahead."""
 
 from collections import Counter
 from typing import Any
@@ -32,7 +32,7 @@ def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
 
 @pytest.mark.parametrize("consumers", [1, 4, 8, 12])
 def test_no_piece_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers that take turns, each of a topic of its own: what is prepared for one drives out nobody's."""
+    """Consumers of different topics take turns: what is prepared for one does not evict another's."""
     nothing: Any = None
     settings = TierSettings(lake_reader_cache_bytes=24 * PIECE_BYTES)
     cold = ColdReader(nothing, nothing, nothing, settings)

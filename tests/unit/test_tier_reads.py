@@ -1,4 +1,4 @@
-"""Cold reads: so many at once, so many that wait, and a rate beyond which they are shed (KIP-405, KIP-956)."""
+"""Cold reads: how many run at a time, how many may wait, and the rate above which they are shed (KIP-405, KIP-956)."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memory that broker and worker share: who has which bytes of it, and until when."""
+"""Memory shared by broker and worker: who holds which bytes, and until when."""
 
 import gc
 import os

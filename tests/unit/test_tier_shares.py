@@ -141,7 +141,7 @@ def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[Co
 
 
 def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
-    """A batch that is broken in the middle, an aborted one, and a log whose end nobody can read."""
+    """A batch that is damaged in the middle, an aborted one, and a log whose end cannot be read."""
     batches = [build_batch(records(at, 7), leader_epoch=3) for at in range(0, 210, 7)]
     broken = bytearray(batches[14])
     broken[-3] ^= 0xFF

@@ -22,7 +22,7 @@ LAST = (1 << 63) - 1
 
 
 class Lake:
-    """One partition of a topic's table, of which each file has the given times."""
+    """One partition of a topic's table; each file has the given timestamps."""
 
     def __init__(self, root: Path) -> None:
         store = LocalStore(str(root))
@@ -73,7 +73,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.mark.parametrize("undated", [NOW_US, NOW_NS, LAST])
 def test_times_that_are_no_date_are_found(lake: Lake, undated: int) -> None:
-    """A producer that counts in micro- or nanoseconds, beside others in the same file."""
+    """Timestamps in micro- or nanoseconds next to normal ones in the same file."""
     lake.add(NOW_MS, undated, NOW_MS + 1)
     lake.add(NOW_MS + 2, NOW_MS + 3)
     assert lake.find(NOW_MS) == (NOW_MS, 0)

@@ -155,7 +155,7 @@ class Transactions(RuleBasedStateMachine):
         return (among or self.clients)[number % len(among or self.clients)]
 
     def fence(self, transactional_id: str) -> None:
-        """Nobody who was there under this id may do anything any more."""
+        """Fence every earlier producer with this id."""
         for client in self.clients:
             client.is_fenced = client.is_fenced or client.transactional_id == transactional_id
 
@@ -348,7 +348,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The coordinator and the logs begin anew with what they wrote."""
+        """The coordinator and the logs restart with what they wrote."""
         self.shard = TransactionShard(TransactionSettings())
         for key, value in self.records:
             record = decode_record(key, value)

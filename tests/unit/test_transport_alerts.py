@@ -1,4 +1,4 @@
-"""A handshake of TLS that fails: what its client is sent, what is counted, and that it ends; by both event loops."""
+"""A TLS handshake that fails: what the client is sent, what is counted, and that it ends; with both event loops."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Door:
 
 
 def asks(door: Door, theirs: socket.socket) -> str | None:
-    """By which alert a client is told, who believes that it is in and has asked something."""
+    """The alert that a client gets which believes that the handshake is done and has sent a request."""
     with contextlib.closing(theirs):
         try:
             with door.client.wrap_socket(theirs, server_hostname=HOST) as safe:

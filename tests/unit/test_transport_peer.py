@@ -32,7 +32,7 @@ NEWEST = message_info(ApiVersionsRequest).versions.last
 
 
 class FakePeer:
-    """A broker of which the test writes each frame; ApiVersions it answers by itself."""
+    """A broker whose frames the test writes; it answers ApiVersions by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

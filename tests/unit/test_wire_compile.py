@@ -1,4 +1,4 @@
-"""Codecs: bytes written down by hand, what is copied and what is not, and whose fault an error is."""
+"""Codecs: bytes written by hand, what is copied and what is not, and the kinds of error."""
 
 import tracemalloc
 from typing import Any
