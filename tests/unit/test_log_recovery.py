@@ -201,6 +201,24 @@ def test_compaction_leaves_gaps_between_segments(disk: MemoryDisk) -> None:
     assert next(iterate_headers(found.slices[0].read()))[1].base_offset == gap + 2
 
 
+@pytest.mark.parametrize("why", ["gaps within", "durable", "neither"])
+def test_gaps_stay_when_a_topic_is_not_compacted_any_more(disk: MemoryDisk, why: str) -> None:
+    """What is behind them is all there; only without any trace of compaction a gap is the lost end of a file."""
+    log = open_log(disk)
+    fill(log)
+    batch_bytes = len(content(log)) // 30
+    disk.kill()
+    del disk.contents(path(bases(disk)[1], ".log"))[-batch_bytes:]
+    if why == "gaps within":
+        del disk.contents(path(bases(disk)[0], ".log"))[batch_bytes : 2 * batch_bytes]
+    elif why == "durable":  # But the first segment has to be read again.
+        file = disk.open(path(0, names.TRANSACTION_INDEX), create=True)
+        file.write(b"torn", 0)
+        disk.kill()
+    log = open_log(disk, recovery_point=60 if why == "durable" else 0)
+    assert (log.log_end_offset == 60) is (why != "neither")
+
+
 @pytest.mark.parametrize("kind", [names.OFFSET_INDEX, names.TIME_INDEX])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_missing_index_is_made_anew(disk: MemoryDisk, kind: str, clean: bool) -> None:

@@ -5,7 +5,9 @@ Rules of this file:
   segment that reaches above the recovery point is read and its checksums are verified; what is below the recovery point
   was synced and is believed.
 - The log ends at the first error: a torn or foreign batch, offsets that do not ascend, a segment that does not continue
-  the one before. Everything after it goes.
+  the one before. Everything after it goes. Compaction leaves gaps between segments, and they stay when a topic is not
+  compacted any more, so a gap is no error where something tells of compaction: the settings, or gaps within segments.
+  Nor is it one below the recovery point, up to where the end of each file did reach the disk.
 - Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
   that was scanned. They are derived; the batches are the truth.
 - Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 from broker.log import names
 from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
@@ -41,6 +44,13 @@ from kafka_ds.wire.batch import BatchHeader, CorruptRecord
 
 # Beyond any offset.
 ALL_OFFSETS = 2**63 - 1
+
+
+class _Believed(NamedTuple):
+    """What says of gaps between segments that they are no damage."""
+
+    is_compacted: bool
+    durable_to: int  # More than the recovery point, if something below it is damaged.
 
 
 class _OldSegments(Exception):
@@ -152,13 +162,14 @@ def _load(
     epochs, epochs_known = _load_epochs(disk, directory)
     stored = epochs.entries
     scanned_from: int | None = None
+    believed = _Believed(config.is_compacted, ALL_OFFSETS if clean_shutdown else recovery_point)
     if segments:
         damaged = _first_damaged(disk, segments, look_at_end=clean_shutdown)
         if damaged is not None:
             recovery_point = min(recovery_point, damaged.base_offset)
             clean_shutdown = False
         if not clean_shutdown:
-            scanned_from = _recover(disk, segments, epochs, config, recovery_point)
+            scanned_from = _recover(disk, segments, epochs, believed, recovery_point)
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         remove_segments(disk, segments)
@@ -264,10 +275,11 @@ def _recover(
     disk: Disk,
     segments: list[Segment],
     epochs: LeaderEpochs,
-    config: LogConfig,
+    believed: _Believed,
     recovery_point: int,
 ) -> int | None:
     """Scan what reaches above the recovery point; returns where the scan began."""
+    is_compacted, durable_to = believed
     first = next(
         (i for i, s in enumerate(segments[:-1]) if s.next_offset > recovery_point),
         len(segments) - 1,
@@ -277,12 +289,13 @@ def _recover(
     epochs.truncate_from_end(scanned_from)
     for index in range(first, len(segments)):
         segment = segments[index]
-        whole = _recover_segment(segment, epochs)
+        whole, has_gaps = _recover_segment(segment, epochs)
+        is_compacted = is_compacted or has_gaps
         rest = segments[index + 1 :]
         if rest and segment.next_offset != rest[0].base_offset:
             # Compaction leaves such gaps; without it, the end of this file never reached the disk.
             gap = segment.next_offset < rest[0].base_offset
-            whole = whole and gap and config.is_compacted
+            whole = whole and gap and (is_compacted or rest[0].base_offset <= durable_to)
             segment.next_offset = rest[0].base_offset if whole else segment.next_offset
         if rest and not whole:
             remove_segments(disk, rest)
@@ -293,9 +306,13 @@ def _recover(
     return scanned_from
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
-    """Truncate a segment at its first bad batch and rebuild its indexes; returns whether it was whole."""
+def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> tuple[bool, bool]:
+    """Truncate a segment at its first bad batch and rebuild its indexes.
+
+    Returns whether it was whole, and whether it has gaps, as only compaction makes them.
+    """
     size = segment.file.size()
+    has_gaps = False
     segment.reset()
     segment.aborted.begin_anew()
     for _, header, _ in valid_batches(segment.file.read, 0, size):
@@ -304,6 +321,11 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
             or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         ):
             break
+        if (
+            header.base_offset != segment.next_offset
+            or header.record_count != header.last_offset_delta + 1
+        ):
+            has_gaps = True
         segment.note(header)
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
@@ -312,7 +334,7 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> bool:
             raise _OldSegments(segment.base_offset)
         segment.cut_file(segment.size_bytes)
     segment.complete_indexes(with_aborted=False)
-    return segment.size_bytes == size
+    return segment.size_bytes == size, has_gaps
 
 
 # -- epochs ---------------------------------------------------------------------------------------
