@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNANSWERED_REQUESTS_MAX = 100
-UNANSWERED_BYTES_MAX = 4 << 20
+UNANSWERED_BYTES_MAX = 16 << 20
 REQUESTS_PER_TURN_MAX = 64
 FLUSH_BYTES = 64 << 10
 # Up to here one copy is cheaper than a write of many parts.
@@ -103,7 +103,6 @@ class Connection(asyncio.BufferedProtocol):
         "_assembler",
         "_door",
         "_frames",
-        "_frames_bytes",
         "_handle",
         "_is_closed",
         "_is_held",
@@ -118,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         "_security",
         "_slots",
         "_transport",
+        "_unanswered_bytes",
         "_waits_for_room",
         "host",
         "last_tick",
@@ -145,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_tick = connections.tick
         # Received, not begun: when (perf_counter's seconds) and what.
         self._frames: deque[tuple[float, memoryview]] = deque()
-        self._frames_bytes = 0
         self._slots: deque[_Slot] = deque()  # begun, not answered
+        self._unanswered_bytes = 0  # of both: a request that has begun keeps its bytes
         self._out: list[Any] = []  # answered, not written
         self._out_bytes = 0
         self._is_reading = True
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         if frames:
             arrived_s = perf_counter()
             for frame in frames:
-                self._frames_bytes += len(frame)
+                self._unanswered_bytes += len(frame)
                 self._frames.append((arrived_s, frame))
             del frames, frame
             self._serve()
@@ -285,7 +285,6 @@ class Connection(asyncio.BufferedProtocol):
         """Takes no more requests; closes as soon as those that were begun are answered."""
         if not self._is_closed:
             self._frames.clear()
-            self._frames_bytes = 0
             self._reached_end = True
             self._regulate()
             self._close_if_done()
@@ -345,7 +344,6 @@ class Connection(asyncio.BufferedProtocol):
         return slots[-1].is_pipelined and self._all.dispatcher.is_pipelined(self._frames[0][1])
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
-        self._frames_bytes -= len(frame)
         outcome = self._handle(frame, self.host, self.listener, arrived_s, self.principal)
         if isinstance(outcome, Waiting):
             future = asyncio.ensure_future(outcome.result)
@@ -353,6 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.append(slot)
             future.add_done_callback(partial(self._completed, slot))
             return
+        self._unanswered_bytes -= len(frame)
         self._assembler.recycle(frame)
         if self._slots:
             self._slots.append(_Slot(None, None, frame, answer=outcome))
@@ -375,6 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end_malformed(failure)
             self._frames.clear()
         slot.waiting = slot.future = None
+        self._unanswered_bytes -= len(slot.frame)
         self._assembler.recycle(slot.frame)
         slots = self._slots
         while slots and slots[0].waiting is None:
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._is_muted
             and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
-            and self._frames_bytes < UNANSWERED_BYTES_MAX
+            and self._unanswered_bytes < UNANSWERED_BYTES_MAX
             and (self._all.memory is None or self._has_room(self._all.memory))
         )
         if wants is not self._is_reading:

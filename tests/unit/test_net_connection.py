@@ -180,6 +180,30 @@ def test_reading_pauses_while_too_much_is_unanswered() -> None:
     run(test())
 
 
+def test_what_has_begun_and_is_not_answered_counts_too() -> None:
+    async def test() -> None:
+        harness = Harness()
+        connection, transport = harness.connect()
+        half = limits.UNANSWERED_BYTES_MAX // 2
+        for number in range(2):
+            assert transport.is_reading
+            feed(connection, produce(number, bytes(half), acks=-1))
+        assert harness.handlers.begun == ["Produce"] * 2
+        assert not transport.is_reading
+        harness.handlers.waiting[0].set_result(None)
+        await settle()
+        assert transport.is_reading
+        feed(connection, produce(2, bytes(half), acks=-1) + produce(3, bytes(half), acks=0))
+        assert not transport.is_reading
+        for waiting in harness.handlers.waiting[1:]:
+            waiting.set_result(None)
+        await settle()
+        assert ids(transport) == [0, 1, 2]
+        assert transport.is_reading and not connection._unanswered_bytes
+
+    run(test())
+
+
 def test_a_peer_that_does_not_read_gets_nothing_begun() -> None:
     async def test() -> None:
         harness = Harness()
