@@ -1,10 +1,10 @@
-"""A network for brokers: one namespace each behind a bridge, which can be cut for each pair and direction.
+"""A network for brokers: one namespace each behind a bridge; each pair can be cut in each direction.
 
-It is used inside a user, network and mount namespace that this file makes (`inside_namespaces`). So nothing outside
-changes, and everything goes with the last process inside. Addresses are those reserved for documentation.
+It is used inside a user, network and mount namespace that this file creates (`inside_namespaces`). So nothing outside
+changes, and everything disappears with the last process inside. Addresses are those reserved for documentation.
 
 A cut is silent, like a failed switch: the sender notices it only by waiting. Hardware addresses are fixed, without ARP,
-and a cut points the sender's entry for the receiver at an address that nobody has.
+and a cut makes the sender's entry for the receiver point to an unused address.
 """
 
 from __future__ import annotations

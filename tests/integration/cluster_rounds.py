@@ -186,7 +186,7 @@ class Rounds:
         check(stored, self.writers, self.reader)
 
     def describe(self) -> str:
-        """What each broker knows, and what is not answered, to explain why a round did not end."""
+        """Each broker's state and the unanswered requests, to explain why a round did not end."""
         lines = []
         for node in NODES:
             try:

@@ -31,7 +31,7 @@ class RawClient:
         self.socket.sendall(encode_request(request, version, self._sent, "raw"))
 
     def receive(self, request: Any, version: int) -> Any:
-        """The answer to the oldest unanswered request, which is of the same API as `request`."""
+        """The answer to the oldest unanswered request, which must be of the same API as `request`."""
         size = int.from_bytes(self._exactly(4), "big")
         key = message_info(type(request)).key
         assert key is not None

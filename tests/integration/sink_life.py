@@ -142,7 +142,7 @@ class Spark:
 
 
 def life(bootstrap: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, **more: str) -> Spark:
-    """A query whose transactions are named after its first topic."""
+    """Run a query whose transactions are named after its first topic."""
     given = options(bootstrap, stream=True, transactionalIdPrefix=topics[0], **more)
     columns = check_columns({"topic": "string", "value": "binary"}, None)
     return Spark(TransactionalSink(given, columns), bootstrap, topics, monkeypatch, Random(7))

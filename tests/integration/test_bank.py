@@ -93,7 +93,7 @@ class Brokers(Protocol):
 
 
 class Bank:
-    """The broker, the tellers, and what was ordered."""
+    """The broker, the tellers, and the orders."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Bank:
     # -- what happens -------------------------------------------------------------------------------
 
     def order(self, count: int = ORDERS_AT_ONCE) -> None:
-        """Somebody wants so many transfers; they are in the log when this returns."""
+        """Order this many transfers; they are in the log when this returns."""
         producer = Producer(
             {"bootstrap.servers": self.broker.bootstrap, "enable.idempotence": True}
         )
@@ -145,7 +145,7 @@ class Bank:
         assert producer.flush(TIMEOUT_S) == 0
 
     def employ(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a teller; who was there under this name is its own affair."""
+        """Start a teller; it fences any earlier one with this name itself."""
         words = [self.broker.bootstrap, name, str(self.journal)]
         with self._log.open("ab") as log:
             teller = subprocess.Popen(
@@ -180,7 +180,7 @@ class Bank:
         self._sleep(WRITTEN)
 
     def a_teller_sleeps_on_its_offsets(self) -> None:
-        """Who has its partitions then waits for the end of its transaction, which may still commit (KIP-447)."""
+        """The next owner of its partitions waits for the end of its transaction, which may still commit (KIP-447)."""
         self._sleep(SENT)
 
     def _sleep(self, where: str) -> None:
@@ -227,7 +227,7 @@ class Bank:
                 self.employ(name)
 
     def wait_for_commits(self, count: int) -> None:
-        """Until so many more transactions were committed."""
+        """Wait until this many more transactions were committed."""
         wanted = len(self.noted("committed")) + count
 
         def are_there() -> bool:
@@ -250,7 +250,7 @@ class Bank:
     # -- what is to be seen -------------------------------------------------------------------------
 
     def noted(self, what: str) -> set[str]:
-        """The attempts of which a teller noted this; a teller that was killed may not have come to it."""
+        """The attempts for which a teller noted this; a teller that was killed may have noted nothing."""
         lines = self.journal.read_text().splitlines()
         return {line.split()[1] for line in lines if line.startswith(f"{what} ")}
 
@@ -352,7 +352,7 @@ def entries_of(records: Iterable[dict[str, Any]]) -> Entries:
 
 
 def check(bank: Bank) -> None:
-    """Each order once, sums hold, offsets are those of what was processed, nothing is left open."""
+    """Each order is processed once, sums hold, offsets match what was processed, no transaction stays open."""
     bank.wait_until_all_is_done()
     bank.wait_until_nothing_is_open()
     assert bank.processed() == bank.ordered()

@@ -35,7 +35,7 @@ CLUSTER = {
 
 
 class Three:
-    """Three brokers as the bank sees them: what is killed is whoever coordinates the group, or a teller."""
+    """Three brokers for the bank: faults kill the group's coordinator or a teller."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._cluster = BrokerCluster(folder, 3, CLUSTER)
@@ -63,7 +63,7 @@ class Three:
         self._until_fenced(killed)
 
     def image(self) -> MetadataImage:
-        """What is durable now."""
+        """The durable metadata."""
         return MetadataLog(self._lake).load()
 
     def is_in_sync(self) -> bool:

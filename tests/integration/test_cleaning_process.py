@@ -1,4 +1,4 @@
-"""Compaction by a real broker and its child process: what clients read, and what a restart knows."""
+"""Compaction by a real broker and its child process: what clients read, also after a restart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def create(broker: BrokerProcess, name: str = TOPIC, **more: str) -> None:
 
 
 def alter(broker: BrokerProcess, topic: str, changes: dict[str, str | None]) -> None:
-    """Set what has a value, and take away what has none."""
+    """Set the settings that have a value, delete those without."""
     kinds = {True: AlterConfigOpType.DELETE, False: AlterConfigOpType.SET}
     entries = [
         ConfigEntry(name, value, incremental_operation=kinds[value is None])

@@ -1,4 +1,4 @@
-"""What the brokers of a cluster show of it, under Kafka's names, while one of them is down and afterwards."""
+"""A cluster's gauges, under Kafka's names, while one broker is down and afterwards."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def all_are_well(brokers: BrokerCluster) -> None:
 
 
 def one_is_down(brokers: BrokerCluster, controller: int, other: int, moved: int) -> None:
-    """What the two that are left say: as many as needed are in sync, and no more."""
+    """Metrics of the remaining two: exactly as many replicas as needed are in sync."""
     left = controller, other
     eventually(
         "its end", lambda: gauges(brokers, controller)[f"{CONTROLLER}fencedbrokercount",] == 1

@@ -316,7 +316,7 @@ async def test_a_broker_that_cannot_hand_over_stops_all_the_same(tmp_path: Path)
 
 
 async def taken_meanwhile() -> None:
-    """A controlled shutdown in which another process takes the number."""
+    """A controlled shutdown during which another process registers with the same node.id."""
     raise ConfigError("another broker of this number has registered; this one stops")
 
 
@@ -329,7 +329,7 @@ async def is_over(broker: InProcess) -> None:
 
 
 async def nothing_written(*_: Any, **__: Any) -> None:
-    """What a controller leaves whose lease does not arrive."""
+    """Replaces the lease's write: the controller's lease never reaches the store."""
 
 
 @in_loop

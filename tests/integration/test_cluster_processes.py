@@ -26,7 +26,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
 
 
 def image_of(brokers: BrokerCluster) -> MetadataImage:
-    """What is durable now."""
+    """The durable metadata."""
     return MetadataLog(LocalStore(str(brokers[1].overrides["lake.uri"]))).load()
 
 

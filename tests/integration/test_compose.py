@@ -54,7 +54,7 @@ class Machine:
         return self._ports[key]
 
     def here(self, service: str, text: str) -> str:
-        """A word of the compose file as it is on this machine."""
+        """A word of the compose file, translated to this machine."""
         names = "|".join([*self._services, "localhost", r"0\.0\.0\.0", r"127\.0\.0\.1"])
 
         def place(match: re.Match[str]) -> str:

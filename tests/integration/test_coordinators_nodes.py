@@ -78,7 +78,7 @@ async def prepare(cluster: Cluster) -> None:
 
 
 async def read(cluster: Cluster, index: int, *, isolation_level: int = 1) -> list[bytes | None]:
-    """What a consumer gets, who leaves out what was aborted."""
+    """The records that a read_committed consumer gets."""
     broker = leader(cluster, "t", index)
     assert broker is not None
     values: list[bytes | None] = []

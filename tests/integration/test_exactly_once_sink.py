@@ -175,7 +175,7 @@ def test_what_was_decided_and_timed_out_is_written_again(spark: Spark) -> None:
 
 
 def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> None:
-    """A single record at offset 0; somebody has begun its transactional id anew before the driver is here again."""
+    """A single record at offset 0; its transactional id was initialised again before the driver came back."""
     spark = replace(spark, rows_a_batch=1)
     ended: list[str] = []
     end = Deciding._end
@@ -251,7 +251,7 @@ def test_a_task_that_fails_ends_its_transaction(spark: Spark) -> None:
 
 
 def test_a_transaction_of_another_query_hides_no_decision(spark: Spark) -> None:
-    """It holds the last stable offset of the decisions' topic: what is decided behind that is found all the same."""
+    """It holds the last stable offset of the decisions' topic; later decisions are found all the same."""
     spark.batch(0)
     foreign = Producer(
         {"bootstrap.servers": spark.bootstrap, "transactional.id": f"{spark.topics[0]}.other"}

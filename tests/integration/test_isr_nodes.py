@@ -1,4 +1,4 @@
-"""Brokers in one event loop: who comes into the ISR and goes out of it, and consumers that read from followers."""
+"""Brokers in one event loop: replicas that join and leave the ISR, and consumers that read from followers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = {"replica_fetch_backoff_ms": 20, "replica_fetch_wait_max_ms": 100}
 
 
 async def create(cluster: Cluster, *replicas: int, min_isr: int = 1) -> None:
-    """Topic "t" with one partition on these brokers, the first of which leads."""
+    """Create topic "t" with one partition on these brokers; the first one leads."""
     topic = CreatableTopic(
         name="t",
         num_partitions=-1,

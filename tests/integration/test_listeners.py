@@ -357,7 +357,7 @@ def test_our_own_client_gets_in(broker: Broker, way: str) -> None:
 
 
 def test_queries_get_in_where_they_are_planned_and_where_they_run(broker: Broker) -> None:
-    """As Spark runs source and sink: what was made on the driver comes to the planner and to each task as a pickle."""
+    """As Spark runs source and sink: objects made on the driver reach the planner and each task as pickles."""
     given = {**ours(broker, "scram"), "topic": "asked"}
     columns = check_columns({"value": "binary"}, "asked")
     sink = BatchSink(parse_sink_options(given, stream=False), columns)
@@ -423,7 +423,7 @@ def test_a_certificate_of_another_host_is_told(broker: Broker) -> None:
 
 
 def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
-    """Who authenticates anew stays, also when the session is over; who goes on as if it were not is disconnected."""
+    """A client that re-authenticates stays connected, also after its session expired; one that does not is closed."""
     metrics = broker.node.metrics.net
 
     async def end_sessions() -> None:

@@ -1,4 +1,4 @@
-"""Brokers that reach each other by TLS and SASL alone: they form a cluster, and replicate."""
+"""Brokers that reach each other only by TLS and SASL: they form a cluster, and replicate."""
 
 from __future__ import annotations
 

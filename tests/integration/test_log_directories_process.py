@@ -21,7 +21,7 @@ QUICK = {
 
 
 def lose(folder: Path) -> None:
-    """What is done in it from now on fails: a file is where the directory was."""
+    """Make every operation in it fail: a file replaces the directory."""
     folder.rename(folder.with_name(folder.name + "-lost"))
     folder.write_bytes(b"")
 

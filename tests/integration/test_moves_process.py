@@ -21,7 +21,7 @@ BEFORE = 3_000
 
 
 class Writer(threading.Thread):
-    """Produces numbered records with acks=all and idempotence until told to stop; counts what was acknowledged."""
+    """Produces numbered records with acks=all and idempotence until stopped; counts the acknowledged ones."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()

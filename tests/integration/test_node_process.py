@@ -47,7 +47,7 @@ RECORDS_PER_BATCH = 10
 
 
 class Client:
-    """A client of the barest kind: what it sends are bytes, what it gets is decoded."""
+    """A minimal client: it sends raw bytes and decodes the answers."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")

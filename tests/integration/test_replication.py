@@ -1,4 +1,4 @@
-"""Three brokers as processes: what was acknowledged survives the death of its leader, byte for byte, on the others."""
+"""Three brokers as processes: acknowledged records survive the leader's death, byte for byte, on the others."""
 
 from __future__ import annotations
 

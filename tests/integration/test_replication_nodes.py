@@ -28,7 +28,7 @@ QUICK = {
 
 
 async def create(cluster: Cluster, *replicas: int, name: str = "t", **configs: object) -> None:
-    """A topic with one partition on these brokers, the first of which leads."""
+    """Create a topic with one partition on these brokers; the first one leads."""
     topic = CreatableTopic(
         name=name,
         num_partitions=-1,
@@ -125,7 +125,7 @@ async def test_a_follower_leads_on_and_the_leader_follows_when_it_comes_back(
 
 @in_loop
 async def test_a_new_replica_begins_behind_the_lake(tmp_path: Path) -> None:
-    """What the leader has in the lake alone is not copied once more; producers and epochs come from the lake."""
+    """Records that the leader has only in the lake are not copied again; producers and epochs come from the lake."""
     settings = {
         **QUICK,
         "remote_log_storage_system_enable": "true",

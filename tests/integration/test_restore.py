@@ -75,7 +75,7 @@ def committed(broker: BrokerProcess, topic: str) -> TopicPartition:
 
 
 def wait_for_notes(lake: Path, offsets: dict[str, int], ends: dict[str, int]) -> None:
-    """Until the lake was told what was committed, and where the logs end."""
+    """Wait until the lake has the committed offsets and the log ends."""
 
     def is_noted() -> bool:
         noted = present(OffsetsTable(LocalStore(str(lake))).read())
@@ -87,7 +87,7 @@ def wait_for_notes(lake: Path, offsets: dict[str, int], ends: dict[str, int]) ->
 
 
 def assert_lags_are_sql(lake: Path) -> None:
-    """The views say of this lake what was produced, committed and tiered."""
+    """The views show what was produced, committed and tiered."""
     with connect() as views:
         duckdb_views(views, lake)
         late = "SELECT topic, tiered_end, lag FROM tier_lag"

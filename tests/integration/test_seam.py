@@ -1,7 +1,7 @@
-"""The seam between table and log: whatever produces, rolls, tiers, deletes and leads meanwhile, all readers agree.
+"""The seam between table and log: all readers agree while others produce, roll, tier, delete and change leaders.
 
-Two brokers in one event loop with a real lake. After each few steps by lot a batch, a stream, both halves of a scan and
-a consumer are read, by the source's own reader objects and without Spark, and held against what was acknowledged.
+Two brokers in one event loop with a real lake. After every few random steps a batch, a stream, both halves of a scan
+and a consumer are read, by the source's own reader objects without Spark, and compared with the acknowledged records.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class World:
         return ",".join(f"{b.endpoints[0].host}:{b.endpoints[0].port}" for b in brokers.values())
 
     def live(self) -> list[Row]:
-        """What is to be read now."""
+        """The records that a reader must see now."""
         return sorted((p, n, v) for (p, n), v in self.rows.items() if n >= self.starts[p])
 
     # -- what happens ---------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class World:
         self.rows |= sent
 
     async def delete(self) -> None:
-        """The log start moves, as retention moves it; the lake hears of it later."""
+        """Move the log start as retention does; the lake learns of it later."""
         index = self.chance.randrange(PARTITIONS)
         known = [n for p, n in self.rows if p == index]
         if not known:
@@ -229,7 +229,7 @@ class World:
         return halves, lambda: sorted(row for each in asked for row in self.batch(each))
 
     def follow(self) -> None:
-        """One micro-batch of the stream, as a query that was started anew would plan it."""
+        """One micro-batch of the stream, planned as by a restarted query."""
         options = self.given(startingOffsets="earliest", failOnDataLoss="false")
         limits: list[dict[str, str]] = [
             {},

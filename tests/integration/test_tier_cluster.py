@@ -221,7 +221,7 @@ def victim_id(broker: BrokerProcess) -> int:
 
 
 class Unclean:
-    """A topic on brokers 2 and 3, of which one at a time is alive; broker 1 decides."""
+    """A topic on brokers 2 and 3, only one of which is alive at a time; broker 1 is the controller."""
 
     def __init__(self, brokers: BrokerCluster, lake: Path) -> None:
         self.brokers = brokers
@@ -235,14 +235,14 @@ class Unclean:
         )
 
     def only(self, alive: int) -> None:
-        """Let this one alone live, without regard for what the other one has."""
+        """Keep only this broker alive, whatever records the other one has."""
         self.brokers[5 - alive].kill()
         if not self.brokers[alive].running():
             self.brokers[alive].start()
         eventually("its lead", lambda: leader_of(self.brokers[1]) == alive)
 
     def write(self, count: int, what: str) -> list[int]:
-        """Write records one by one, acknowledged by the leader alone; their offsets."""
+        """Write records one by one, acknowledged only by the leader; returns their offsets."""
         offsets: list[int] = []
         producer = Producer({"bootstrap.servers": self.brokers[1].bootstrap, "acks": "1"})
 
@@ -262,7 +262,7 @@ class Unclean:
 
 @pytest.mark.timeout(600)
 def test_who_is_elected_without_regard_goes_on_behind_the_lake(tmp_path: Path) -> None:
-    """Broker 3 copies nothing while it leads; what it has alone is lost, what is in the lake is not."""
+    """Broker 3 copies nothing while it leads; records that only it has are lost, those in the lake are not."""
     settings = {**TIERED, "log.segment.bytes": 64 << 20, "log.local.retention.bytes": -1}
     with cluster(tmp_path, 3, settings) as brokers:
         lake = tmp_path / "lake"

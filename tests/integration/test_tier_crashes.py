@@ -1,4 +1,4 @@
-"""The broker and its worker die at every step; the table holds each offset once and tiering goes on to the end."""
+"""The broker and its worker die at every step; the table holds each offset once, and tiering completes."""
 
 from pathlib import Path
 

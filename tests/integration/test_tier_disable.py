@@ -1,4 +1,4 @@
-"""A topic that is copied no more, one that is no table any more, and one that becomes a table again (KIP-950)."""
+"""A topic that is no longer copied, one that stops being a table, and one that becomes a table again (KIP-950)."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -31,7 +31,7 @@ TRANSACTIONAL = (11, 12, 13)
 
 
 class History:
-    """A log that producers have written to, and its producers behind each batch."""
+    """A log that producers have written to, and the producers' state after each batch."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -87,7 +87,7 @@ class History:
         self.snapshots[log.log_end_offset - 1] = log.producers.encode_snapshot()
 
     def ranges(self, folder: Path, count: int) -> list[CopyRange]:
-        """All of it, cut anywhere between batches; few ranges know their producers."""
+        """The whole log, cut at random between batches; few ranges carry their producers."""
         ends = sorted(self.random.sample(sorted(self.snapshots)[:-1], count - 1))
         ends.append(self.log.log_end_offset - 1)
         found, start = [], 0

@@ -76,7 +76,7 @@ def states(broker: BrokerProcess) -> set[tuple[str, int]]:
 
 
 def assert_they_agree(broker: BrokerProcess, acknowledged: dict[int, Row], end: int) -> int:
-    """Where the partition begins, by consumers and by the table; what is left of it is what was produced."""
+    """Consumers and the table agree where the partition begins, and the rest of it is as produced."""
     start = earliest(broker.bootstrap)
     assert error_at(broker.bootstrap, start) == ErrorCode.NONE
     assert error_at(broker.bootstrap, start - 1) == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,4 +1,4 @@
-"""Files of a table laid anew: the same rows at every version, for whoever reads, whatever happens meanwhile."""
+"""Rewriting a table's files: every reader sees the same rows at every version, whatever happens meanwhile."""
 
 import errno
 import json
@@ -97,7 +97,7 @@ def scramble(lake: Lake) -> None:
 
 
 def compressions(lake: Lake) -> set[str]:
-    """Of the table's files; those of zstd alone are not called light."""
+    """The compression of the table's files; asserts that exactly those without zstd are named as light."""
     found = snapshot(lake)
     reader = FileReader(found.log.store)
     codecs = {
@@ -289,7 +289,7 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
 def test_what_a_disk_that_fails_has_taken_already_goes(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is in a commit, and each new try would leave as much again."""
+    """No commit names these files, and each retry would leave as many again."""
     scramble(lake)
     monkeypatch.setattr(relaying, "WINDOW_BYTES", 1000)
     lake.settings = TierSettings(lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000)

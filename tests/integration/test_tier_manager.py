@@ -1,4 +1,4 @@
-"""The tier beside a real broker: freshness, idle and lost workers, grace, restarts, folders that are not ours."""
+"""The tier in a real broker: freshness, idle and lost workers, grace, restarts, folders that are not ours."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a worker keeps in memory: no more after many topics that came and went than after a few."""
+"""A worker's memory is no larger after many topics were created and deleted than after a few."""
 
 import gc
 from collections import Counter
@@ -31,7 +31,7 @@ OUTSIDE = (ModuleType, FunctionType, BuiltinFunctionType, type)
 
 
 def reachable(roots: Iterable[object]) -> Counter[str]:
-    """How many objects of each type are held, directly or not; but for numbers, of which Python shares the small."""
+    """How many objects of each type are reachable; without numbers, since Python shares small ones."""
     seen: dict[int, object] = {}
     left = list(roots)
     while left:

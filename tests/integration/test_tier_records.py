@@ -1,4 +1,4 @@
-"""Records of every kind through the lake: read cold they are what was produced, byte for byte, and so is the table."""
+"""Records of every kind through the lake: consumers and the table return them as produced, byte for byte."""
 
 import random
 import time

@@ -186,7 +186,7 @@ def test_a_range_is_finished_though_its_commit_was_cleaned_up(
 def test_an_attempt_that_the_log_start_was_moved_past_has_lost(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    """What is copied afterwards begins behind it: no commit ever covers its range."""
+    """Later copies begin after it: no commit ever covers its range."""
     for _ in range(2):
         die_copying(Worker(store), "before_commit", source(0, 9))
     later = Worker(store)
@@ -222,7 +222,7 @@ def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
 def test_an_attempt_that_another_broker_gave_up_is_not_finished(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    """Of its rival, which has won, nothing is to be seen any more, nor by which commit."""
+    """There is no trace left of the rival that won, nor of its commit."""
     die_copying(Worker(store), "before_commit", source(0, 9))
     other = Worker(store, node_id=2)
     assert other.copy(source(0, 9), source(10, 19))[0].outcome == FINISHED

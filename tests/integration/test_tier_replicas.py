@@ -1,4 +1,4 @@
-"""Brokers in one event loop whose topic is in the lake: replicas begin behind it, followers keep what leaders keep."""
+"""Brokers in one event loop, a tiered topic: replicas begin at the lake's end, followers retain what leaders retain."""
 
 from __future__ import annotations
 

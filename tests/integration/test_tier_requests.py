@@ -1,4 +1,4 @@
-"""What the worker asks of the store: in proportion to what is copied, and nothing where nothing came."""
+"""The worker's requests to the store: in proportion to what is copied, and none if nothing is copied."""
 
 import secrets
 from collections import Counter

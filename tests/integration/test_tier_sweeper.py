@@ -334,7 +334,7 @@ def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
 def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
     lake: Lake, fill: Callable[[Lake, int], None], point: str
 ) -> None:
-    """Also one whose deletion was begun before, and an attempt that never won; whoever goes on."""
+    """Also one whose deletion had begun, and an attempt that never won; whichever broker continues."""
     fill(lake, 3)
     begin_at(lake, 10)
     with pytest.raises(Crash):

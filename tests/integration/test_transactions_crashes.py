@@ -1,4 +1,4 @@
-"""The broker dies between a decision and its end; what was decided is completed by the next start, asked or not."""
+"""The broker dies between a decision and its markers; the next start completes the transaction, asked or not."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ VALUE_BYTES = 1_000
 
 
 class Ledger:
-    """Writes batches of records in transactions, and notes at which offset each lies and what became of it."""
+    """Writes batches of records in transactions, and records each one's offset and outcome."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -14,7 +14,7 @@ from tests.s3_server import address_for
 
 @pytest.fixture(params=["folder", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """What is said of a lake holds for both kinds of store."""
+    """Tests of the lake run on both kinds of store."""
     if request.param == "folder":
         return LocalStore(str(tmp_path))
     request.getfixturevalue("s3_environment")

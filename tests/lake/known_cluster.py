@@ -1,8 +1,8 @@
-"""A lake whose whole story is known, written by the product's own writers, and what each view says of it.
+"""A lake with a known history, written by the product's own writers, and the expected rows of each view.
 
 Broker 1 has the controller; broker 2 came later and fell silent. `orders` has an hour of retention;
-`table` is compacted; `gone` was deleted; `plain` has the brokers' settings. Of `orders` 2 there is no note, and its
-timestamps are no times; `orders` 3 begins beyond what is in the lake. One second lies between any two commits.
+`table` is compacted; `gone` was deleted; `plain` has the brokers' settings. Partition 2 of `orders` has no row in
+`__offsets`, and its timestamps are invalid; partition 3 begins after the end of the lake. Commits are one second apart.
 """
 
 from __future__ import annotations

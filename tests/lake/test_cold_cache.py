@@ -40,7 +40,7 @@ FILE_ROWS = 80
 
 
 class Lake:
-    """A topic of one partition, whose workers come and go."""
+    """A topic of one partition, read by one worker after another."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -216,7 +216,7 @@ def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> Non
 
 
 def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lake) -> None:
-    """Statistics are of what was written: the greatest of a file may be gone, or be of rows below the log start."""
+    """Statistics describe what was written: a file's largest value may be deleted, or lie below the log start."""
     found = lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
     assert found is not None
     assert found[1:] == (COUNT - 1, 3)

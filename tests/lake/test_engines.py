@@ -1,4 +1,4 @@
-"""What is written here is read by other engines with the same rows."""
+"""Tables written here are read by other engines with the same rows."""
 
 import polars
 import pyarrow as pa

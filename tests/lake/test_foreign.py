@@ -1,4 +1,4 @@
-"""Others at work on a topic's table with delta-rs: what is read, and what is written, goes on being right."""
+"""Others change a topic's table with delta-rs: reads and writes stay correct."""
 
 import pyarrow as pa
 import pytest

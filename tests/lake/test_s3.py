@@ -192,7 +192,7 @@ def test_what_is_throttled_or_lost_is_asked_again(way: FaultyWay, fault: Fault) 
 
 
 def commits(log: DeltaLog, count: int) -> list[tuple[int, str]]:
-    """The version and the id of each of so many commits, one after the other."""
+    """Make this many commits, one after the other; returns the version and id of each."""
     made = []
     for _ in range(count):
         attempt = log.begin(PlainChange("WRITE", info={}, check=lambda version, actions: None))
@@ -242,9 +242,9 @@ HARSH = bad_weather(8, delay_ms=100, throttled=0.1, lost=0.04)
 def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
     way: FaultyWay, tmp_path: Path, weather: Judge
 ) -> None:
-    """Produce, tier, lose the local logs' beginning, kill the leader, produce, start it again, read all of it.
+    """Produce, tier, delete the beginning of the local logs, kill the leader, produce, restart it, read everything.
 
-    Then every disk is lost, and one broker goes on with what is on S3.
+    Then every disk is lost, and one broker continues from S3.
     """
     uri = address_for(tmp_path)
     settings = {
@@ -292,7 +292,7 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
 def goes_on_after_a_restore(
     brokers: BrokerCluster, store: Store, values: list[bytes]
 ) -> list[bytes]:
-    """What is produced then, behind all that was there, when it is in the lake."""
+    """Lose all disks, restore one broker, produce more; returns those values once they are in the lake."""
     for each in brokers.brokers.values():
         shutil.rmtree(each.data)
     one = brokers[1]
@@ -326,7 +326,7 @@ def leader_and_isr(admin: AdminClient) -> tuple[int, list[int]]:
 
 
 def consumed(bootstrap: str, count: int) -> list[bytes | None]:
-    """The first so many values, from offset 0 on."""
+    """The first values from offset 0 on, this many."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
     )

@@ -49,7 +49,7 @@ def adds(count):
 
 
 def table_of(store, count):
-    """A topic's table of so many files, in one commit; nobody looks into the files. With the end of each partition."""
+    """A topic's table of this many files, in one commit, and the end of each partition; the files are never opened."""
     table = TopicTable(store, "orders")
     table.open(TOPIC_ID)
     end = count // PARTITIONS * ROWS - 1

@@ -143,7 +143,7 @@ def lay_anew(table, *, data_change=False):
 def test_a_stream_of_sparks_does_not_see_rows_again_that_were_laid_anew(
     spark, table, tmp_path, data_change
 ):
-    """Neither one that goes on over the merge nor, with every commit read, one that is told to skip none."""
+    """Neither a stream that runs during the merge nor one that reads every commit and is told to skip none."""
     fill(table, 3)
     assert streamed(spark, table, tmp_path).count() == 1200
     lay_anew(table, data_change=data_change)

@@ -1,4 +1,4 @@
-"""Memory that a worker has freed goes back to the system, even below blocks in use; after a while, and if it is enough."""
+"""Memory that a worker has freed goes back to the system, even below blocks in use: after a while, if it is enough."""
 
 import ctypes
 
