@@ -1,4 +1,4 @@
-"""Reading what is in the lake alone: rate, first byte; against Apache Kafka with its LocalTieredStorage, a folder."""
+"""Reading records that are only in the lake: rate and first byte, against Apache Kafka with LocalTieredStorage."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _measure(side: Side, log: Path, runs: int) -> Measured:
 
 
 def _tiered(side: Side, log: Path, topic: str, size: int, count: int) -> None:
-    """Records that are in the lake alone, but for the active segment's."""
+    """Records that are only in the lake, except those of the active segment."""
     create_topic(side, topic, 1, **TIERED)
     client("produce", side, topic, count=count, size=size)
     wait_until(

@@ -1,4 +1,4 @@
-"""What the loss of one of three brokers costs those who write.
+"""The cost of losing one of three brokers, for producers.
 
 The parts of a failover, from SIGKILL on: the session of who is dead ends (it counts from the last heartbeat, so it
 takes up to one interval less); what is decided is durable, and the others know it ("leaders are known"); clients hear

@@ -189,9 +189,9 @@ def consume(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def drain(options: argparse.Namespace) -> dict[str, Any]:
-    """What a consumer of no cost of its own gets: one connection, a fetch at a time, headers of batches read alone.
+    """The throughput of a consumer without costs of its own: one connection, one fetch at a time, only headers read.
 
-    A client that makes an object of each record is slower than what it would measure.
+    A client that makes an object of each record is slower than the broker that it measures.
     """
     times: list[float] = []
     with RawClient(options.bootstrap) as one:
@@ -290,9 +290,9 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def reach(options: argparse.Namespace) -> dict[str, Any]:
-    """Fetches at places by lot, of what is in the lake alone: until the first byte of an answer with records, in ms.
+    """Fetches at random offsets that are only in the lake: milliseconds to the first byte of an answer with records.
 
-    An answer without records (the lake was not in time) is asked for again, as clients do, and its time counts.
+    If an answer has no records (the lake was not in time), the fetch is repeated, as clients do; its time counts.
     """
     lots = random.Random(7)
     times: list[float] = []

@@ -24,7 +24,7 @@ TOPIC_ID = bytes(range(16))
 
 
 class UnsyncedFile(SystemFile):
-    """What is made for a measurement need not outlive the machine."""
+    """Files of a measurement need not survive a crash."""
 
     __slots__ = ()
 

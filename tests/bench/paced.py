@@ -1,4 +1,4 @@
-"""A producer that offers a steady rate beside another measurement."""
+"""A producer with a steady rate that runs during another measurement."""
 
 from __future__ import annotations
 

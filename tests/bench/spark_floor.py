@@ -1,4 +1,4 @@
-"""What a cold scan is made of: pyarrow alone, the source's tasks without Spark, and Spark with batches that are there.
+"""The parts of a cold scan: pyarrow alone, the source's tasks without Spark, and Spark with ready-made batches.
 
 The last is the floor of any Python source: what it costs to send Arrow batches from a Python worker to the JVM and to
 make rows of them. Each reads all columns of the source, with two threads where it has them.
@@ -68,7 +68,7 @@ class Floor:
             sum(pool.map(read, dict.fromkeys(self._files)))
 
     def readers_alone(self) -> None:
-        """The source's own tasks, whose batches nobody takes."""
+        """The source's own tasks; their batches are dropped."""
         config = read_config(self._options, declared(schema_of(KAFKA_COLUMNS)), Predicate())
 
         def read(task: Any) -> int:
@@ -124,7 +124,7 @@ class GivenReader(DataSourceReader):
 
 
 class GivenStreamReader(DataSourceStreamReader):
-    """So many rows in every micro-batch, without a broker: what a micro-batch of any Python source takes."""
+    """A fixed number of rows per micro-batch, without a broker: the cost of a micro-batch of any Python source."""
 
     def __init__(self, rows: int, schema: pa.Schema) -> None:
         self._rows, self._schema, self._end = rows, schema, 0

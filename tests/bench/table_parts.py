@@ -1,4 +1,4 @@
-"""Tables of many files: a start, a plan and a commit on 50,000 files beside the same on 500."""
+"""Tables of many files: a start, a plan and a commit with 50,000 files compared with 500."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMITS = 20
 
 
 def _fill(folder: Path, count: int) -> LocalStore:
-    """A table of so many files, with a checkpoint: nobody looks into the files."""
+    """A table of this many files, with a checkpoint; the files are never opened."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     store = LocalStore(str(folder))

@@ -76,8 +76,8 @@ def tier(folder: Path, report: Report, runs: int) -> None:
 def keeping_up(folder: Path, report: Report, runs: int) -> None:
     """Bytes of log a second from the first record until all but the active segment is in the table.
 
-    Once while a client without cost of its own offers a steady rate, as one on another machine would, and once beside
-    a producer that has no bounds and shares the cores with the broker.
+    Once with a client without costs of its own and a steady rate, like one on another machine, and once with an
+    unbounded producer that shares the cores with the broker.
     """
     side = OurSide(folder / "ours", QUICKLY)
     side.launch(clean=True)

@@ -17,7 +17,7 @@ LISTENER = "TLS"
 
 @dataclass(slots=True)
 class ByTls:
-    """A side whose clients come by TLS; topics are made by its other listener."""
+    """A side whose clients use TLS; topics are created by its plain listener."""
 
     side: Side
     address: str

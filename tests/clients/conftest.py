@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is on the list fails; when it does not, it must leave the list."""
+    """Mark listed tests as expected failures (strict): one that passes must be taken off the list."""
     reasons = {each.test: each.reason for each in not_passing()}
     for item in items:
         function = item.nodeid.rpartition("/")[2].partition("[")[0]

@@ -66,11 +66,11 @@ class Member:
             raise self.error
 
     def has(self, count: int) -> Member:
-        """Wait until it has so many partitions."""
+        """Wait until it has this many partitions."""
         return self._until(f"{count} partitions", lambda: len(self.partitions) == count)
 
     def has_read(self, count: int) -> Member:
-        """Wait until it has read so many records, and committed them."""
+        """Wait until it has read and committed this many records."""
         return self._until(f"{count} records", lambda: self.committed >= count)
 
     def _until(self, what: str, condition: Callable[[], bool]) -> Member:
@@ -85,10 +85,10 @@ _STARTED: list[Member] = []
 
 
 def end_members() -> None:
-    """End all that a test has started and, since it failed, not ended.
+    """End the members that a failed test has left running.
 
-    Their threads would look for a broker that is gone to the end of the run, and draw from `random` beside the tests
-    of others: Hypothesis takes that for the strategy's doing.
+    Otherwise their threads would look for the stopped broker until the end of the run, and use `random` during other
+    tests, which Hypothesis would blame on its strategies.
     """
     for member in _STARTED:
         member._abandoned = True
@@ -137,7 +137,7 @@ class LibrdkafkaMember(Member):
 
 
 class NewLibrdkafkaMember(LibrdkafkaMember):
-    """A member of the consumer protocol (KIP-848), whose times are the broker's to say."""
+    """A member of the consumer protocol (KIP-848); the broker sets its timeouts."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
         of_the_broker = {"session.timeout.ms": None, "heartbeat.interval.ms": None}

@@ -14,7 +14,7 @@ from tests.processes import running_broker
 
 @pytest.mark.parametrize("client", MEMBERS)
 def test_a_member_ends_without_its_broker(tmp_path: Path, topic: str, client: str) -> None:
-    """Else the thread of a test that failed goes on to the end of the run, beside the tests of others."""
+    """Otherwise the thread of a failed test would run on during other tests, until the end of the run."""
     before = threading.active_count()
     with running_broker(tmp_path, {"offsets.topic.num.partitions": 1}) as broker:
         create_topic(broker.bootstrap, topic, partitions=1)

@@ -1,4 +1,4 @@
-"""librdkafka through confluent-kafka: what the other files of this folder do not ask of it."""
+"""librdkafka through confluent-kafka: requests that the other files of this folder do not make."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_settings_of_a_broker_are_told_with_their_kind(
 
 
 def test_credentials_are_set_and_described(broker: BrokerProcess) -> None:
-    """librdkafka (2.15, 2.16) leaves a byte over behind this request."""
+    """librdkafka (2.15, 2.16) sends one byte too many after this request."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     kept = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     change = UserScramCredentialUpsertion("somebody", kept, b"secret")

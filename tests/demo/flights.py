@@ -23,7 +23,7 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """What is produced for one flight: bytes as they go out; the timestamp in milliseconds since 1970."""
+    """The record of one flight: bytes as sent; the timestamp in milliseconds since 1970."""
 
     key: bytes
     value: bytes

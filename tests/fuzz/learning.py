@@ -55,7 +55,7 @@ def steps_of(target: Callable[[bytes], None], data: bytes) -> set[Step]:
 def worth_keeping(
     known: Iterable[bytes], learnt: Iterable[bytes], reached: Callable[[bytes], set[_Place]]
 ) -> list[bytes]:
-    """Of `learnt` few small ones that reach what none of the known ones does; those that find most, if too many."""
+    """The few small inputs of `learnt` that reach what no known one does; if too many, those that find most."""
     before: set[_Place] = set().union(*map(reached, known))
     seen = set(before)
     kept: dict[bytes, set[_Place]] = {}

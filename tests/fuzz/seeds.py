@@ -26,7 +26,7 @@ OLD_SET = "00000000000000000000001f6f1b1b6c0100000001890ea1b000000000016b0000000
 
 
 def corpus(target: str) -> Iterator[bytes]:
-    """What was found and learnt before: files of hexadecimal digits, an input a line, or of JSON for the Delta log."""
+    """The inputs found before: files of hexadecimal digits, one input per line, or of JSON for the Delta log."""
     for file in sorted((CORPUS / target).glob("*")):
         text = file.read_text()
         if file.suffix == ".json":
@@ -124,7 +124,7 @@ _COLUMNS = (
 
 
 def _column(values: pa.Array, encoding: str, codec: int) -> bytes:
-    """The pages of a column, with what the target is told of them."""
+    """The pages of a column, with the metadata that the target gets."""
     name = ("zstd", "snappy", "none")[codec]
     nullable = values.null_count > 0
     schema = pa.schema([pa.field("c", values.type, nullable=nullable)])

@@ -101,7 +101,7 @@ def converted(data: bytes) -> None:
 
 
 def legacy(data: bytes) -> None:
-    """A segment of an old Kafka: what is taken is whole batches, in order; the rest is damage or cut."""
+    """A segment of an old Kafka: the result is whole batches, in order; the rest is reported as damage or cut."""
     upconverter = Upconverter(next_offset=0, leader_epoch=0)
     ready, taken = upconverter.take(memoryview(data))
     assert taken <= len(data)
@@ -182,7 +182,7 @@ def parquet(data: bytes) -> None:
 
 
 def pages(data: bytes) -> None:
-    """A column's pages in such a file: a byte of what the footer says of it, its rows in four, then the pages."""
+    """A column's pages as input: one byte of footer metadata, its rows in four bytes, then the pages."""
     if len(data) < 5:
         return
     codec = ("zstd", "snappy", None)[data[0] % 3]

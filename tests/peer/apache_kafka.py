@@ -55,7 +55,7 @@ def dump(jar_folder: Path, files: list[Path], *options: str) -> str:
 
 
 class ApacheKafka:
-    """A broker whose data directory stays when it stops."""
+    """A broker whose data directory remains when it stops."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class ApacheKafka:
         zookeeper: str | None = None,
         listeners: Mapping[str, str] | None = None,
     ) -> None:
-        """`more`: settings beside those that a single node needs; `zookeeper`: where it is, before Kafka 4.
+        """`more`: settings besides those that a single node needs; `zookeeper`: its address, before Kafka 4.
 
-        `listeners`: the protocols, by name, of listeners beside PLAINTEXT; where they are is in `addresses`.
+        `listeners`: the protocols, by name, of listeners besides PLAINTEXT; `addresses` has their addresses.
         """
         self.folder = folder
         self.data = folder / "data"
@@ -122,7 +122,7 @@ class ApacheKafka:
             tool(jar_folder, "kafka.tools.StorageTool", *words)
 
     def start(self) -> None:
-        """Start it and wait until it listens; its log begins anew."""
+        """Start it and wait until it listens; its log file is new."""
         self.launch()
         self.listens()
 

@@ -23,7 +23,7 @@ from tests.peer.group_talks import Talk, commit, delete_offsets, heartbeat, join
 
 
 def beat(group: str, member: str, epoch: int, **more: Any) -> Any:
-    """As a client that joins says it all, and later nothing but its epoch."""
+    """A client sends all fields when it joins, and later only its epoch."""
     defaults: dict[str, Any] = {}
     if epoch == 0:
         defaults = {

@@ -214,7 +214,7 @@ class Talk:
             time.sleep(PAUSE_S)
 
     def end(self, client: str, request: Any, version: int) -> Any:
-        """The answer to what was begun."""
+        """Wait for the answer to the request that was started."""
         response = self._client(client).receive(request, version)
         _sort(response, self._named)
         asked = self._named(repr(request))[:200]
@@ -224,7 +224,7 @@ class Talk:
         return response
 
     def _named(self, text: str) -> str:
-        """The text with ids by the order in which they came up."""
+        """The text with each id replaced by the order of its first appearance."""
 
         def name(found: re.Match[str]) -> str:
             return self._names.setdefault(found[0], f"{found[1]}#{len(self._names)}")
@@ -298,7 +298,7 @@ def every_version(talk: Talk) -> None:
 
 
 def generations(talk: Talk) -> None:
-    """Who is let in, and how two members come from one generation to the next."""
+    """Which members are accepted, and how two members get from one generation to the next."""
     for request in (
         join(""),
         join("g", session_timeout_ms=1),
@@ -377,7 +377,7 @@ def static_members(talk: Talk) -> None:
 
 
 def offsets(talk: Talk) -> None:
-    """Offsets in every version; who may commit, what is told, what is deleted."""
+    """Offsets in every version: who may commit, what is returned, what is deleted."""
     for version in range(2, 10):
         group = f"o{version}"
         talk.ask("a", commit(group, version, metadata="m"), version)
@@ -426,7 +426,7 @@ def offsets(talk: Talk) -> None:
 
 
 def lists(talk: Talk) -> None:
-    """What is left of all that, by state and type."""
+    """The groups that are left, by state and type."""
     talk.ask("a", ListGroupsRequest(), 2)
     for states in (["Stable"], ["eMPTY", " dead"], ["bogus"]):
         talk.ask("a", ListGroupsRequest(states_filter=states), 4)

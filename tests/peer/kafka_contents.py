@@ -109,7 +109,7 @@ def _read(bootstrap: str, partitions: Mapping[Key, Partition], level: str) -> No
 
 
 def _first_offset(consumer: Consumer, key: Key) -> int:
-    """Where a partition begins, as soon as it is led."""
+    """The first offset of a partition, once it has a leader."""
     found: list[int] = []
 
     def is_told() -> bool:

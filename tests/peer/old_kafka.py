@@ -41,7 +41,7 @@ TINY = {**SMALL, "segment.bytes": "2048"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldKafka:
-    """A version, what keeps its metadata, and the settings that it needs beside those of all."""
+    """A version, where it keeps its metadata, and the settings that only it needs."""
 
     version: str
     has_zookeeper: bool
@@ -134,7 +134,7 @@ def start(kafka: ApacheKafka) -> None:
 
 
 class Writer:
-    """Writes to a broker all that one can leave behind."""
+    """Writes everything to a broker that a data directory can contain."""
 
     def __init__(self, old: OldKafka, kafka: ApacheKafka) -> None:
         self._old = old
@@ -192,7 +192,7 @@ class Writer:
         consumer.close()
 
     def close(self) -> None:
-        """Let go of the producers whose transactions are open; they say nothing of it to the broker."""
+        """Drop the producers with open transactions, without telling the broker."""
         self._open.clear()
 
     def _produce(
@@ -208,7 +208,7 @@ class Writer:
     ) -> None:
         """Records with and without keys, values and headers, at times of the last hour that go up and down.
 
-        `keys`: so many, of which each third has no value at last.
+        `keys`: the number of keys; every third ends with a null value.
         """
         settings = {"compression.type": codec, "linger.ms": 5, "enable.idempotence": idempotent}
         producer = Producer({"bootstrap.servers": self._bootstrap, **settings})
@@ -232,7 +232,7 @@ class Writer:
         assert producer.flush(120) == 0
 
     def _fill_old(self) -> None:
-        """Messages of formats 0 and 1, which Kafka makes of what the client sends; zstd has none of these."""
+        """Messages of formats 0 and 1, to which Kafka converts the client's batches; they do not exist with zstd."""
         for codec in self._old.codecs[:4]:
             for topic in ("old-0", "old-1", "old-mixed"):
                 self._produce(topic, 60, codec, has_headers=False)
@@ -300,7 +300,7 @@ class Writer:
         self._open.append(producer)
 
     def _clean(self) -> None:
-        """What is compacted is told by the cleaner; then there is nothing to clean any more."""
+        """Wait until the cleaner reports the compaction and nothing is left to clean."""
         self._produce("state", 400, "gzip", keys=12)
         self._produce("state", 100, "none", keys=7)
         checkpoint = self._kafka.data / "cleaner-offset-checkpoint"

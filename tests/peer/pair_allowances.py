@@ -21,7 +21,7 @@ _KEYS = re.compile(r"\[[^\]]*\]")
 
 
 class Allowances:
-    """What is allowed, and which of it was made use of."""
+    """The allowed differences, and which of them occurred."""
 
     def __init__(self) -> None:
         told: dict[str, list[dict[str, Any]]] = tomllib.loads(FILE.read_text())

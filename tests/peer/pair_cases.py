@@ -1,7 +1,7 @@
 """Pure: requests to be asked of two brokers, drawn from the declared messages of whatever this broker serves.
 
-Rules of this file: a case is told by its API, version and number alone (the seed of its chance), so that one that fails
-is found again. Most requests are right but for one or two values; some are damaged as bytes.
+Rules of this file: a case is determined by its API, version and number (the random seed), so that a failure can be
+repeated. Most requests are valid except for one or two values; in some the bytes are damaged.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _Draw:
         return made
 
     def make_null(self, request: Any, struct: StructPlan) -> bool:
-        """Mark a string that may not be null, and is to be; whether there is one."""
+        """Mark a non-nullable string to be sent as null; returns whether there is one."""
         places = list(_strings(request, struct))
         if places:
             owner, name = self._random.choice(places)

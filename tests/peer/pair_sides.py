@@ -1,6 +1,6 @@
-"""Shell: the two brokers that are asked the same, and their answers without what each chose itself.
+"""Shell: two brokers that get the same requests, and their answers without values that each chose itself.
 
-Rules of this file: what is legitimately different has a name instead of its value (`_NAMED`): ids, ports, times of now.
+Rules of this file: values that may differ (ids, ports, current times) are replaced by names (`_NAMED`).
 Lists of an answer have no order that Kafka promises, and are compared by what their elements are about (`_KEYS`).
 """
 
@@ -232,7 +232,7 @@ class Pair:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until both know of the same topics."""
+        """Wait until both know the same topics."""
 
         def known(side: Side) -> dict[str, tuple[int, int]]:
             return {
@@ -247,7 +247,7 @@ class Pair:
         _until("the same topics on both sides", are_same, both)
 
     def ask(self, case: Case, is_meant: Callable[[Difference], bool]) -> list[Difference]:
-        """Where the two answers differ and should not; what changes nothing is asked again, lest one was early."""
+        """The unexpected differences; requests that change nothing are repeated, in case one broker was early."""
         deadline = time.monotonic() + AGAIN_S
         while True:
             for side in (self.theirs, self.ours):

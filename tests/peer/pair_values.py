@@ -1,4 +1,4 @@
-"""What generated requests are made of: for each field values that mean something, and values that should not be there.
+"""The values of generated requests: for each field meaningful ones, and ones that should not occur.
 
 Rules of this file: a field is known by its struct and name, else by its name, else by its type, so that an API
 that is added later is drawn from with no edit. `likely` are values with which a request succeeds, `odd` the mistakes

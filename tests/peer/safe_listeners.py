@@ -1,4 +1,4 @@
-"""Listeners of a broker that ask who is there, and the files by which Java's clients come in."""
+"""A broker's listeners with authentication, and the files that Java's clients need for them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def make_user(tools: Tools) -> None:
 
 
 def comes_by(tools: Tools, way: str) -> tuple[str, str]:
-    """The words by which a tool comes to that listener."""
+    """The arguments with which a tool connects to that listener."""
     return "--bootstrap-server", tools.broker.address(WAYS[way])
 
 

@@ -1,7 +1,7 @@
-"""What a client of SASL may say, drawn by number: the same before Apache Kafka and us, with what each answered.
+"""Random SASL conversations, by number: the same with Apache Kafka and with us, and both brokers' answers.
 
-Rules of this file: a talk is a connection of its own, told by its number alone. What each broker chose itself (nonces,
-proofs) has a name in its place. At the end of each something else is asked, so that it shows who was let in.
+Rules of this file: each conversation has its own connection and is determined by its number. Values that a broker chose
+itself (nonces, proofs) are replaced by names. Each ends with another request, which shows who was let in.
 
 Not drawn, as answers differ and are meant to: a client that could bind channels (`y,,`, RFC 5802) is let in here and
 not by Kafka; one with an extension that must be understood (`m=`) is let in by Kafka and not here, as that RFC wants.
@@ -96,7 +96,7 @@ _FINALS = ("right", "right", "password", "nonce", "binding", "proof", "cut", "em
 
 @dataclass(slots=True, kw_only=True)
 class SaslTalk:
-    """One connection to a broker, and what was answered."""
+    """One connection to a broker, and its answers."""
 
     client: RawClient
     random: Random
@@ -123,7 +123,7 @@ class SaslTalk:
         return answer
 
     def token(self, token: bytes, version: int) -> bytes | None:
-        """A mechanism's message, and what is said to it."""
+        """Send a mechanism's message; returns the answer."""
         if not self.is_bare:
             answer = self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
             return bytes(answer.auth_bytes) if answer is not None else None

@@ -1,4 +1,4 @@
-"""The same questions before Apache Kafka and us: conversations about groups, pairs of requests over every API, records.
+"""The same requests to Apache Kafka and to us: conversations about groups, generated requests of every API, records.
 
 Rules of this file: both brokers are started once, for all of it.
 """
@@ -299,7 +299,7 @@ FEW_TALKS, MANY_TALKS = range(30), range(600)
 
 @pytest.fixture(scope="module")
 def doors(theirs: ApacheKafka, ours: BrokerProcess) -> tuple[str, str]:
-    """Where each asks who is there, and knows the user."""
+    """The listeners with authentication of both brokers, with the user created."""
     for plain in (theirs.bootstrap, ours.bootstrap):
         sasl_talks.prepare(plain)
     name = sasl_talks.LISTENER

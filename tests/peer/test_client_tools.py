@@ -29,7 +29,7 @@ def events(text: str) -> list[dict[str, object]]:
 
 
 def committed(tools: Tools, group: str) -> dict[tuple[str, int], int]:
-    """The offsets of a group, as librdkafka hears of them."""
+    """The offsets of a group, as librdkafka gets them."""
     admin = AdminClient({"bootstrap.servers": tools.broker.bootstrap})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     places = asked[group].result(120).topic_partitions
@@ -162,7 +162,7 @@ def test_transactions_command_sees_and_ends_what_hangs(tools: Tools) -> None:
 
 
 def read_committed_until(tools: Tools, topic: str, partition: int) -> int:
-    """The last stable offset, as a client is told of it."""
+    """The last stable offset, as a client gets it."""
     from confluent_kafka import Consumer
 
     consumer = Consumer(

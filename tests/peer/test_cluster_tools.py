@@ -1,6 +1,6 @@
-"""Apache Kafka's own tools against a cluster of ours: what they did is looked at in what the cluster has decided.
+"""Apache Kafka's own tools on a cluster of ours: their effects are checked in the cluster's metadata.
 
-One cluster for all of these tests; each leaves it with three brokers that live.
+One cluster for all of these tests; each leaves it with three live brokers.
 """
 
 import json
@@ -44,7 +44,7 @@ class ClusterTools:
         self.folder = folder
 
     def run(self, name: str, *words: str) -> str:
-        """What one of Kafka's tools prints; it is told of all brokers."""
+        """The output of one of Kafka's tools, which is given all brokers."""
         return self.jvm.run(f"{TOOLS}.{name}", *words, "--bootstrap-server", self.brokers.bootstrap)
 
     def run_first(self, name: str, *words: str) -> str:
@@ -65,7 +65,7 @@ class ClusterTools:
         return all(set(each.isr) == set(node_ids) for each in partitions)
 
     def others(self) -> list[int]:
-        """Who is not the controller: it can go without another being chosen first."""
+        """The brokers that are not the controller: they can stop without an election of another."""
         return [each for each in sorted(self.brokers.brokers) if each != self.image().controller_id]
 
     def start_all(self) -> None:

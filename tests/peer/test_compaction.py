@@ -1,4 +1,4 @@
-"""Compaction beside Apache Kafka: its tester and our broker, its cleaner and ours on one log, its tool on our files."""
+"""Compaction compared with Apache Kafka: its tester on our broker, both cleaners on one log, its tool on our files."""
 
 from __future__ import annotations
 

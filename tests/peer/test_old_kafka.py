@@ -1,4 +1,4 @@
-"""Directories that an Apache Kafka of years ago has really written, clean and killed: ours goes on with all of it."""
+"""Directories written by real old versions of Apache Kafka, stopped or killed: our broker takes all of them over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's console tools by TLS, with certificates, SCRAM and PLAIN: what they did is looked at by a listener without.
+"""Kafka's console tools by TLS, with certificates, SCRAM and PLAIN; a plain listener shows what they did.
 
 What CI runs of it is in `test_client_tools.py`.
 """

@@ -25,7 +25,7 @@ class Tools:
         self.jvm = jvm
 
     def run(self, name: str, *words: str) -> str:
-        """What a tool of Kafka's package of tools prints, or one whose name has dots."""
+        """The output of a tool of Kafka's tools package, or of one whose name has dots."""
         name = name if "." in name else f"{TOOLS}.{name}"
         return self.jvm.run(name, *words, "--bootstrap-server", self.broker.bootstrap)
 

@@ -62,7 +62,7 @@ def restarts(duration_s: float) -> list[float]:
 def soak(
     folder: Path, duration_s: float, *, restarts_s: Sequence[float], scale: float = 1.0
 ) -> tuple[list[Sample], list[str], dict[str, int]]:
-    """Run; returns the samples, the problems, and what was done."""
+    """Run; returns the samples, the problems, and the actions."""
     broker = BrokerProcess(folder, SETTINGS).start()
     load = Load(broker.bootstrap, broker.lake, scale)
     samples: list[Sample] = []

@@ -253,7 +253,7 @@ class Load:
         limit: int | None = None,
         isolation: str = "read_committed",
     ) -> list[Any]:
-        """A topic from its beginning to where it ended when this began, or so many records; `keep`: what of each."""
+        """Read a topic to its end as of the start, or this many records; `keep` picks a part of each."""
         settings = {
             "group.id": "none",
             "enable.auto.commit": False,

@@ -1,9 +1,9 @@
-"""A sink whose processes kill themselves where a plan says: between any two steps of the protocol, and in tasks.
+"""A sink whose processes kill themselves where a plan says: between any two steps of the protocol, or in tasks.
 
-What dies is the Python process that decides, which fails the query as the death of its driver does but for the `abort`
-that Spark then asks another process for, which dies at once (or, in every other micro-batch, does its work); or all
-processes at once, driver and executors; or, in a task, the executor. A folder says what has died so far: a file for
-each death, made by whoever dies.
+A death kills one of these: the Python process that decides; all processes at once, driver and executors; or, in a task,
+the executor. The first fails the query as the death of its driver does, except that Spark then asks another process to
+`abort`; that process dies at once or, in every other micro-batch, does its work. A folder records the deaths so far: a
+file for each, made by the process that dies.
 
 In two of three micro-batches one task is slow. When it has written its rows it waits until Spark has started a second
 copy of it on the other host (speculation), or until the copy has written the rows as well. One of the two may count.
@@ -56,7 +56,7 @@ COPY_SECONDS_MAX = 240
 
 
 class Deaths:
-    """Who has died, and who is to."""
+    """The deaths so far, and the planned ones."""
 
     def __init__(self, folder: Path, group: int, checkpoint: Path, begin: int) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ class Deaths:
 
 
 class Copies:
-    """What a slow task and its second copy know of each other: a file for each time that a copy has come so far."""
+    """Lets a slow task and its second copy wait for each other: a file for each point that a copy has reached."""
 
     def __init__(self, folder: Path, deaths: Path, checkpoint: Path, begin: int) -> None:
         self._folder = folder

@@ -102,7 +102,7 @@ class Machines:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Its executors as well, which are of its group."""
+    """End its executors as well, which are in its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()

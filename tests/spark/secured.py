@@ -33,7 +33,7 @@ class Ways:
 
 
 def ways_in(broker: BrokerProcess, authority: Authority) -> Ways:
-    """A user is made, who has a key as well, as brokers may ask for."""
+    """Creates a user with a password and a key, as brokers may require."""
     kept = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     change = UserScramCredentialUpsertion(USER, kept, PASSWORD.encode())
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -92,7 +92,7 @@ def written(spark: SparkSession, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logged(jvm: Any, file: Path) -> Iterator[None]:
-    """Spark's log into a file instead of standard error, and more of it."""
+    """Write Spark's log to a file instead of standard error, at a lower level."""
     log4j = jvm.org.apache.logging.log4j
     loggers = log4j.LogManager.getContext(False)
     root = loggers.getConfiguration().getRootLogger()
@@ -119,7 +119,7 @@ def _logged(jvm: Any, file: Path) -> Iterator[None]:
 
 
 def assert_nothing_secret(ways: Ways, folder: Path, *texts: str) -> None:
-    """Neither in the folder's files, of which there are some, nor in these texts."""
+    """Assert that no secret is in the folder's files (there must be some) or in these texts."""
     read = {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in text for text in read.values())
     assert any(b"INFO org.apache.spark" in text for text in read.values())

@@ -60,7 +60,7 @@ def _produce(bootstrap: str) -> None:
 
 
 def _transact(bootstrap: str) -> None:
-    """Committed, aborted and plain records in turns; two producers whose transactions interleave."""
+    """Produce committed, aborted and plain records in turn; the transactions of two producers interleave."""
     one, two = (
         Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0})
         for name in ("one", "two")
@@ -99,7 +99,7 @@ def read(
 def both(
     spark: SparkSession, side: ApacheKafka, topic: str, questions: dict[str, tuple[Options, str]]
 ) -> list[Any]:
-    """The rows of both sources, which must be the same: one query of each for all questions, whose names rows bear."""
+    """The rows of both sources, which must be equal: one query per source for all questions; rows carry their names."""
     found: list[list[Any]] = []
     schemas = []
     for source in ("kafka_ds", "kafka"):
@@ -203,7 +203,7 @@ def test_a_stream_reads_the_same(spark: SparkSession, apache: ApacheKafka, tmp_p
 def test_a_stream_is_written_exactly_once_there_too(
     apache: ApacheKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver dies at places of the protocol; what was decided and aborted is written again."""
+    """Its driver dies at several steps of the protocol; decided attempts that were aborted are written again."""
     topics = ["written-a", "written-b"]
     for name in topics:
         Side(format="kafka", bootstrap=apache.bootstrap).create(name, PARTITIONS)

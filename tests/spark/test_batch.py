@@ -1,4 +1,4 @@
-"""Batch reads of the source on a broker of ours: what was acknowledged is what is read, wherever it lies."""
+"""Batch reads of the source on a broker of ours: all acknowledged records are read, from lake or log."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Spark's driver and executors die while they write a stream, speculation on: each row is there once.
 
-Each micro-batch dies twice: its commit behind the next step in turn, and then what the next try does (`dying_sink` has
-the plan). ``KAFKA_DS_SIM_SEEDS`` says how many micro-batches there are: 143 have each of the first deaths with each of
-the second ones, 200 are the measure that we have set ourselves. ``KAFKA_DS_TEST_BEGIN`` says where in the plan they
-begin: runs of 50 from 0, 50, 100 and 150 have the same deaths as one run of 200.
+Each micro-batch dies twice: its commit after the next step in turn, and then the retry (`dying_sink` has the plan).
+``KAFKA_DS_SIM_SEEDS`` is the number of micro-batches: 143 combine each first death with each second one; our own goal
+is 200. ``KAFKA_DS_TEST_BEGIN`` says where in the plan a run begins: runs of 50 from 0, 50, 100 and 150 have the same
+deaths as one run of 200.
 
 The two executors have addresses of their own. With one address, as in Spark's "local-cluster", speculation does
 nothing: Spark starts a second copy of a task only on a host where the task has not run yet.
@@ -66,7 +66,7 @@ def cluster(tmp_path: Path, free_port: int) -> Iterator[Cluster]:
 def driver(
     folder: Path, arguments: Mapping[str, object], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The application as a group of processes, of which none is left at the end."""
+    """Runs the application as a process group; no process of it is left at the end."""
     words = [sys.executable, "-m", "tests.spark.sink_driver"]
     for name, value in arguments.items():
         words += [f"--{name}", str(value)]

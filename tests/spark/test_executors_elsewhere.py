@@ -1,8 +1,8 @@
-"""Executors on other machines: nothing of ours there but the installed wheel, and nothing of the driver's disk.
+"""Executors on other machines, which have only the installed wheel and cannot see the driver's disk.
 
-Each machine is a worker of a standalone cluster, at an address of its own, in a mount namespace in which this checkout,
-the driver's folder and the other machine's are empty; brokers, the lake (a mount that all of them have) and the
-cluster's ports are what they share.
+Each machine is a worker of a standalone cluster, with its own address, in a mount namespace in which this checkout, the
+driver's folder and the other machine's folder are empty. They share the brokers, the lake (mounted everywhere) and the
+cluster's ports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Spark's own tests ask of its Kafka source, asked of both: it on Apache Kafka, and ours on a broker of ours.
+"""The scenarios of Spark's own tests of its Kafka source, run on both: Spark's on Apache Kafka, ours on our broker.
 
-docs/proof.md has their scenarios one by one. Many share a query here, for what a query costs: a source each, whose rows
-bear its name.
+docs/proof.md lists the scenarios. Since queries are expensive, many scenarios share one: each has a source of its own,
+whose rows carry the scenario's name.
 """
 
 from __future__ import annotations

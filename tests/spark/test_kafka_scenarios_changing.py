@@ -54,7 +54,7 @@ def started(
 def test_available_now_fails_where_its_end_is_gone(
     spark: SparkSession, sides: list[Side], tmp_path: Path, partitions: int, count: int
 ) -> None:
-    """The topic is made anew in the first micro-batch, with fewer partitions or fewer records."""
+    """The topic is recreated during the first micro-batch, with fewer partitions or fewer records."""
     topic = f"anew-{partitions}-{tmp_path.name}"
     for side in sides:
         side.create(topic, 3)

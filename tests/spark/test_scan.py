@@ -46,7 +46,7 @@ def by_delta_alone(frame: DataFrame) -> bool:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A table that others were at: rows of all kinds, a log start, erased rows, an INSERT, files laid out anew."""
+    """A table that others have changed: rows of all kinds, a log start, erased rows, an INSERT, rewritten files."""
     lake = Lake(tmp_path_factory.mktemp("odd"))
     kinds = [
         Row(offset=100),
@@ -105,7 +105,7 @@ def test_any_lake_is_read_as_the_source_reads_it(
 def test_a_topic_on_its_way_is_pinned_and_exact(
     spark: SparkSession, topic: Topic, rounds: int
 ) -> None:
-    """Produce, roll, tier, lay out anew: each scan has the rows of its moment, and filters keep what they say."""
+    """Produce, roll, tier, rewrite files: each scan has the rows of its moment, and filters are exact."""
     chance = random.Random(20261121)
     topic.create()
     moments: list[tuple[DataFrame, list[Any]]] = []
@@ -128,7 +128,7 @@ def test_a_topic_on_its_way_is_pinned_and_exact(
 
 
 def condition(chance: random.Random, count: int) -> tuple[str, Callable[[dict[str, Any]], bool]]:
-    """Two conditions by lot, AND or OR joined, in SQL and in Python."""
+    """Two random conditions joined by AND or OR, in SQL and in Python."""
     offset, young, side = chance.randrange(count // 2), chance.randrange(count), chance.randrange(2)
     points = [chance.randrange(count // 2) for _ in range(5)]
 

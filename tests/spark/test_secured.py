@@ -1,5 +1,5 @@
-"""Queries by TLS and SCRAM, with the options that users of Spark's Kafka source write; who is not let in is told which
-option it is for, and no password and no key stands anywhere that Spark writes to. Streams are in test_sink.py.
+"""Queries by TLS and SCRAM, with the options of Spark's Kafka source. A refused query names the option at fault, and no
+password or key appears in anything that Spark writes. Streams are in test_sink.py.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_the_examples_of_the_source_run(spark: SparkSession, broker: BrokerProce
 
 
 def test_a_topic_its_segments_and_their_state_are_sql(spark: SparkSession, topic: Topic) -> None:
-    """The table by Delta alone, and the views that say what lies in it."""
+    """The table read by Delta, and the views that describe its contents."""
     topic.create(partitions=1).produce(5000, size=500, partitions=1)
 
     # The table has the records before the metadata say that their copy has finished.

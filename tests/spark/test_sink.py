@@ -148,8 +148,9 @@ def test_a_row_without_a_topic_is_an_error(spark: SparkSession, broker: BrokerPr
 def test_a_stream_is_written_once_also_after_a_restart(
     spark: SparkSession, topic: Topic, broker: BrokerProcess, ways: Ways, tmp_path: Path
 ) -> None:
-    """Two topics, micro-batches, a query that is stopped and started again, and a batch that Spark plays again; all by
-    TLS and SCRAM, of which nothing secret is written down.
+    """Two topics, several micro-batches, a restarted query, and a batch that Spark replays.
+
+    All by TLS and SCRAM, and no secret is written anywhere.
     """
     topic.create(partitions=3)
     other = Topic(broker, f"{topic.name}-other").create(partitions=3)

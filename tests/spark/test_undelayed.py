@@ -1,4 +1,4 @@
-"""The sockets between Spark and the Python processes in which a source runs, as those find them."""
+"""The sockets between Spark and the Python processes of a source: TCP_NODELAY is set when a source runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 
 def source() -> type[DataSource]:
-    """A source of which a batch has a row for each process: how many sockets were set there, and whether all were."""
+    """A source whose batch has a row per process: how many sockets were set there, and whether all are."""
 
     def found() -> tuple[int, bool]:
         import socket

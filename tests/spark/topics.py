@@ -1,4 +1,4 @@
-"""Topics for the tests of the source: what is produced is remembered, so that every read can be compared with it."""
+"""Topics for the tests of the source: produced records are remembered, so that every read can be compared with them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Topic:
         return self
 
     def wait_until_tiered(self, partition: int = 0, *, least: int = 1) -> int:
-        """Until so many offsets of the partition lie in the table; the first offset that does not."""
+        """Wait until this many offsets of the partition are in the table; returns the first offset that is not."""
         store = LocalStore(str(self.broker.lake))
         end = 0
 

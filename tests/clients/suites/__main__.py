@@ -1,6 +1,6 @@
 """Clients' own test suites against a broker of ours: `python -m tests.clients.suites SUITE [--source DIR] [TEST ...]`.
 
-Ends with 0 where everything that is in suites.toml passes but what is listed there as failing, and that still does.
+Exits with 0 if every test in suites.toml passes, except those listed as failing, which must still fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 def main(words: list[str]) -> int:
-    """Build, run, and say what is not as suites.toml has it."""
+    """Build, run, and report what differs from suites.toml."""
     known = suites()
     parser = argparse.ArgumentParser(prog="python -m tests.clients.suites")
     parser.add_argument("suite", choices=sorted(known))

@@ -1,4 +1,4 @@
-"""What of the suites is run, and what of it is not expected to pass, from suites.toml."""
+"""Which tests of the suites are run, and which are expected to fail, from suites.toml."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ TOOLS = {
 
 
 class CannotBuild(RuntimeError):
-    """A suite cannot be had or built; the text says what is missing."""
+    """A suite cannot be fetched or built; the text says what is missing."""
 
 
 def built(suite: Suite, source: Path | None) -> Path:
