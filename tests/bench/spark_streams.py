@@ -27,9 +27,9 @@ BATCHES = 4
 # and the last round counts: micro-batches of a young JVM take up to twice as long, whoever's they are.
 MEASURED, LOADING = 60, 10
 ROUNDS = 2
-# A topic that a stream reads as it grows. Ours stays with the brokers: the bench has the lake filled each second
-# (`spark_parts.QUICKLY`), which is no default and no part of a micro-batch.
-LIVE = "live"
+# Topics that a stream reads as they grow, by how many partitions they have. Ours stay with the brokers: the bench has
+# the lake filled each second (`spark_parts.QUICKLY`), which is no default and no part of a micro-batch.
+LIVE = {1: "live-1", 8: "live-8"}
 OURS_LIVE = {"remote_storage_enable": "false"}
 RATE_RECORDS_S = 1000
 AT_ONCE = {"processingTime": "0 seconds"}
@@ -93,28 +93,39 @@ def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> 
     """The median of what a micro-batch takes while records come steadily, and with rows that a Python source has."""
     spark.dataSource.register(Given)
     for side, source, _ in sides:
-        create_topic(side, LIVE, 1, **(OURS_LIVE if source == "kafka_ds" else {}))
+        for count, topic in LIVE.items():
+            create_topic(side, topic, count, **(OURS_LIVE if source == "kafka_ds" else {}))
     for run in range(ROUNDS):
-        found = [
-            _p50_live(spark, side, source, options, folder / f"live-{source}-{run}")
-            for side, source, options in sides
-        ]
+        found = {
+            count: [
+                _p50_live(
+                    spark,
+                    side,
+                    source,
+                    {**options, "subscribe": topic},
+                    folder / f"{topic}-{source}-{run}",
+                )
+                for side, source, options in sides
+            ]
+            for count, topic in LIVE.items()
+        }
         floor = _p50_given(spark, folder / f"live-given-{run}")
-    report.add(
-        Figure(
-            name="Spark micro-batch, p50 (ms)",
-            unit="ms",
-            ours=[found[0]],
-            theirs=[found[1]],
-            at_most=1.0,
+    for count, (ours, theirs) in found.items():
+        report.add(
+            Figure(
+                name=f"Spark micro-batch of {count} partitions, p50 (ms)",
+                unit="ms",
+                ours=[ours],
+                theirs=[theirs],
+                at_most=1.0,
+            )
         )
-    )
     report.add(
         Figure(
             name="Spark micro-batch, p50: PySpark, of rows that are there (ms)",
             unit="ms",
             ours=[floor],
-            theirs=[found[1]],
+            theirs=[found[1][1]],
         )
     )
 
@@ -122,10 +133,11 @@ def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> 
 def _p50_live(
     spark: SparkSession, side: Side, source: str, options: dict[str, Any], folder: Path
 ) -> float:
-    query = _started(spark, source, {**options, "subscribe": LIVE}, folder, **AT_ONCE)
+    query = _started(spark, source, options, folder, **AT_ONCE)
     stop = threading.Event()
     producing = threading.Thread(
-        target=paced_producer, args=(side.bootstrap, LIVE, RATE_RECORDS_S * len(VALUE), stop)
+        target=paced_producer,
+        args=(side.bootstrap, options["subscribe"], RATE_RECORDS_S * len(VALUE), stop),
     )
     producing.start()
     try:
