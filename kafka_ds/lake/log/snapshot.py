@@ -26,7 +26,7 @@ from kafka_ds.lake.index.columns import FileMap
 from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
 from kafka_ds.lake.index.stats import entry_of_add
 from kafka_ds.lake.log.attempt import is_vacuum
-from kafka_ds.lake.log.checkpoint import CheckpointState, read_checkpoint
+from kafka_ds.lake.log.checkpoint import CheckpointState, is_torn, read_checkpoint
 from kafka_ds.lake.log.log import DeltaLog, LogClock, LogListing
 from kafka_ds.lake.names import (
     AppIdKind,
@@ -120,8 +120,12 @@ class TableSnapshot:
         return self.log.listing()
 
     def _checkpoint(self, listing: LogListing, version: int | None) -> CheckpointState:
-        """The newest readable checkpoint that is not too new."""
+        """The newest readable checkpoint that is not too new.
+
+        Raises CorruptLog where there is none, and OSError where the store does not give one that there is.
+        """
         failure: Exception | None = None
+        unread: dict[int, list[str]] = {}
         for listed in (listing, None):
             found = (listed or self.log.listing()).checkpoints
             for each in sorted(found, reverse=True):
@@ -130,10 +134,19 @@ class TableSnapshot:
                 try:
                     return read_checkpoint(self.log.store, self.log.table, each, found[each])
                 except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-                    failure = error
+                    failure, unread[each] = error, found[each]
         if self.log.read_version(0) is None:
+            self._raise_if_away(unread, failure)
             raise CorruptLog(f"{self.log.table}: neither a checkpoint nor version 0") from failure
         return CheckpointState()
+
+    def _raise_if_away(
+        self, unread: Mapping[int, Sequence[str]], failure: Exception | None
+    ) -> None:
+        """Tell a store that did not answer from a log that is damaged, which some give up for good."""
+        log = self.log
+        if not all(is_torn(log.store, log.table, each, unread[each]) for each in unread):
+            raise OSError(f"{log.table}: no checkpoint can be read now: {failure}") from failure
 
     def _take(self, state: CheckpointState) -> None:
         self.protocol, self.metadata = state.protocol, state.metadata

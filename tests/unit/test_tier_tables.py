@@ -1,0 +1,70 @@
+"""A topic's table as several threads share it, while the store does not answer."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.tier.delta.tables import TopicTables
+from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.maintenance import write_checkpoint
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.names import commit_file, topic_table
+from kafka_ds.lake.schemas import LOG_RETENTION_MS
+from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.topics import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+
+FOLDER = topic_table("orders")
+
+
+class Flickering(LocalStore):
+    """A folder that now and then does not give its checkpoints."""
+
+    failures = 0
+
+    def read(self, path: str) -> bytes:
+        if self.failures and path.endswith(".checkpoint.parquet"):
+            self.failures -= 1
+            raise TimeoutError(path)
+        return super().read(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Flickering:
+    """A table whose log was cleaned up: it begins with a checkpoint."""
+    store = Flickering(str(tmp_path))
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    commit(table, copy_of(table, 0, 0, 9))
+    version = write_checkpoint(DeltaLog(store, FOLDER))
+    for each in range(version):
+        store.delete(f"{FOLDER}/{commit_file(each)}")
+    return store
+
+
+def tables_of(store: LocalStore) -> TopicTables:
+    return TopicTables(
+        store, FileReader(store), SystemLogClock(), log_retention_ms=LOG_RETENTION_MS
+    )
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4])
+def test_a_deletion_is_not_done_while_the_store_is_away(store: Flickering, failures: int) -> None:
+    """It would be marked as done, and the rows would stay."""
+    shared = tables_of(store).get("orders")
+    store.failures = failures
+    while store.failures:
+        try:
+            assert shared.retire(TOPIC_ID), "it was not done"
+        except OSError:
+            continue
+    shared.retire(TOPIC_ID)
+    assert not TopicSnapshot.load(store, "orders").files
+
+
+def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) -> None:
+    """Nothing waits for ever for what will never be readable."""
+    (entry,) = [e for e in store.list(FOLDER) if e.path.endswith(".checkpoint.parquet")]
+    store.put_durable(entry.path, b"")
+    assert not tables_of(store).get("orders").retire(TOPIC_ID)
