@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from broker.cluster.events import NO_LEADER
 from broker.coordinating.outbox import Outbox, found_in
 from broker.replica.leader.hosted import HostedPartition
+from broker.transactions.sequences import FirstSequences
 from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
@@ -229,6 +230,7 @@ class Joins:
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], Asking] = {}
+        self.first_sequences = FirstSequences()
 
     def join(
         self,

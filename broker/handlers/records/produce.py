@@ -20,7 +20,8 @@ Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VE
 (KIP-467); 9 flexible; 10 the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 11-12 transactions (KIP-890);
 13 topic ids (KIP-516).
 Transactional batches belong to an open transaction: up to version 11 their partition must have been added to it
-(INVALID_TXN_STATE, in 11 TRANSACTION_ABORTABLE), from 12 on the write adds it.
+(INVALID_TXN_STATE, in 11 TRANSACTION_ABORTABLE), from 12 on the write adds it. In a partition that does not know their
+producer they begin with sequence 0 (12 on), or the lowest that was tried; OUT_OF_ORDER_SEQUENCE_NUMBER.
 Left out: record_errors, except for records without a key on compacted topics: batches are judged as a whole.
 """
 
@@ -174,6 +175,7 @@ class Appender:
                 asking = self.join_transaction(partition, records)
                 if asking is not None:
                     return self._append_later(partition, data.index, records, asking)
+                self._check_first(partition, records)
             info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = _untraced(error)
@@ -217,6 +219,8 @@ class Appender:
         """Append a batch that had to wait; raises KafkaError."""
         if self._replicas.get(partition.topic, partition.index) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
+        if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+            self._check_first(partition, records)
         return partition.append(
             records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
         )
@@ -240,11 +244,23 @@ class Appender:
             message = "a transactional batch without a transactional id"
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         header = BatchHeader._make(HEADER.unpack_from(records))
-        return self._context.node.transactions.joins.join(
+        joins, log = self._context.node.transactions.joins, partition.log
+        joins.first_sequences.tried(partition.topic_id, partition.index, header, log.producers)
+        return joins.join(
             partition,
             self._transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             support_of(self._context.header.api_version, FIRST_VERSION_THAT_JOINS),
+        )
+
+    def _check_first(self, partition: HostedPartition, records: Any) -> None:
+        """Refuse a transactional write that would overtake its producer's first one in this partition (KIP-890)."""
+        self._context.node.transactions.joins.first_sequences.check(
+            partition.topic_id,
+            partition.index,
+            BatchHeader._make(HEADER.unpack_from(records)),
+            partition.log.producers,
+            begins_with_zero=self._context.header.api_version >= FIRST_VERSION_THAT_JOINS,
         )
 
 
