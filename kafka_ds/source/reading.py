@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ BATCH_ROWS = 32 * 1024
 KEY_GROUPS = 32
 # Bytes of rows in one batch of a file, about: a batch of the largest records is one record.
 BATCH_BYTES = 16 * 1024 * 1024
+# How many times as large the rows of one row group may be as those of another that is read with it.
+ALIKE = 4
 
 
 class DataLoss(RuntimeError):
@@ -332,17 +334,15 @@ def _read_file(
     there = [n for n in file.schema_arrow.names if n in columns]
     touched.read(file.metadata, numbers, there)
     types = _types_of_others(file.schema_arrow, there)
-    for batch in file.iter_batches(
-        batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // groups.row_bytes)),
-        row_groups=numbers,
-        columns=there,
-        use_threads=False,
-    ):
-        if types is not None:
-            batch = batch.cast(types)
-        if groups.cut:
-            batch = _kept(batch, batch.column("offset"), file_slice.offsets)
-        yield batch
+    for run, batch_rows in groups.runs(numbers):
+        for batch in file.iter_batches(
+            batch_size=batch_rows, row_groups=run, columns=there, use_threads=False
+        ):
+            if types is not None:
+                batch = batch.cast(types)
+            if groups.cut:
+                batch = _kept(batch, batch.column("offset"), file_slice.offsets)
+            yield batch
 
 
 def _bare(count: int) -> pa.RecordBatch:
@@ -395,12 +395,34 @@ def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """The row groups to read, those of them that may hold other offsets, and whether every row has a date."""
+    """The row groups to read, those of them that may hold other offsets, and whether every row has a date.
+
+    ``row_bytes`` is what a row takes, about, by row group.
+    """
 
     numbers: list[int]
     cut: frozenset[int]
     dated: bool
-    row_bytes: int
+    row_bytes: Mapping[int, int]
+
+    def runs(self, numbers: Iterable[int]) -> Iterator[tuple[list[int], int]]:
+        """Neighbours that are read at once, and how many rows at a time.
+
+        Rows of a run are about as large: as many large ones as fit of small ones would be gigabytes.
+        """
+        run: list[int] = []
+        least = most = 0
+        for number in numbers:
+            # Below this the rows of a batch are BATCH_ROWS, however small they are.
+            size_bytes = max(self.row_bytes[number], BATCH_BYTES // BATCH_ROWS)
+            if run and max(most, size_bytes) > ALIKE * min(least, size_bytes):
+                yield run, max(1, BATCH_BYTES // most)
+                run = []
+            least = min(least, size_bytes) if run else size_bytes
+            most = max(most, size_bytes) if run else size_bytes
+            run.append(number)
+        if run:
+            yield run, max(1, BATCH_BYTES // most)
 
 
 def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals | None) -> RowGroups:
@@ -409,7 +431,7 @@ def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals |
     numbers: list[int] = []
     cut: set[int] = set()
     dated = True
-    size_bytes = rows = 0
+    row_bytes: dict[int, int] = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         bounds = _bounds(group.column(at["offset"]).statistics)
@@ -422,9 +444,7 @@ def row_groups(metadata: pq.FileMetaData, offsets: Intervals, times: Intervals |
         if bounds is None or not offsets.covers(*bounds):
             cut.add(number)
         dated = dated and span is not None
-        size_bytes += group.total_byte_size
-        rows += group.num_rows
-    row_bytes = max(1, size_bytes // max(1, rows))
+        row_bytes[number] = group.total_byte_size // max(1, group.num_rows)
     return RowGroups(numbers=numbers, cut=frozenset(cut), dated=dated, row_bytes=row_bytes)
 
 

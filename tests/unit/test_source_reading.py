@@ -22,7 +22,14 @@ from kafka_ds.source.masks import repeated, within
 from kafka_ds.source.options import OptionError, parse_options
 from kafka_ds.source.planning import LostRange, Plan, plan_scan
 from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.reading import DataLoss, PlanGone, ReadConfig, read_task, report_loss
+from kafka_ds.source.reading import (
+    BATCH_BYTES,
+    DataLoss,
+    PlanGone,
+    ReadConfig,
+    read_task,
+    report_loss,
+)
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from kafka_ds.source.survey import Survey
 from kafka_ds.source.tables import LakeTables
@@ -99,6 +106,18 @@ def test_every_row_is_there_once_with_its_columns(lake: Lake) -> None:
     assert found[5]["topic"] == "t"
     assert found[5]["timestamp"].timestamp() * 1000 == T0_MS + 5
     assert found[5]["timestampType"] == 0
+
+
+def test_large_rows_between_many_small_ones_make_no_huge_batch(lake: Lake) -> None:
+    small = [Row(offset=n) for n in range(20_000)]
+    large = [Row(offset=20_000 + n, value=b"x" * (1 << 20)) for n in range(60)]
+    more = [Row(offset=20_060 + n) for n in range(5_000)]
+    lake.add(0, [record_batch([*small, *large, *more])])
+    (task,) = plan(lake, Predicate()).tasks
+    batches = list(read_task(task, config(lake, Predicate(), ("offset", "value"))))
+    assert [n for batch in batches for n in batch["offset"].to_pylist()] == list(range(25_060))
+    assert max(batch.nbytes for batch in batches) < 1.5 * BATCH_BYTES
+    assert max(batch.num_rows for batch in batches) > 4_000
 
 
 @given(st.data())
