@@ -36,10 +36,10 @@ BROKER_STATE = gauge(
     "kafka.server:type=KafkaServer,name=BrokerState",
     f"{STARTING} not registered yet, {RECOVERY} comparing logs with the lake, {RUNNING} running.",
 )
-PARTITIONS = gauge(f"{_REPLICAS}PartitionCount", "Partitions that this broker has a replica of.")
+PARTITIONS = gauge(f"{_REPLICAS}PartitionCount", "Partitions with a replica on this broker.")
 LEADERS = gauge(f"{_REPLICAS}LeaderCount", "Partitions that this broker leads.")
 OFFLINE_REPLICAS = gauge(
-    f"{_REPLICAS}OfflineReplicaCount", "Partitions that this broker should lead and cannot open."
+    f"{_REPLICAS}OfflineReplicaCount", "Partitions that this broker should lead but cannot open."
 )
 UNDER_REPLICATED = gauge(
     f"{_REPLICAS}UnderReplicatedPartitions", "Led partitions with replicas out of sync."
@@ -50,15 +50,19 @@ UNDER_MIN_ISR = gauge(
 )
 AT_MIN_ISR = gauge(
     f"{_REPLICAS}AtMinIsrPartitionCount",
-    "Led partitions with as many replicas in sync as min.insync.replicas, and not one more.",
+    "Led partitions with exactly min.insync.replicas replicas in sync.",
 )
 REASSIGNING = gauge(
     f"{_REPLICAS}ReassigningPartitions", "Led partitions whose replicas are being changed."
 )
-PRODUCER_IDS = gauge(f"{_REPLICAS}ProducerIdCount", "Producers whose last batches are known.")
-WAITING = gauge(_WAITING, "Requests that wait for a partition, by partition.", "delayedOperation")
+PRODUCER_IDS = gauge(
+    f"{_REPLICAS}ProducerIdCount", "Idempotent and transactional producers whose state is kept."
+)
+WAITING = gauge(
+    _WAITING, "Requests that wait for a partition, counted once per partition.", "delayedOperation"
+)
 ACTIVE_CONTROLLER = gauge(
-    f"{_CONTROLLER}ActiveControllerCount", "1 where this broker decides for the cluster."
+    f"{_CONTROLLER}ActiveControllerCount", "1 if this broker is the active controller."
 )
 
 _OF_LOG: Mapping[Metric, Callable[[HostedPartition | FollowedPartition], int]] = {
@@ -68,33 +72,33 @@ _OF_LOG: Mapping[Metric, Callable[[HostedPartition | FollowedPartition], int]] =
     gauge("kafka.log:type=Log,name=NumLogSegments", "Segments on the disk.", *_PARTITION): (
         lambda partition: len(partition.log.segments.all)
     ),
-    gauge("kafka.log:type=Log,name=LogStartOffset", "The first offset to read.", *_PARTITION): (
+    gauge("kafka.log:type=Log,name=LogStartOffset", "The log start offset.", *_PARTITION): (
         lambda partition: partition.log.log_start_offset
     ),
-    gauge("kafka.log:type=Log,name=LogEndOffset", "The next offset to write.", *_PARTITION): (
+    gauge("kafka.log:type=Log,name=LogEndOffset", "The log end offset.", *_PARTITION): (
         lambda partition: partition.log.log_end_offset
     ),
     gauge(
         "kafka.log:type=Log,name=LocalLogStartOffset",
-        "The first offset on the disk; what is below comes out of the lake.",
+        "The first offset on local disk; earlier ones are read from the lake.",
         *_PARTITION,
         ours=True,
     ): lambda partition: partition.log.local_log_start_offset,
     gauge(
         "kafka.log:type=Log,name=HighWatermark",
-        "Everything below is committed.",
+        "The high watermark.",
         *_PARTITION,
         ours=True,
     ): lambda partition: partition.high_watermark,
     gauge(
         "kafka.log:type=Log,name=HighestOffsetInRemoteStorage",
-        "The last offset that is in the lake, -1 where none is.",
+        "The last offset that is in the lake; -1 if none is.",
         *_PARTITION,
         ours=True,
     ): lambda partition: partition.log.highest_offset_in_remote_storage,
     gauge(
         "kafka.cluster:type=Partition,name=LastStableOffsetLag",
-        "Committed offsets that read_committed does not see yet.",
+        "Offsets between the last stable offset and the high watermark.",
         *_PARTITION,
     ): lambda partition: partition.high_watermark - partition.last_stable_offset(),
 }
@@ -107,17 +111,17 @@ _OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
     ): lambda partition: len(partition.leader.isr),
     gauge(
         "kafka.cluster:type=Partition,name=UnderReplicated",
-        "1 where replicas are out of sync.",
+        "1 if a replica is out of sync.",
         *_PARTITION,
     ): lambda partition: int(partition.leader.is_under_replicated),
     gauge(
         "kafka.cluster:type=Partition,name=UnderMinIsr",
-        "1 where fewer replicas are in sync than min.insync.replicas.",
+        "1 if fewer replicas are in sync than min.insync.replicas.",
         *_PARTITION,
     ): lambda partition: int(partition.leader.is_under_min_isr),
     gauge(
         "kafka.cluster:type=Partition,name=AtMinIsr",
-        "1 where just as many replicas are in sync as min.insync.replicas asks for.",
+        "1 if exactly min.insync.replicas replicas are in sync.",
         *_PARTITION,
     ): lambda partition: int(partition.leader.is_at_min_isr),
 }
@@ -150,7 +154,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
     ),
     gauge(
         f"{_CONTROLLER}LastAppliedRecordOffset",
-        "The version of the metadata's table that this broker has come to.",
+        "The version of the metadata log that this broker has applied.",
     ): lambda image: image.version,
 }
 

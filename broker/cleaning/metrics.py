@@ -33,11 +33,13 @@ UNCLEANABLE = gauge(
     "logDirectory",
 )
 UNCLEANABLE_BYTES = gauge(
-    f"{_MANAGER}uncleanable-bytes", "Their bytes that should be cleaned.", "logDirectory"
+    f"{_MANAGER}uncleanable-bytes",
+    "Cleanable bytes of partitions whose cleaning failed and has stopped.",
+    "logDirectory",
 )
 DIRTIEST = gauge(f"{_MANAGER}max-dirty-percent", "The share of dirty bytes of the dirtiest log.")
 SINCE_LAST_RUN = gauge(
-    f"{_MANAGER}time-since-last-run-ms", "When it was last looked for something to clean."
+    f"{_MANAGER}time-since-last-run-ms", "Milliseconds since logs were last checked for cleaning."
 )
 
 

@@ -26,16 +26,16 @@ METADATA_ERRORS = gauge(
 )
 LAST_COMMITTED = gauge(
     f"{_CONTROLLER}LastCommittedRecordOffset",
-    "The version of the metadata's table that is durable.",
+    "The last durable version of the metadata log.",
 )
 PENDING = gauge(
     f"{_CONTROLLER}PendingDecisionCount",
-    "Decisions that wait for the store to take those before them.",
+    "Decisions that wait until earlier ones are written to the store.",
     ours=True,
 )
 STORE_AWAY = gauge(
     f"{_CONTROLLER}MetadataStoreUnansweredCount",
-    "How often the store did not say what became of a commit, or could not be reached; each is tried again.",
+    "Commits without an answer from the store, or that could not reach it; each is retried.",
     ours=True,
 )
 APPLY_ERRORS = attribute(

@@ -27,65 +27,67 @@ ERRORS = meter(
 )
 REQUEST_BYTES = histogram(f"{_REQUESTS}RequestBytes", "Bytes of requests.", "request")
 TOTAL_TIME = histogram(
-    f"{_REQUESTS}TotalTimeMs", "From the request's last byte to its answer.", "request"
+    f"{_REQUESTS}TotalTimeMs", "Time from a request's last byte to its answer, in ms.", "request"
 )
 QUEUE_TIME = histogram(
     f"{_REQUESTS}RequestQueueTimeMs",
-    "How long requests waited for those before them on their connection.",
+    "How long requests waited for earlier ones of their connection, in ms.",
     "request",
 )
-LOCAL_TIME = histogram(f"{_REQUESTS}LocalTimeMs", "The handler's own time.", "request")
+LOCAL_TIME = histogram(
+    f"{_REQUESTS}LocalTimeMs", "Time in the request's handler, in ms.", "request"
+)
 REMOTE_TIME = histogram(
     f"{_REQUESTS}RemoteTimeMs",
-    "How long requests waited for others: replicas, more records, the disk, the lake.",
+    "How long requests waited for replicas, more records, the disk or the lake, in ms.",
     "request",
 )
 BYTES_IN = attribute(_SOCKETS, "incoming-byte-total", "Bytes read from clients.")
 BYTES_OUT = attribute(_SOCKETS, "outgoing-byte-total", "Bytes written to clients.")
-CONNECTIONS = attribute(_SOCKETS, "connection-count", "Connections that are open.")
-CREATED = attribute(_SOCKETS, "connection-creation-total", "Connections that were accepted.")
-CLOSED = attribute(_SOCKETS, "connection-close-total", "Connections that have ended.")
+CONNECTIONS = attribute(_SOCKETS, "connection-count", "Open connections.")
+CREATED = attribute(_SOCKETS, "connection-creation-total", "Accepted connections.")
+CLOSED = attribute(_SOCKETS, "connection-close-total", "Closed connections.")
 EXPIRED = attribute(
     _SOCKETS,
     "expired-connections-killed-count",
-    "Connections that were used after their session's end, without authenticating anew (KIP-368).",
+    "Connections closed because they were used after their session expired (KIP-368).",
 )
 IDLE = attribute(
     _SOCKETS,
     "idle-connections-closed-total",
-    "Connections that were closed after connections.max.idle.ms.",
+    "Connections closed after connections.max.idle.ms without traffic.",
     ours=True,
 )
 AUTHENTICATED = attribute(
-    _SOCKETS, "successful-authentication-total", "Clients that have authenticated, by TLS or SASL."
+    _SOCKETS, "successful-authentication-total", "Successful authentications, by TLS or SASL."
 )
 NOT_AUTHENTICATED = attribute(
     _SOCKETS,
     "failed-authentication-total",
-    "Clients that tried to, and failed, or asked something else before.",
+    "Failed authentications; also clients that sent another request first.",
 )
 REAUTHENTICATED = attribute(
-    _SOCKETS, "successful-reauthentication-total", "Clients that have authenticated anew."
+    _SOCKETS, "successful-reauthentication-total", "Successful re-authentications."
 )
 NOT_REAUTHENTICATED = attribute(
-    _SOCKETS, "failed-reauthentication-total", "Clients that tried to, and failed."
+    _SOCKETS, "failed-reauthentication-total", "Failed re-authentications."
 )
 REFUSED = attribute(
     _SOCKETS,
     "connection-refused-total",
-    "Connections beyond max.connections or max.connections.per.ip.",
+    "Connections refused because of max.connections or max.connections.per.ip.",
     ours=True,
 )
 KEPT_OUT = attribute(
     _SOCKETS,
     "connection-kept-out-total",
-    "Connections that came faster than connection_creation_rate lets their address.",
+    "Connections above the connection_creation_rate quota of their address.",
     ours=True,
 )
 MALFORMED = attribute(
     _SOCKETS,
     "malformed-request-total",
-    "Connections that were closed because their bytes were no request that is served.",
+    "Connections closed because their bytes were not a supported request.",
     ours=True,
 )
 

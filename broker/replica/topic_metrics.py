@@ -66,7 +66,7 @@ _METRICS = {
         f"{_BEAN}BytesRejectedPerSec", "Bytes of batches above max.message.bytes.", "topic"
     ),
     "produce_requests": meter(
-        f"{_BEAN}TotalProduceRequestsPerSec", "Batches that were to be appended.", "topic"
+        f"{_BEAN}TotalProduceRequestsPerSec", "Batches that producers sent.", "topic"
     ),
     "produce_failures": meter(
         f"{_BEAN}FailedProduceRequestsPerSec",
@@ -74,10 +74,12 @@ _METRICS = {
         "topic",
     ),
     "fetch_requests": meter(
-        f"{_BEAN}TotalFetchRequestsPerSec", "Answers to fetches, a partition each.", "topic"
+        f"{_BEAN}TotalFetchRequestsPerSec", "Fetches, counted once per partition.", "topic"
     ),
     "fetch_failures": meter(
-        f"{_BEAN}FailedFetchRequestsPerSec", "Those that ended with an error of ours.", "topic"
+        f"{_BEAN}FailedFetchRequestsPerSec",
+        "Fetches that failed with KAFKA_STORAGE_ERROR or UNKNOWN_SERVER_ERROR, counted once per partition.",
+        "topic",
     ),
     "replication_bytes_in": meter(
         f"{_BEAN}ReplicationBytesInPerSec", "Bytes of batches fetched from leaders."

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _LABELS = ("user", "client_id")
 _KINDS = {
-    PRODUCER_BYTE_RATE: ("Produce", "byte-rate", "Bytes a second that clients with a quota produced."),
-    CONSUMER_BYTE_RATE: ("Fetch", "byte-rate", "Bytes a second that clients with a quota fetched."),
-    REQUEST_PERCENTAGE: ("Request", "request-time", "Percent of a core worked for clients with a quota."),
+    PRODUCER_BYTE_RATE: ("Produce", "byte-rate", "Bytes per second produced by clients with a quota."),
+    CONSUMER_BYTE_RATE: ("Fetch", "byte-rate", "Bytes per second fetched by clients with a quota."),
+    REQUEST_PERCENTAGE: ("Request", "request-time", "Percent of a core that requests of clients with a quota took."),
     CONTROLLER_MUTATION_RATE: (
-        "ControllerMutation", "mutation-rate", "Partitions a second that clients with a quota made or deleted.",
+        "ControllerMutation", "mutation-rate", "Partitions per second created or deleted by clients with a quota.",
     ),
 }  # fmt: skip
 _RATES = {
@@ -36,7 +36,7 @@ _WAITS = {
     name: attribute(
         f"kafka.server:type={kind}",
         "throttle-time",
-        "How long a client that had used up this quota was told to wait last, in ms.",
+        "The last throttle time given to a client above this quota, in ms.",
         *_LABELS,
     )
     for name, (kind, _, _) in _KINDS.items()

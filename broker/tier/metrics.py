@@ -40,44 +40,71 @@ class TierCounters:
 
 
 _METRICS = {
-    "copy_requests": meter(f"{_TOPICS}RemoteCopyRequestsPerSec", "Ranges copied.", "topic"),
-    "copy_bytes": meter(f"{_TOPICS}RemoteCopyBytesPerSec", "Bytes of log copied.", "topic"),
-    "copy_errors": meter(f"{_TOPICS}RemoteCopyErrorsPerSec", "Copies that failed.", "topic"),
-    "lake_bytes": meter(
-        f"{_TOPICS}RemoteLakeBytesPerSec", "Bytes that copies have become.", "topic", ours=True
+    "copy_requests": meter(
+        f"{_TOPICS}RemoteCopyRequestsPerSec", "Ranges copied to the lake.", "topic"
     ),
-    "fetch_requests": meter(f"{_TOPICS}RemoteFetchRequestsPerSec", "Cold reads.", "topic"),
-    "fetch_bytes": meter(f"{_TOPICS}RemoteFetchBytesPerSec", "Bytes of cold reads.", "topic"),
+    "copy_bytes": meter(
+        f"{_TOPICS}RemoteCopyBytesPerSec", "Bytes of log copied to the lake.", "topic"
+    ),
+    "copy_errors": meter(
+        f"{_TOPICS}RemoteCopyErrorsPerSec", "Copies to the lake that failed.", "topic"
+    ),
+    "lake_bytes": meter(
+        f"{_TOPICS}RemoteLakeBytesPerSec",
+        "Bytes of the files that copies wrote to the lake.",
+        "topic",
+        ours=True,
+    ),
+    "fetch_requests": meter(
+        f"{_TOPICS}RemoteFetchRequestsPerSec", "Reads of consumers from the lake.", "topic"
+    ),
+    "fetch_bytes": meter(
+        f"{_TOPICS}RemoteFetchBytesPerSec", "Bytes that consumers read from the lake.", "topic"
+    ),
     "fetch_errors": meter(
-        f"{_TOPICS}RemoteFetchErrorsPerSec", "Questions to the lake that failed.", "topic"
+        f"{_TOPICS}RemoteFetchErrorsPerSec", "Requests to the lake that failed.", "topic"
     ),
     "delete_requests": meter(
-        f"{_TOPICS}RemoteDeleteRequestsPerSec", "Ranges that retention took out.", "topic"
+        f"{_TOPICS}RemoteDeleteRequestsPerSec",
+        "Ranges that retention removed from the lake.",
+        "topic",
     ),
     "delete_errors": meter(
         f"{_TOPICS}RemoteDeleteErrorsPerSec", "Steps of retention in the lake that failed.", "topic"
     ),
     "build_requests": meter(
         f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec",
-        "Replicas that asked the lake for epochs and producers.",
+        "Requests of replicas to the lake for leader epochs and producer state.",
         "topic",
     ),
     "build_errors": meter(
         f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec",
-        "Such questions that were not answered.",
+        "Requests of replicas for leader epochs and producer state that failed.",
         "topic",
     ),
     "layout_requests": meter(
-        f"{_TOPICS}RemoteLayoutRequestsPerSec", "New layouts of files.", "topic", ours=True
+        f"{_TOPICS}RemoteLayoutRequestsPerSec",
+        "Rewrites of table files (merged, sorted, or without expired rows).",
+        "topic",
+        ours=True,
     ),
     "layout_files": meter(
-        f"{_TOPICS}RemoteLayoutFilesPerSec", "Files that they have replaced.", "topic", ours=True
+        f"{_TOPICS}RemoteLayoutFilesPerSec",
+        "Table files that were replaced by rewrites.",
+        "topic",
+        ours=True,
     ),
     "layout_bytes": meter(
-        f"{_TOPICS}RemoteLayoutBytesPerSec", "Bytes of these files.", "topic", ours=True
+        f"{_TOPICS}RemoteLayoutBytesPerSec",
+        "Bytes of the table files that were replaced by rewrites.",
+        "topic",
+        ours=True,
     ),
     "layout_errors": meter(
-        f"{_TOPICS}RemoteLayoutErrorsPerSec", "New layouts that failed.", "topic", ours=True
+        f"{_TOPICS}RemoteLayoutErrorsPerSec",
+        "Rewrites of table files that failed.",
+        "topic",
+        ours=True,
     ),
 }
 assert tuple(_METRICS) == tuple(each.name for each in fields(TierCounters)), "each is shown"
@@ -90,55 +117,69 @@ LAG_SEGMENTS = gauge(
 )
 HOLDINGS = {
     "segments": gauge(
-        f"{_TOPICS}RemoteLogMetadataCount", "Segments that the metadata know of.", "topic"
+        f"{_TOPICS}RemoteLogMetadataCount", "Segments in the lake, by its metadata.", "topic"
     ),
     "size_bytes": gauge(
         f"{_TOPICS}RemoteLogSizeBytes", "Bytes of log that are in the lake.", "topic"
     ),
     "computation_ms": gauge(
-        f"{_TOPICS}RemoteLogSizeComputationTime", "How long counting them took, in ms.", "topic"
+        f"{_TOPICS}RemoteLogSizeComputationTime",
+        "How long it took to count segments and bytes in the lake, in ms.",
+        "topic",
     ),
     "delete_lag_bytes": gauge(
-        f"{_TOPICS}RemoteDeleteLagBytes", "Bytes of log below the log start, not out yet.", "topic"
+        f"{_TOPICS}RemoteDeleteLagBytes",
+        "Bytes of log below the log start that are still in the lake.",
+        "topic",
     ),
     "delete_lag_segments": gauge(
-        f"{_TOPICS}RemoteDeleteLagSegments", "Segments below the log start, not out yet.", "topic"
+        f"{_TOPICS}RemoteDeleteLagSegments",
+        "Segments below the log start that are still in the lake.",
+        "topic",
     ),
 }
 READS_WAITING = gauge(
-    f"{_READERS}RemoteLogReaderTaskQueueSize", "Questions to the lake that wait for their turn."
+    f"{_READERS}RemoteLogReaderTaskQueueSize", "Requests to the lake that wait for a reader thread."
 )
 READERS_IDLE = gauge(
     f"{_READERS}RemoteLogReaderAvgIdlePercent",
-    "The part of remote.log.reader.threads that had nothing to do in the last minute, 0 to 1.",
+    "The idle share of remote.log.reader.threads in the last minute, 0 to 1.",
 )
 READER_TIMES = histogram(
-    f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "How long questions to the lake took, in ms."
+    f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "How long requests to the lake took, in ms."
 )
 TASKS_IDLE = gauge(
     f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
-    "The part of the last minute in which nothing was copied, 0 to 1.",
+    "The share of the last minute in which nothing was copied, 0 to 1.",
 )
 FETCHES_EXPIRED = meter(
     "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
-    "Cold reads that were not there within remote.fetch.max.wait.ms.",
+    "Reads from the lake that took longer than remote.fetch.max.wait.ms.",
 )
 LISTINGS_EXPIRED = meter(
     "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
-    "Offsets of the lake that were not there within remote.list.offsets.request.timeout.ms.",
+    "Look-ups of offsets in the lake that took longer than remote.list.offsets.request.timeout.ms.",
 )
 CACHE = {
     "hits": meter(
-        f"{_MANAGER}RemoteReadCacheHitsPerSec", "Cold reads served by the local disk.", ours=True
+        f"{_MANAGER}RemoteReadCacheHitsPerSec",
+        "Reads of old offsets that the disk cache served.",
+        ours=True,
     ),
     "misses": meter(
-        f"{_MANAGER}RemoteReadCacheMissesPerSec", "Those that were not there.", ours=True
+        f"{_MANAGER}RemoteReadCacheMissesPerSec",
+        "Reads of old offsets that were not in the disk cache.",
+        ours=True,
     ),
     "size_bytes": gauge(
-        f"{_MANAGER}RemoteReadCacheSizeBytes", "What is kept of them on the local disk.", ours=True
+        f"{_MANAGER}RemoteReadCacheSizeBytes",
+        "Bytes in the disk cache of records from the lake.",
+        ours=True,
     ),
     "is_off": gauge(
-        f"{_MANAGER}RemoteReadCacheOff", "1 where that disk has failed, and is not used.", ours=True
+        f"{_MANAGER}RemoteReadCacheOff",
+        "1 if the disk cache is off because its disk has failed.",
+        ours=True,
     ),
 }
 _CACHE_TOTALS = ("hits", "misses")
@@ -147,12 +188,12 @@ WORKER_STARTS = meter(
 )
 WORKER_DEATHS = meter(
     "kafka.server:type=TierWorker,name=DeathsPerSec",
-    "Ends of the worker process that the broker did not ask for.",
+    "Deaths of the worker process: ends that the broker did not ask for.",
     ours=True,
 )
 FOREIGN_COMMITS = meter(
     f"{_TOPICS}RemoteForeignCommitsPerSec",
-    "Commits of other engines that put rows into topics' tables.",
+    "Commits by other engines that added rows to topics' tables.",
     ours=True,
 )
 

@@ -23,11 +23,11 @@ LOADS = LoadMetrics(
 _MARKERS = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
 MARKERS_LEFT = gauge(
     f"{_MARKERS}UnknownDestinationQueueSize",
-    "Markers of decided transactions that their partitions could not take yet.",
+    "Markers of decided transactions that could not be written to their partitions yet.",
 )
 ENDS_LEFT = gauge(
     f"{_MARKERS}LogAppendRetryQueueSize",
-    "Transactions with all their markers whose end could not be written yet.",
+    "Transactions with all markers written whose completion could not be written yet.",
 )
 TRANSACTIONS = gauge(
     "kafka.coordinator.transaction:type=TransactionMetadataManager,name=NumTransactions",
@@ -37,7 +37,7 @@ TRANSACTIONS = gauge(
 )
 LATE = gauge(
     "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount",
-    "Led partitions with a transaction that nobody has written to for transaction.max.timeout.ms and five minutes.",
+    "Led partitions with a transaction that is idle for more than transaction.max.timeout.ms plus five minutes.",
 )
 LATE_AFTER_MS = 5 * 60_000
 

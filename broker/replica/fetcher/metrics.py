@@ -24,37 +24,39 @@ MOVES_CLIENT = "ReplicaAlterLogDirs"
 
 LAG = gauge(
     "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
-    "Committed offsets that a followed partition does not have yet.",
+    "How many committed offsets a followed partition is behind its leader.",
     "clientId",
     "topic",
     "partition",
 )
-MAX_LAG = gauge(f"{_MANAGER}MaxLag", "The greatest of these lags.", "clientId")
+MAX_LAG = gauge(
+    f"{_MANAGER}MaxLag", "The largest lag of a followed partition, in offsets.", "clientId"
+)
 MIN_FETCH_RATE = gauge(
     f"{_MANAGER}MinFetchRate",
-    "Fetches a second of the fetcher that has fetched least, over a minute about.",
+    "Fetches per second of the slowest fetcher, over about a minute.",
     "clientId",
 )
 FAILED_PARTITIONS = gauge(
     f"{_MANAGER}FailedPartitionsCount",
-    "Partitions that are not followed until metadata change: the disk or the leader refused.",
+    "Partitions not followed until their metadata changes: the disk failed, or the leader refused.",
     "clientId",
 )
 DEAD_THREADS = gauge(
-    f"{_MANAGER}DeadThreadCount", "Fetchers that ended by a mistake of ours.", "clientId"
+    f"{_MANAGER}DeadThreadCount", "Fetchers that ended by an unexpected error.", "clientId"
 )
 MOVES_MAX_LAG = gauge(
     f"{_MOVES}MaxLag",
-    "The most offsets that a replica on its way to another log directory has to be given yet.",
+    "The most offsets that a replica being moved to another log directory still lacks.",
     "clientId",
 )
 FAILED_MOVES = gauge(
     f"{_MOVES}FailedPartitionsCount",
-    "Replicas that do not move because the directory has failed to which they were to go.",
+    "Replicas whose move stopped because the target directory failed.",
     "clientId",
 )
 REQUESTS = meter(f"{_STATS}RequestsPerSec", "Fetches sent to leaders.", "clientId")
-BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches that these brought.", "clientId")
+BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches fetched from leaders.", "clientId")
 
 
 def move_samples(moves: LogMoves) -> Iterator[Sample]:

@@ -34,11 +34,12 @@ _SESSIONS = gauge(
     f"{_SESSIONS_BEAN}NumIncrementalFetchSessions", "Incremental fetch sessions that are kept."
 )
 _PARTITIONS = gauge(
-    f"{_SESSIONS_BEAN}NumIncrementalFetchPartitionsCached", "Partitions in all these sessions."
+    f"{_SESSIONS_BEAN}NumIncrementalFetchPartitionsCached",
+    "Partitions in all incremental fetch sessions.",
 )
 _EVICTIONS = meter(
     f"{_SESSIONS_BEAN}IncrementalFetchSessionEvictionsPerSec",
-    "Sessions that were closed to make room for others.",
+    "Incremental fetch sessions evicted to make room for others.",
 )
 
 
