@@ -6,8 +6,9 @@ headers and payloads; nothing is decided here. `writing` operations run in one t
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from broker.crash_points import CrashPoints
@@ -29,7 +30,7 @@ from broker.workers.channel import Answer, Operation
 from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.log.attempt import CommitError, Conflict
 from kafka_ds.lake.log.log import ForeignTable, SystemLogClock
-from kafka_ds.lake.names import OFFSETS
+from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 from kafka_ds.lake.store.opening import open_store, probe
 from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from kafka_ds.wire.types import uuid_from_text
@@ -154,22 +155,13 @@ class Service:
         """Upkeep of the tables after a write, in the maintenance thread: nobody waits for it."""
         while self._touched:
             topic, _ = self._touched.popitem()
-            try:
-                self._storage.maintain(topic)
-            except STORE_ERRORS as error:
-                log.warning("no upkeep of the table of %s: %s", topic, error)
-        for maintain in (self._metadata.maintain, self._materialiser.maintain):
-            try:
-                maintain()
-            except (CommitError, Conflict, *STORE_ERRORS) as error:
-                log.warning("no upkeep of a system table: %s", error)
+            _look_after(f"the table of {topic}", partial(self._storage.maintain, topic))
+        _look_after(REMOTE_LOG_METADATA, self._metadata.maintain)
+        _look_after(CLUSTER_METADATA, self._materialiser.maintain)
         if self._offsets_version is not None:
             version, self._offsets_version = self._offsets_version, None
-            self._offsets_upkeep.look_after(OFFSETS, version)
-        try:
-            self._orphans.take_out()
-        except (CommitError, Conflict, *STORE_ERRORS) as error:
-            log.warning("orphans are left for a day: %s", error)
+            _look_after(OFFSETS, partial(self._offsets_upkeep.look_after, OFFSETS, version))
+        _look_after("orphans, for a day", self._orphans.take_out)
 
     def _check_store(self) -> None:
         """Refuse a store on which two writers can both win a commit, before the first write to it."""
@@ -344,6 +336,16 @@ class Service:
             }
             for each in states
         ]
+
+
+def _look_after(what: str, work: Callable[[], object]) -> None:
+    """One part of the upkeep: whatever is wrong with one table keeps no other from its own."""
+    try:
+        work()
+    except (CommitError, Conflict, *STORE_ERRORS) as error:
+        log.warning("no upkeep of %s: %s", what, error)
+    except Exception:
+        log.exception("no upkeep of %s", what)
 
 
 def _open_cache(settings: TierSettings) -> DiskCache | None:
