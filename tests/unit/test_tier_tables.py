@@ -1,11 +1,13 @@
 """A topic's table as several threads share it, while the store does not answer."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from broker.tier.delta.tables import TopicTables
 from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.log.checkpoint import is_torn
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import write_checkpoint
 from kafka_ds.lake.log.snapshot import TopicSnapshot
@@ -22,11 +24,14 @@ class Flickering(LocalStore):
     """A folder that now and then does not give its checkpoints."""
 
     failures = 0
+    reads_before = 0
 
     def read(self, path: str) -> bytes:
         if self.failures and path.endswith(".checkpoint.parquet"):
-            self.failures -= 1
-            raise TimeoutError(path)
+            if self.reads_before == 0:
+                self.failures -= 1
+                raise TimeoutError(path)
+            self.reads_before -= 1
         return super().read(path)
 
 
@@ -68,3 +73,13 @@ def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) ->
     (entry,) = [e for e in store.list(FOLDER) if e.path.endswith(".checkpoint.parquet")]
     store.put_durable(entry.path, b"")
     assert not tables_of(store).get("orders").retire(TOPIC_ID)
+
+
+@pytest.mark.parametrize("reads", range(4))
+def test_a_checkpoint_is_not_torn_because_the_store_is_away(store: Flickering, reads: int) -> None:
+    """A checkpoint that is torn may be taken away."""
+    log = DeltaLog(store, FOLDER)
+    ((version, paths),) = log.listing().checkpoints.items()
+    store.failures, store.reads_before = 1, reads
+    with contextlib.suppress(TimeoutError):
+        assert not is_torn(store, FOLDER, version, paths)

@@ -7,7 +7,7 @@ alone, so that one bad text costs one file's statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +56,16 @@ def read_checkpoint(
     store: Store, table: str, version: int, paths: Sequence[str]
 ) -> CheckpointState:
     """The state that a checkpoint's files hold; any error means that it cannot be used."""
+    return _state_of(table, version, map(store.read, paths))
+
+
+def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointState:
     protocol: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
     txns: dict[str, int] = {}
     files: list[FileColumns | list[FileEntry]] = []
-    for path in paths:
-        part = pq.ParquetFile(pa.BufferReader(store.read(path)))
+    for body in bodies:
+        part = pq.ParquetFile(pa.BufferReader(body))
         names = part.schema_arrow.names
         wanted = [each for each in ("protocol", "metaData", "txn") if each in names]
         rows = part.read(columns=wanted, use_threads=False)
@@ -74,7 +78,7 @@ def read_checkpoint(
         if "add" in names:
             files.append(_files(table, part))
     if not protocol or not metadata:
-        raise ValueError(f"{paths[0]} holds no protocol or no metadata")
+        raise ValueError(f"{table}: checkpoint {version} holds no protocol or no metadata")
     return CheckpointState(
         version=version,
         protocol=protocol,
@@ -93,10 +97,9 @@ def _one(table: str, parts: Sequence[FileColumns | list[FileEntry]]) -> FileColu
 
 def is_torn(store: Store, table: str, version: int, paths: Sequence[str]) -> bool:
     """Whether a checkpoint's files are there but hold no checkpoint. Raises the store's error if it is away."""
-    for path in paths:
-        store.read(path)
+    bodies = [store.read(path) for path in paths]
     try:
-        read_checkpoint(store, table, version, paths)
+        _state_of(table, version, bodies)
     except (OSError, ValueError, KeyError):
         return True
     return False
