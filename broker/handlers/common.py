@@ -45,11 +45,11 @@ def brokers_of(
 
 
 def controller_of(image: MetadataImage, told: Sequence[tuple[BrokerRegistration, str, int]]) -> int:
-    """Which of the brokers that a client is told of it shall take for the controller; -1 where it is told of none.
+    """The broker that a client is told is the controller; -1 if the client is told of no broker.
 
-    Any broker sends on what the controller has to decide (KIP-590), so Kafka names any that lives. Here it is the
-    controller, as long as it lives and stays: a client that is told of another one waits for it (librdkafka a minute
-    long, without asking again).
+    Any broker forwards requests to the controller (KIP-590), so Kafka names any live broker. Here it is the controller,
+    as long as it is alive: if a client is told of a broker that goes away, it waits for it (librdkafka for a minute,
+    without asking again).
     """
     staying = [broker.broker_id for broker, _, _ in told if broker.is_active]
     if image.controller_id in staying:

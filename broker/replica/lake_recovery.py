@@ -36,7 +36,7 @@ DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
 
 
 class LakeRecovery:
-    """The partitions of a broker that still have to hear of the lake's end."""
+    """The partitions of a broker that must still learn where the lake ends."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LakeRecovery:
             self._task = asyncio.get_running_loop().create_task(self._recover())
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -121,7 +121,7 @@ class LakeRecovery:
         return ends
 
     async def _go_on(self, tier: TierManager, partition: HostedPartition, end: int) -> bool:
-        """Go on with the log, or behind the lake's end where the log ends below it, or holds other records there."""
+        """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
         log, epoch = partition.log, partition.leader.leader_epoch
         if partition.is_lost or end < 0:
             return not partition.is_lost
@@ -149,7 +149,7 @@ class LakeRecovery:
     async def end_of_lake(
         self, partition: FollowedPartition, offset: int | None
     ) -> tuple[int, Ending]:
-        """Where a follower may go on whose leader has what is next in the lake alone, and what was before.
+        """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
         That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
         the lake's end for None (KIP-1023).

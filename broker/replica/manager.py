@@ -194,7 +194,7 @@ class ReplicaManager:
                 self.fetchers.wake(event.broker_id)
 
     def _is_leaving(self, event: Event) -> bool:
-        """Whether it takes this broker out of all ISRs for good."""
+        """Whether this broker's controlled shutdown begins, which takes it out of all ISRs."""
         return (
             isinstance(event, BrokerRegistrationChanged)
             and event.broker_id == self._node_id
@@ -202,7 +202,7 @@ class ReplicaManager:
         )
 
     def directory_failed(self, _directory_id: bytes, partitions: Sequence[tuple[str, int]]) -> None:
-        """Serve what was in a log directory no more (KIP-112)."""
+        """Stop serving the logs of a directory (KIP-112)."""
         self._transitions.directory_failed(partitions)
 
     # -- settings -----------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class ReplicaManager:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether partitions still have to hear of the lake's end."""
+        """Whether partitions must still learn where the lake ends."""
         return any(partition.leader.is_recovering for partition in self)
 
     # -- all along ----------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class ReplicaManager:
         self._replicas.checkpointed = current
 
     def stop(self) -> None:
-        """Answer all waiting requests, and take no more; the logs are closed by their manager."""
+        """Answer all waiting requests and accept no more; the log manager closes the logs."""
         if self._stopped:
             return
         self._stopped = True

@@ -55,7 +55,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovesAround:
-    """What moves need of the broker.
+    """What moves need from the broker.
 
     `is_told(topic, partition, directory_id)`: whether the metadata say that the replica is there; `tell` has the
     controller told where it is; `changed` waits for the next change of the metadata, so many seconds at most.
@@ -157,13 +157,13 @@ class LogMoves:
     # -- what is to be seen -----------------------------------------------------------------------
 
     def lag(self, future: FutureLog) -> int:
-        """How many offsets a copy is behind its log, -1 where that has gone."""
+        """How many offsets a copy is behind its log; -1 if the log is gone."""
         log = future.of
         return -1 if log is None else max(log.log_end_offset - future.log.log_end_offset, 0)
 
     @property
     def lag_max(self) -> int:
-        """The lag of the copy that is behind most."""
+        """The largest lag of a copy."""
         return max((self.lag(future) for future in self._manager.futures), default=0)
 
     @property
@@ -239,7 +239,7 @@ class LogMoves:
         await self._leave(log)
 
     async def _take_name(self, future: FutureLog, log: Log) -> None:
-        """Make the copy durable, all that is known of it, and its name."""
+        """Make the copy, its state and its name durable."""
         while not await self._is_level(future, log):
             pass
         if not self._goes_on(future):
@@ -332,7 +332,7 @@ class LogMoves:
         return found.size_bytes
 
     def _skip(self, log: Log, copy: Log) -> None:
-        """Go on behind what compaction took from the end of a log: its last segment is empty."""
+        """Skip a gap that compaction left at the log's end: the last segment is empty."""
         if not log.active.size_bytes and next_step(log, copy) is Step.COPY:
             skip_to(copy, log.log_end_offset, self._around.clock.now_ms())
 

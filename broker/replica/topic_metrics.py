@@ -15,7 +15,7 @@ _BEAN = "kafka.server:type=BrokerTopicMetrics,name="
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What was counted of one topic."""
+    """The counters of one topic."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -35,7 +35,7 @@ class TopicCounters:
         self.bytes_in += size_bytes
 
     def refused(self, size_bytes: int, *, is_too_large: bool, is_failure: bool) -> None:
-        """A batch was not appended; `is_failure` where that was neither its size nor its checksum."""
+        """A batch was refused; `is_failure`: neither for its size nor for its checksum."""
         self.produce_requests += 1
         if is_too_large:
             self.bytes_rejected += size_bytes

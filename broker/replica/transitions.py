@@ -64,7 +64,7 @@ class Host(Protocol):
 
 
 class FetcherChanges:
-    """What fetchers have to be told after a commit."""
+    """The changes for fetchers after a commit."""
 
     def __init__(self) -> None:
         self.remove: list[FollowedPartition] = []
@@ -103,7 +103,7 @@ class Transitions:
         self._unopened: dict[tuple[str, int], bool] = {}
 
     async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
-        """Lead, follow or leave partitions as their registrations say; fetchers hear of all at once.
+        """Lead, follow or leave partitions as their registrations say; fetchers get all changes at once.
 
         What is led here, or was until now, comes first, as in Kafka: producers wait for it.
         """
@@ -121,7 +121,7 @@ class Transitions:
             self._tell_fetchers(changes)
 
     def _is_followed(self, event: PartitionChanged) -> bool:
-        """Whether it neither is nor was led here."""
+        """Whether it is not led here and was not before."""
         if event.registration.leader == self._node_id:
             return False
         return self._replicas.find(event.topic, event.partition) is None
@@ -202,7 +202,7 @@ class Transitions:
             self.elected(partition)
 
     def _begin(self, event: PartitionChanged, followed: FollowedPartition | None) -> None:
-        """Lead from now on, what was followed until now or what lies on the disk."""
+        """Start leading a partition that was followed until now, or whose log is on the disk."""
         if followed is not None:
             log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
         else:
@@ -280,7 +280,7 @@ class Transitions:
         )
 
     def directory_failed(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Serve what was in a log directory no more (KIP-112)."""
+        """Stop serving the logs of a directory (KIP-112)."""
         changes = FetcherChanges()
         for key in partitions:
             partition, followed = self._replicas.find(*key), self._replicas.followed.get(key)
@@ -345,7 +345,7 @@ class Transitions:
         followed.lose()
 
     def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        """The partition lives on other brokers alone."""
+        """The partition is no longer on this broker."""
         topic, index = event.topic, event.partition
         partition = self._replicas.find(topic, index)
         followed = self._replicas.followed.get((topic, index))
@@ -367,7 +367,7 @@ class Transitions:
         self._host.topic_metrics.keep(self._replicas.topics())
 
     def delete(self, topic: str, topic_id: bytes) -> None:
-        """The topic is deleted, and with it what is here of it."""
+        """The topic is deleted, with everything of it on this broker."""
         for key in [key for key in self._unopened if key[0] == topic]:
             del self._unopened[key]
         has_table = False
@@ -397,7 +397,7 @@ class Transitions:
 
 
 def _counted_end(log: Log, high_watermark: int) -> int:
-    """Up to where a leader that begins counts itself in; what is above waits for the disk."""
+    """The log end that counts when a leader begins; records above wait for a flush."""
     if log.unflushed_count < log.config.flush_messages:
         return log.log_end_offset
     return max(log.recovery_point, high_watermark)

@@ -155,7 +155,7 @@ class Producer:
         self._dispatch()
 
     def close(self) -> None:
-        """End the connections; what is under way is forgotten."""
+        """Close the connections; requests in flight are dropped."""
         for link in self._links.values():
             link.connection.close()
         self._links.clear()

@@ -157,7 +157,7 @@ class Transactions:
     def _coordinated(
         self, transactional_id: str, what: str, ask: Callable[[Connection], Value]
     ) -> Value:
-        """Ask the coordinator, looked for anew after every problem."""
+        """Ask the coordinator, which is looked up again after every problem."""
 
         def ask_it() -> Value:
             try:

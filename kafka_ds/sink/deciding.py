@@ -148,7 +148,7 @@ class Deciding:
         return self._transactions.begin(transactional_id, self._settings.transaction_timeout_ms)
 
     def _in_transaction(self, fill: Callable[[Producer], None]) -> None:
-        """All that ``fill`` sends, or nothing of it."""
+        """Run ``fill`` in one transaction: everything that it sends is committed, or nothing."""
         lock, identity = lock_id(self._prefix), self._lock
         assert identity is not None, "the lock is held"
         producer = Producer(

@@ -213,6 +213,6 @@ def _write(
 
 
 def _give_up(transactions: Transactions, name: str, identity: Identity) -> None:
-    """Abort what is open, as well as that goes: the driver fences what is left."""
+    """Abort the open transaction if possible; otherwise the driver fences it."""
     with contextlib.suppress(ClientError, KafkaError):
         transactions.end(name, identity, committed=False)

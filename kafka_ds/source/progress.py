@@ -178,7 +178,7 @@ def waiting_offsets(start: StreamOffset, latest: StreamOffset) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What a micro-batch reads, and what stands in its way."""
+    """What a micro-batch reads, and the problems that it found."""
 
     ranges: Mapping[TopicPartition, tuple[int, int]] = field(hash=False)
     # Where the leader's log must still hold the epoch of the start: (epoch, offset) of each.

@@ -110,11 +110,13 @@ class Survey:
         missing = sorted((wanted or set()) - set(found))
         if missing:
             option = "assign" if subscription.assigned else "subscribe"
-            self._missing(f"option '{option}' names topics that do not exist: {missing}")
+            # Brokers may have them all the same: the address is a wrong one, or nothing of them is tiered.
+            lacking = f"have no tables in {self.options.lake}" if self.offline else "do not exist"
+            self._missing(f"option '{option}' names topics that {lacking}: {missing}")
         return found
 
     def _missing(self, problem: str) -> None:
-        """What was named is not there, or not any more: with ``failOnDataLoss`` = false its rows are lost ones."""
+        """A named topic or partition does not exist: with ``failOnDataLoss`` = false its rows count as lost."""
         if self.options.fail_on_data_loss:
             raise OptionError(problem)
         LOGGER.warning("kafka_ds: %s; they are left out", problem)

@@ -28,7 +28,7 @@ _LENGTH_BYTES = 4
 
 @serves(EnvelopeRequest, versions="0", internal=True, pipelined=True)
 async def envelope(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
-    """Serve what is inside."""
+    """Serve the request inside the envelope."""
     node = context.node
     if not node.controller.is_active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)

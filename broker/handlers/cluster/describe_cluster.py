@@ -25,7 +25,7 @@ CONTROLLERS = 2
 def describe_cluster(
     request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """Tell who is in the cluster."""
+    """List the brokers of the cluster."""
     image = context.node.metadata
     asked = request.endpoint_type
     if asked != BROKERS:

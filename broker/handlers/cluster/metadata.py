@@ -161,7 +161,7 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
 
 
 class Answer:
-    """Builds the answer to one request out of the image as it is now."""
+    """Builds the answer to one request from the current image."""
 
     def __init__(self, request: MetadataRequest, context: RequestContext) -> None:
         self._request = request

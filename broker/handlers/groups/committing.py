@@ -56,7 +56,7 @@ class Answers(Generic[T]):
 
 
 def merge(response: Any, refused: Iterable[Any]) -> None:
-    """Put the partitions that were refused beside those of the same topic."""
+    """Add the refused partitions to the answer, next to others of their topic."""
     by_name = {(topic.name, _id_of(topic)): topic for topic in response.topics}
     for topic in refused:
         same = by_name.get((topic.name, _id_of(topic)))

@@ -47,7 +47,7 @@ def refuse(
 def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-    """Take the member's word, and tell it what is its own."""
+    """Process a member's heartbeat; the answer has its assignment."""
     check_served(context.node.metadata)
     if not request.group_id.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")

@@ -85,7 +85,7 @@ def txn_offset_commit(
 
 
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> Asking | None:
-    """Refuse offsets that do not belong to the open transaction: now, or by what is asked; raises KafkaError."""
+    """Check that the offsets belong to the open transaction: None, or what to wait for; raises KafkaError."""
     node = context.node
     index = node.groups.topic.partition_of(request.group_id)
     if index is None:

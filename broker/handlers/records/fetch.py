@@ -88,7 +88,7 @@ def fetch(
 
 
 def _wants(request: FetchRequest, context: RequestContext) -> FetchContext:
-    """What the request stands for within its session."""
+    """All partitions that the request asks for, with those of its session."""
     if request.session_epoch == FINAL_EPOCH and not request.session_id:
         return FetchContext(
             topics=request.topics

@@ -72,7 +72,7 @@ def nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
 
 
 def replica_of(request: FetchRequest) -> tuple[int, int]:
-    """Who fetches, -1 for a consumer, and in which broker epoch, -1 where it does not say (KIP-903)."""
+    """The fetching replica's id (-1 for a consumer) and its broker epoch (-1 if not given, KIP-903)."""
     state = request.replica_state
     if state is not None:
         return state.replica_id, state.replica_epoch

@@ -41,7 +41,7 @@ def refuse(
 def describe_log_dirs(
     request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """Tell what is in each directory."""
+    """List the logs of each directory."""
     manager = context.node.log_manager
     wanted = None
     if request.topics is not None:

@@ -80,7 +80,7 @@ async def create_acls(request: CreateAclsRequest, context: RequestContext) -> Cr
 
 @serves(DeleteAclsRequest, versions="1-3", failure=refuse_deletions, forwarded=True)
 async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    """Delete what the filters mean; tell what that was."""
+    """Delete the ACLs that match the filters; the answer lists them."""
     _check_enabled(context)
     filters = [_filter(each) for each in request.filters]
     outcomes = await context.node.controller.decide(lambda c: c.delete_acls(filters))

@@ -36,7 +36,7 @@ def refuse(
 def describe_producers(
     request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """Tell of the producers of each partition."""
+    """List the producers of each partition."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(

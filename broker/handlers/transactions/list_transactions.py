@@ -23,7 +23,7 @@ from kafka_ds.wire.messages.transaction_admin import ListTransactionsTransaction
 def list_transactions(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """Tell of what is coordinated here."""
+    """List the transactions that this broker coordinates."""
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
     unknown = [name for name in request.state_filters if name not in BY_NAME]
     producer_ids = set(request.producer_id_filters)

@@ -85,7 +85,7 @@ class Fetcher:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._partitions.clear()
         self._rebuilding.stop()
         if self._task is not None:
@@ -103,13 +103,13 @@ class Fetcher:
             self._hurrying = asyncio.get_running_loop().create_task(self._hurry())
 
     def remove(self, partition: FollowedPartition) -> None:
-        """Fetch this one no more: the answer that is under way will not count for it."""
+        """Stop fetching this partition: an answer in flight is ignored for it."""
         self._unchecked.pop(partition, None)
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
 
     def wake(self) -> None:
-        """The source may be reachable again: who was held back for its absence asks at once."""
+        """The source may be reachable again: fetch partitions at once that were held back because it was not."""
         if self._is_away:
             for partition in self._partitions.values():
                 partition.follower.retry()
@@ -218,7 +218,7 @@ class Fetcher:
     def hold_back(
         self, partition: FollowedPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
     ) -> None:
-        """Ask for nothing of it for a while, after this answer; not if another fetcher has it by now."""
+        """Hold the partition back for a while after this answer, unless another fetcher has it by now."""
         if self._partitions.get(partition.key) is not partition:
             return
         now_ms = self._around.clock.monotonic_ms()
@@ -343,7 +343,7 @@ class Fetcher:
         await self._write_cuts(taken)
 
     async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
-        """Let the disk know of what was cut of these, if anything was."""
+        """Make truncations of these partitions durable, if there are any."""
         unwritten = [partition for partition in partitions if partition.is_cut_unwritten]
         if not unwritten:
             return
@@ -396,7 +396,7 @@ class Fetcher:
         return appended
 
     async def _flush(self, partition: FollowedPartition) -> None:
-        """Wait until the disk has what was appended: the next fetch tells the leader that it counts."""
+        """Flush what was appended: the next fetch tells the leader that it is here."""
         done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def flushed(error: BaseException | None) -> None:

@@ -44,7 +44,7 @@ class Fetchers:
     def update(
         self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
     ) -> None:
-        """Follow some no more, and others from now on, each where its follower says."""
+        """Stop following some partitions and start following others, each from the leader that its follower names."""
         for partition in remove:
             self._remove(partition)
         if self._is_stopped:

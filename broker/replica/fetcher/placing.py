@@ -37,7 +37,7 @@ class Following(Protocol):
         """Whether an answer to this question still has a meaning."""
 
     def hold_back(self, partition: FollowedPartition) -> None:
-        """Ask for nothing of it for a while."""
+        """Do not fetch the partition for a while."""
 
     def guard(self, partition: FollowedPartition) -> AbstractContextManager[None, bool]:
         """Around what may go wrong with one partition."""
@@ -51,13 +51,13 @@ class Placing:
         self._around = around
 
     async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
-        """Cut a log; what its disk believes of it is set right before anything is appended. Raises OSError."""
+        """Truncate a log; its recovery point on disk is corrected before anything is appended. Raises OSError."""
         self.cut_now(partition, cut)
         if partition.is_cut_unwritten:
             await self.write_cuts([partition])
 
     def cut_now(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
-        """Cut a log; where the disk has to know of it, `write_cuts` is to follow."""
+        """Truncate a log; if its recovery point has to change, `write_cuts` must follow."""
         before, committed = partition.log.log_end_offset, partition.high_watermark
         lowers_recovery_point = cut()
         log = partition.log
@@ -83,7 +83,7 @@ class Placing:
             partition.cuts_written(known)
 
     async def cut_first(self, partitions: list[FollowedPartition]) -> None:
-        """Learn where epochs end, and cut there; a log without epochs is cut to what is committed."""
+        """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         following = self._following
         asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
         for partition in partitions:

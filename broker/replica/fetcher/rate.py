@@ -20,7 +20,7 @@ class FetchRate:
         self._rate: float | None = None
 
     def of(self, count: int, now_ms: int) -> float:
-        """The rate, now that so many have happened in all."""
+        """The rate, given the total count so far."""
         passed_ms = max(now_ms - self._began_ms, 1)
         current = (count - self._count) * 1_000 / passed_ms
         if passed_ms >= WINDOW_MS:

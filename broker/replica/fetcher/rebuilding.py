@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class Rebuilding:
-    """The partitions of one fetcher that begin anew."""
+    """The partitions of one fetcher that are being rebuilt."""
 
     def __init__(self, source: Source, around: Surroundings) -> None:
         self._source = source
@@ -63,7 +63,7 @@ class Rebuilding:
         self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}
 
     def begin_first(self, partition: FollowedPartition) -> None:
-        """An empty log is followed from now on: perhaps it leaves out what is in the lake."""
+        """An empty log is followed from now on; depending on the setting it skips what is in the lake."""
         if (
             self._around.settings.follower_fetch_last_tiered_offset_enable
             and partition.log.config.remote_storage_enable
@@ -72,7 +72,7 @@ class Rebuilding:
             self._begin(partition, partition.follower.question, is_first=True)
 
     def begin(self, partition: FollowedPartition, asked: Question) -> None:
-        """The leader has the offset in the lake alone."""
+        """The leader has the offset only in the lake."""
         self._begin(partition, asked, is_first=False)
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Rebuilding:
         return pending > 0
 
     async def _place(self, partition: FollowedPartition) -> Place:
-        """Where to go on, what was before, and where the leader's log starts."""
+        """The offset to continue at, the state before it, and the leader's log start."""
         ask, around = self._source.offset_at_leader, self._around
         last_below = None
         if not around.settings.follower_fetch_last_tiered_offset_enable:

@@ -26,7 +26,7 @@ EPOCH_MAX = 2**31 - 1
 
 
 class SessionRequest(NamedTuple):
-    """What a request carries of what is wanted."""
+    """The changes to the session that a request carries."""
 
     session_id: int
     session_epoch: int
@@ -48,7 +48,7 @@ class FetchSessionClient:
         self._known: dict[Key, FetchPartition] = {}
 
     def request(self, wanted: Mapping[Key, FetchPartition]) -> SessionRequest:
-        """What to send so that the session holds exactly what is wanted."""
+        """The request after which the session holds exactly the wanted partitions."""
         if self._epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(self._session_id, INITIAL_EPOCH, self._known, ())
@@ -66,7 +66,7 @@ class FetchSessionClient:
         return SessionRequest(self._session_id, self._epoch, to_send, to_forget)
 
     def answered(self, error_code: int, session_id: int, answered: Collection[Key]) -> bool:
-        """Take what the leader says of the session; whether its answer is to be used."""
+        """Process the session's part of an answer; returns whether the answer may be used."""
         if error_code != ErrorCode.NONE:
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._session_id = NO_SESSION

@@ -43,7 +43,7 @@ async def _nothing_written() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """The machine, the metadata, the settings, and whom to tell.
+    """The machine, the metadata, the settings, and callbacks.
 
     `write_recovery_points` makes lowered recovery points durable (OSError where it cannot). `failed` hears of a
     partition that cannot be followed until metadata change. `end_of_lake` gives the first offset behind

@@ -29,7 +29,7 @@ PARTITIONS_ASKED_AT_ONCE = 1_000
 
 
 class TieredEnds:
-    """Keeps the logs that are followed here told of the lake."""
+    """Tells the followed logs where the lake ends."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TieredEnds:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="tiered ends")
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
         self._peers.close()

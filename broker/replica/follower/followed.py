@@ -30,7 +30,7 @@ class ReaderOfFollower(Protocol):
         """The high watermark has moved."""
 
     def lost(self, partition: FollowedPartition) -> None:
-        """It is no more followed here: deleted, led here, or gone."""
+        """It is no longer followed here: deleted, led here, or moved away."""
 
 
 class FollowedPartition:
@@ -70,7 +70,7 @@ class FollowedPartition:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and number, by which fetchers know it."""
+        """Topic and number: its key in fetchers."""
         return self.topic, self.index
 
     # -- reading ------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ class FollowedPartition:
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: ReaderOfFollower) -> None:
-        """Tell this reader no more."""
+        """Stop telling this reader."""
         self._watchers.pop(watcher, None)
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is no more followed here."""
+        """Whether it is no longer followed here."""
         return self._is_lost
 
     @property
@@ -130,7 +130,7 @@ class FollowedPartition:
         return not (self._is_lost or self.is_cut_unwritten)
 
     def lose(self) -> None:
-        """It is no more followed here."""
+        """It is no longer followed here."""
         self._is_lost = True
         watchers = tuple(self._watchers)
         self._watchers.clear()
@@ -206,25 +206,25 @@ class FollowedPartition:
                 watcher.advanced(self)
 
     def must_flush(self) -> bool:
-        """Whether flush.messages wants the disk to have what was appended before it counts."""
+        """Whether flush.messages demands a flush before what was appended counts."""
         return self.log.unflushed_count >= self.log.config.flush_messages
 
     @property
     def is_cut_unwritten(self) -> bool:
-        """Whether nothing may be appended yet, as the disk still takes what was cut off for durable."""
+        """Whether appends must wait, because the recovery point on disk is still above the truncated end."""
         return self._cuts_written < self._cuts
 
     @property
     def cuts(self) -> int:
-        """How many cuts the disk has had to know of."""
+        """The number of truncations that must be recorded on disk."""
         return self._cuts
 
     def cut_begun(self) -> None:
-        """The disk has to know of a cut first."""
+        """A truncation must be recorded on disk first."""
         self._cuts += 1
 
     def cuts_written(self, cuts: int) -> None:
-        """The disk knows of so many."""
+        """This many truncations are recorded on disk."""
         self._cuts_written = max(self._cuts_written, cuts)
 
     # -- cutting: each tells whether the recovery point has to be written down first -----------
@@ -249,7 +249,7 @@ class FollowedPartition:
     def restart_at(
         self, offset: int, ended: Ending = UNKNOWN, *, log_start_offset: int = 0
     ) -> bool:
-        """Drop the log and begin anew at an offset, knowing this of what was before."""
+        """Drop the log and start over at an offset, with this state of what came before."""
         lowered = following.restart(self.log, offset, ended)
         # All below is committed: the leader has deleted it, or it is in the lake.
         self.follower.high_watermark = max(self.follower.high_watermark, offset)

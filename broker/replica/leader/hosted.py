@@ -169,12 +169,12 @@ class HostedPartition:
         return info
 
     def _must_flush(self) -> bool:
-        """Whether flush.messages wants the disk to have what was appended before it counts."""
+        """Whether flush.messages demands a flush before what was appended counts."""
         log = self.log
         return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def _flushed(self, error: BaseException | None) -> None:
-        """A flush has ended: what is durable counts, and what came meanwhile goes next."""
+        """A flush has ended: what is durable counts; what was appended meanwhile is flushed next."""
         log = self.log
         if self._unflushed_since is None or self._is_lost:
             return
@@ -195,7 +195,7 @@ class HostedPartition:
             log.flush(then=self._flushed)
 
     def _flush_left(self) -> None:
-        """Flush what is in the log and does not count yet, unless that is under way."""
+        """Flush what does not count yet, unless a flush is in progress."""
         self._flush_again = None
         if self._is_lost or self._unflushed_since is not None:
             return
@@ -342,7 +342,7 @@ class HostedPartition:
             self._following[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell this watcher no more."""
+        """Stop telling this watcher."""
         self._watchers.pop(watcher, None)
         if self._following:
             self._following.pop(watcher, None)

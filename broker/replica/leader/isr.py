@@ -44,7 +44,7 @@ NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A change as the controller is asked for it, each member with the broker epoch in which it has fetched (KIP-903).
+    """A proposed ISR: each member with the broker epoch in which it has fetched (KIP-903).
 
     The leader's own epoch is -1 here: who sends the proposal knows it.
     """
@@ -62,7 +62,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The controller's answer to a proposal; all but the error is of use only where there is none."""
+    """The controller's answer to a proposal; the other fields are valid only without an error."""
 
     error: ErrorCode
     isr: tuple[int, ...] = ()
@@ -113,7 +113,7 @@ PartitionState: TypeAlias = Committed | Pending
 
 
 class BrokerView(Protocol):
-    """What the leader has to know of another broker."""
+    """What the leader must know about another broker."""
 
     @property
     def broker_epoch(self) -> int: ...

@@ -133,7 +133,7 @@ class LeaderPartition:
         return self._advance(now_ms)
 
     def restarted(self, log_end_offset: int) -> None:
-        """Recovering has shown that the lake goes beyond the log, or holds other records: it now begins behind it."""
+        """Recovery has shown that the lake extends beyond the log or diverges: the log now begins at its end."""
         assert self._recovering, "only a recovering leader moves its end"
         self.log_end_offset = self.high_watermark = log_end_offset
 
@@ -190,7 +190,7 @@ class LeaderPartition:
         now_ms: int,
         broker_epoch: int = NO_BROKER_EPOCH,
     ) -> Effects:
-        """A follower asks for this offset: it has all that lies below.
+        """A follower fetches at this offset: it has everything below.
 
         `leader_log_end_offset` is where the log ends at this moment, durable or not. Raises UNKNOWN_LEADER_EPOCH
         for a broker that is no replica, which may know more of the assignment than this one, and

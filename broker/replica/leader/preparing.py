@@ -101,7 +101,7 @@ class BatchPreparer:
                 left.refuse(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def close(self) -> None:
-        """At the broker's end: nobody leads anything any more, so what is left is not appended."""
+        """For the broker's end: nothing is led any more, so what is left is not appended."""
         for task in tuple(self._tasks):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)

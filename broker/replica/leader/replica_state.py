@@ -35,7 +35,7 @@ class ReplicaState(NamedTuple):
 
     @classmethod
     def at_election(cls, *, in_isr: bool, now_ms: int) -> Self:
-        """What a new leader supposes: nothing but that members of the ISR are not late yet."""
+        """What a new leader assumes: only that members of the ISR are not late yet."""
         since = now_ms if in_isr else NEVER_MS
         return cls(last_fetch_ms=since, last_caught_up_ms=since)
 

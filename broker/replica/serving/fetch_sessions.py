@@ -52,7 +52,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class CachedPartition:
-    """A partition of a session: what is wanted of it, and what its reader was told last."""
+    """A partition of a session: what the reader asks for, and what it was told last."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -161,7 +161,7 @@ class FetchSession:
                 self._groups = None
 
     def forget_told(self, answer: FetchableTopicResponse) -> None:
-        """Tell all of this anew."""
+        """Send everything again."""
         for data in answer.partitions:
             cached = self.partitions.get((self._name(answer), data.partition_index))
             if cached is not None:
@@ -231,7 +231,7 @@ class FetchSessionCache:
     def begin(
         self, request: FetchRequest, *, has_topic_ids: bool, is_follower: bool, now_ms: int
     ) -> FetchContext:
-        """What a request stands for: by itself, as a session's first, or within its session."""
+        """The context of a request: sessionless, the first of a new session, or within its session."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION:
@@ -318,7 +318,7 @@ class _Opening(NamedTuple):
 
 
 class FetchContext(NamedTuple):
-    """One request: what it wants altogether, and what becomes of its answer."""
+    """One request: all partitions that it asks for, and how its answer is made."""
 
     topics: Sequence[FetchTopic] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -356,7 +356,7 @@ class FetchContext(NamedTuple):
             response.session_id = session.session_id
 
     def _leave_out(self, session: FetchSession, response: FetchResponse) -> None:
-        """Drop what is no news."""
+        """Drop partitions that have not changed."""
         responses, served = [], []
         for group, answer in zip(self.groups, response.responses, strict=True):
             name = answer.topic_id if session.has_topic_ids else answer.topic
