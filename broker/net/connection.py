@@ -26,6 +26,7 @@ from broker.net.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.principal import ANONYMOUS
 from broker.transport.addresses import one_text
 from broker.transport.frames import FrameAssembler
+from broker.transport.writing import write
 from kafka_ds.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ UNANSWERED_REQUESTS_MAX = 100
 UNANSWERED_BYTES_MAX = 16 << 20
 REQUESTS_PER_TURN_MAX = 64
 FLUSH_BYTES = 64 << 10
-# Up to here one copy is cheaper than a write of many parts.
-JOINED_BYTES_MAX = 16 << 10
 # Above this much unsent, `pause_writing` is called; below a quarter of it, `resume_writing`.
 UNSENT_BYTES_MAX = 1 << 20
 
@@ -101,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_all",
         "_assembler",
+        "_came_by_tls",
         "_door",
         "_frames",
         "_handle",
@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._door: Door | None = None
         self._handle: Callable[..., Answer | Waiting] = connections.dispatcher.handle
         self._security = security
+        self._came_by_tls = security is not None and security.uses_tls
         self._transport: asyncio.Transport
         self.listener = listener
         self.host = ""
@@ -172,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
         self.comes_from(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        came_by_tls = self._security is not None and self._security.uses_tls
+        came_by_tls = self._came_by_tls
         if not came_by_tls and self._all.keeps_out(self.host, self._transport.abort):
             log.info("refused %s: connection_creation_rate of its address", self.peer)
             self._is_closed = True
@@ -258,8 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._assembler.is_between_frames:
             log.debug("%s left in the middle of a request", self.peer)
         # TLS has no way out that stays open alone.
-        by_tls = self._security is not None and self._security.uses_tls
-        return bool(self._slots or self._frames or self._is_held) and not by_tls
+        return bool(self._slots or self._frames or self._is_held) and not self._came_by_tls
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -401,16 +401,10 @@ class Connection(asyncio.BufferedProtocol):
         self._out, self._out_bytes = [], 0
         self._all.metrics.bytes_out += size
         self.last_tick = self._all.tick
-        transport = self._transport
-        if len(out) == 1:
-            transport.write(out[0])
-        elif size <= JOINED_BYTES_MAX:
-            transport.write(b"".join(out))
-        elif self._all.gathers_writes:
-            transport.writelines(out)
-        else:
-            for part in out:
-                transport.write(part)
+        gathers, by_tls = self._all.gathers_writes, self._came_by_tls
+        write(self._transport, out, size, gathers=gathers, by_tls=by_tls)
+        if not self._is_writable:
+            self._all.keeps(self, self._transport.get_write_buffer_size())
 
     # -- back-pressure, and the end -----------------------------------------------------------------
 

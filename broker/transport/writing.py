@@ -1,0 +1,40 @@
+"""Shell: the parts of answers into a connection's transport.
+
+Rules of this file: TLS passes what it is given on as a whole, and sees only afterwards that the other side does not
+read; nothing of that would be known as unsent. So it is given large parts in pieces: after the first, it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+# Up to here one copy is cheaper than a write of many parts.
+JOINED_BYTES_MAX = 16 << 10
+TLS_PIECE_BYTES_MAX = 256 << 10
+
+
+def write(
+    transport: asyncio.Transport,
+    parts: Sequence[Any],
+    size_bytes: int,
+    *,
+    gathers: bool,
+    by_tls: bool,
+) -> None:
+    """Write buffers of `size_bytes` altogether; `gathers`: the transport takes many at once without a copy."""
+    if size_bytes <= JOINED_BYTES_MAX:
+        transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+    elif by_tls:
+        for part in parts:
+            view = memoryview(part)
+            for start in range(0, len(view), TLS_PIECE_BYTES_MAX):
+                transport.write(view[start : start + TLS_PIECE_BYTES_MAX])
+    elif gathers and len(parts) > 1:
+        transport.writelines(parts)
+    else:
+        for part in parts:
+            transport.write(part)
