@@ -36,7 +36,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.member import ClusterMember
 from broker.cluster.membership.lifecycle import BrokerIdentity, endpoints_told
 from broker.cluster.metadata.driver import ClusterDriver
-from broker.cluster.metadata.event_lines import lines_of
+from broker.cluster.metadata.event_lines import Told, lines_of
 from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
@@ -132,6 +132,7 @@ class Node(Parts):
         self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
         self.failed = None
+        self._told: Told = {}
         self._halt = halt
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = Fetching(
@@ -390,7 +391,7 @@ class Node(Parts):
             # Another process leads this broker's partitions: what is appended here would be in vain.
             self.replica_manager.stop()
             return
-        for text, fields in lines_of(events):
+        for text, fields in lines_of(events, self._told):
             log.info("%s", text, extra=fields)
         self.security.apply(events)
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):

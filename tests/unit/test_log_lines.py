@@ -4,6 +4,8 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,12 +14,13 @@ from broker.cluster.events import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     ConfigChanged,
+    Event,
     PartitionChanged,
     PartitionRegistration,
     TopicCreated,
     TopicDeleted,
 )
-from broker.cluster.metadata.event_lines import lines_of
+from broker.cluster.metadata.event_lines import Told, lines_of
 
 
 @pytest.fixture
@@ -135,7 +138,7 @@ def test_what_a_commit_means() -> None:
         configured(TOPIC_RESOURCE, "t", "flush.ms"),
         configured(BROKER_RESOURCE, "", "log.retention.ms"),
     ]
-    lines = list(lines_of(events))
+    lines = list(lines_of(events, {}))
     assert [text for text, _ in lines] == [
         "topic new was created with 2 partitions",
         "topic old was deleted",
@@ -166,6 +169,25 @@ def test_the_partitions_of_a_broker_that_has_gone_are_one_line() -> None:
         for index in range(60)
     ]
     text = "60 partitions of t have changed and are led now: 40 by 1, 20 by 3"
-    assert list(lines_of(moved)) == [
+    assert list(lines_of(moved, {})) == [
         (text, {"topic": "t", "partitions": 60, "leaders": {1: 40, 3: 20}})
     ]
+
+
+def test_new_directories_are_no_new_leaders() -> None:
+    """Brokers report where a new topic's replicas are, each in a commit of its own."""
+
+    def changed(**changes: Any) -> list[Event]:
+        state = PartitionRegistration(replicas=(1, 2), isr=(1, 2), leader=1)
+        state = replace(state, **changes)
+        return [PartitionChanged(topic="t", topic_id=b"t", partition=0, registration=state)]
+
+    told: Told = {}
+    created = [TopicCreated(topic="t", topic_id=b"t"), *changed()]
+    assert len(list(lines_of(created, told))) == 1
+    assert not list(lines_of(changed(directories=(b"a", b""), partition_epoch=1), told))
+    assert not list(lines_of(changed(directories=(b"a", b"b"), partition_epoch=2), told))
+    ((text, _),) = lines_of(changed(isr=(1,), directories=(b"a", b"b"), partition_epoch=3), told)
+    assert text == "t-0 is led by 1 in epoch 0, in sync 1"
+    assert list(lines_of([TopicDeleted(topic="t", topic_id=b"t")], told))
+    assert told == {}

@@ -4,13 +4,15 @@ Rules of this file:
 - A commit that creates a topic of a thousand partitions is one line. A commit that moves the partitions of a dead
   broker is one line per topic: the brokers are busy then, and the table of events has each partition.
 - Values of settings may be secrets: a line names settings and leaves values out.
-- A broker's registration at each start gets no line.
+- A broker's registration at each start gets no line, nor does a partition of which only the log directories are new:
+  each new topic would seem to get new leaders once more for each of its brokers.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from broker.cluster.events import (
@@ -19,6 +21,7 @@ from broker.cluster.events import (
     ConfigChanged,
     Event,
     PartitionChanged,
+    PartitionRegistration,
     TopicCreated,
     TopicDeleted,
 )
@@ -26,12 +29,34 @@ from broker.cluster.events import (
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
 
+# What was told last: of topics by their ids, in them of partitions.
+Told: TypeAlias = dict[bytes, dict[int, PartitionRegistration]]
+
 # So many partitions of a topic have a line each.
 PARTITION_LINES_MAX = 20
 
 
-def lines_of(events: Sequence[Event]) -> Iterator[Line]:
-    """What has happened, in order."""
+def lines_of(events: Sequence[Event], told: Told) -> Iterator[Line]:
+    """What has happened, in order; `told` is the caller's to keep, and changed here."""
+    return _lines_of([event for event in events if _is_news(event, told)])
+
+
+def _is_news(event: Event, told: Told) -> bool:
+    """Whether more of a partition has changed than its directories; others are always news."""
+    match event:
+        case PartitionChanged():
+            partitions = told.setdefault(event.topic_id, {})
+            before, now = partitions.get(event.partition), event.registration
+            partitions[event.partition] = now
+            return before is None or now != replace(
+                before, directories=now.directories, partition_epoch=now.partition_epoch
+            )
+        case TopicDeleted():
+            told.pop(event.topic_id, None)
+    return True
+
+
+def _lines_of(events: Sequence[Event]) -> Iterator[Line]:
     created = {each.topic for each in events if isinstance(each, TopicCreated)}
     partitions = Counter(each.topic for each in events if isinstance(each, PartitionChanged))
     leaders: defaultdict[str, Counter[int]] = defaultdict(Counter)
