@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ds.lake.actions import CorruptLog, add_action, remove_action
-from kafka_ds.lake.files.parquet import write_rows
+from kafka_ds.lake.files.parquet import UnreadableFile, write_rows
 from kafka_ds.lake.index.stats import UnsupportedFile, entry_of_add, milliseconds
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.checkpoint import read_checkpoint
@@ -17,7 +17,7 @@ from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.names import commit_file, encode_path
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.tables.topics import TopicTable
-from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
 from tests.fakes.lake_store import FakeLogClock
 
 
@@ -318,3 +318,32 @@ def test_statistics_are_read_alike_from_commits_and_checkpoints(store, table):
         None,
         1_357_016_400_000,
     ]
+
+
+def rewritten(store, table, path, name, offsets=range(10)):
+    """Another engine writes a file anew and keeps no statistics; the path of the new one."""
+    _, add = write_file(table, 0, [batch_of(offsets)], attempt=name)
+    add["add"] |= {"stats": None, "dataChange": False}
+    gone = {"path": path, "partitionValues": {"partition": "0"}, "dataChange": False}
+    foreign_commit(store, {"remove": gone}, add, operation="OPTIMIZE")
+    return add["add"]["path"]
+
+
+def test_a_file_that_came_and_went_and_was_vacuumed_is_not_asked_for_its_statistics(store, table):
+    """A worker that starts from an older checkpoint meets the commit that brought it."""
+    copies(table, 1)
+    (entry,) = table.read().find(0, 0, 9)
+    first = rewritten(store, table, entry.action_path, "first")
+    followed = TopicSnapshot.load(store, "orders")
+    second = rewritten(store, table, first, "second")
+    erased = rewritten(store, table, second, "erased", offsets=(0, 1, 9))
+    for path in (first, second):
+        store.delete(f"topics/orders/{path}")
+    for snapshot in (TopicSnapshot.load(store, "orders"), followed):
+        snapshot.refresh()
+        assert [each.action_path for each in snapshot.index.files(0)] == [erased]
+        assert snapshot.complaints() == [] and not snapshot.quarantined
+        assert sum(each.erased_rows for each in snapshot.foreign_commits) == 7
+    table.log.store.delete(f"topics/orders/{erased}")
+    with pytest.raises(UnreadableFile, match="erased"):
+        TopicSnapshot.load(store, "orders")

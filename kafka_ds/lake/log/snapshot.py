@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, commit_info, ours_of
-from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.index.columns import FileMap
 from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
 from kafka_ds.lake.index.stats import entry_of_add
@@ -305,7 +306,7 @@ class TopicSnapshot(TableSnapshot):
         removed: Sequence[FileEntry],
         added: Mapping[str, FileEntry],
     ) -> None:
-        self._completed(added.values())
+        self._complete_added(version, removed, added)
         marked = self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
         if ours_of(actions) is None and (removed or added):
             operation = str(commit_info(actions).get("operation", ""))
@@ -333,6 +334,53 @@ class TopicSnapshot(TableSnapshot):
         news = {resolve_path(self.log.table, path) for path in marked} - self.quarantined
         self.quarantined |= news
         return news
+
+    def _complete_added(
+        self, version: int, removed: Sequence[FileEntry], added: Mapping[str, FileEntry]
+    ) -> None:
+        """Complete what came. A file may have been vacuumed by now if the table does without it since."""
+        gone = []
+        for entry in added.values():
+            try:
+                self._completed([entry])
+            except UnreadableFile as error:
+                is_there = not isinstance(error.__cause__, FileNotFoundError)
+                if is_there or not self._goes_after(version, entry.path):
+                    raise
+                gone.append(entry)
+        for entry in gone:
+            self.files[entry.path] = self._assumed(entry, removed, added)
+
+    def _goes_after(self, version: int, path: str) -> bool:
+        """Whether a later version removes a file."""
+        return any(
+            "remove" in action and resolve_path(self.log.table, action["remove"]["path"]) == path
+            for _, actions in self.log.versions_after(version)
+            for action in actions
+        )
+
+    def _assumed(
+        self, entry: FileEntry, removed: Sequence[FileEntry], added: Mapping[str, FileEntry]
+    ) -> FileEntry:
+        """A file that nobody can look into any more: as if it held what went for it and came in no other."""
+        before = [
+            each
+            for each in removed
+            if each.partition == entry.partition
+            and each.rows > 0
+            and each.path not in self.quarantined
+        ]
+        others = [self.files[path] for path in added]
+        known = sum(max(0, each.rows) for each in others if each.partition == entry.partition)
+        rows = sum(each.rows for each in before) - known
+        if rows <= 0:
+            return replace(entry, rows=0)
+        return replace(
+            entry,
+            rows=rows,
+            min_offset=min(each.min_offset for each in before),
+            max_offset=max(each.max_offset for each in before),
+        )
 
     def _completed(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
         """Ask the footers of those files that the log has no statistics for; as they are then."""
