@@ -3,9 +3,9 @@
 Rules of this file:
 - There are log.cleaner.threads tasks, each with one log at a time. All share one child process, which is started when
   there is something to clean and ended after a while without work.
-- A log whose cleaning fails, because its records cannot be read or the child dies of it, is uncleanable until the
-  broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk error the log
-  is tried again later.
+- A log whose cleaning fails, because its records or indexes cannot be read or the child dies of it, is uncleanable
+  until the broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk
+  error the log is tried again later.
 - Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
   an old segment was merged with younger ones, it stays for as long as they do.
 """
@@ -149,7 +149,7 @@ class LogCleaner:
         except CleaningAborted:
             log.info("%s: cut or deleted while it was cleaned", dirty.name)
             return True
-        except (WorkerLost, WorkerFailed, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
             return self._failed(dirty, error)
         finally:
             self._busy.discard(dirty)
@@ -167,7 +167,13 @@ class LogCleaner:
         if isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK):
             log.error("%s is not cleaned now: %s", dirty.name, error)
             return False
-        log.error("%s is not cleaned any more until the broker restarts: %s", dirty.name, error)
+        is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
+        log.error(
+            "%s is not cleaned any more until the broker restarts: %s",
+            dirty.name,
+            error,
+            exc_info=error if is_ours else None,
+        )
         self._uncleanable[dirty] = str(error)
         return True
 
@@ -218,7 +224,7 @@ class LogCleaner:
             try:
                 each.delete_local_segments(now_ms)
                 plan = self._state_of(each, now_ms)
-            except (OSError, KafkaError, CorruptRecord) as error:
+            except Exception as error:  # noqa: BLE001 - as above: others wait for their turn
                 self._failed(each, error)
                 continue
             self.metrics.dirtiest_ratio = max(self.metrics.dirtiest_ratio, plan.ratio)

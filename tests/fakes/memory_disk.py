@@ -20,8 +20,8 @@ from collections.abc import Callable
 from random import Random
 
 
-class PowerLoss(Exception):
-    """The machine stops here. Not an OSError, because no process is left to handle it."""
+class PowerLoss(BaseException):
+    """The machine stops here. Nothing that handles errors sees it, because no process is left to do so."""
 
 
 class Inode:

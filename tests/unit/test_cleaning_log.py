@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.cleaning.settings import CleanerSettings
+from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction, AppendOrigin
-from kafka_ds.wire.batch import Codec, ControlType, TimestampType
+from kafka_ds.wire.batch import Codec, ControlType, Record, TimestampType, build_batch
 from tests.unit.cleaning_bench import Bench, compacted
 
 BIG = b"x" * 300
@@ -266,6 +267,33 @@ def test_a_damaged_batch_makes_the_log_uncleanable_and_changes_nothing() -> None
     samples = {metric.name: value for metric, _, value in bench.cleaner.samples()}
     assert samples["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 1
     assert samples["kafka_log_logcleanermanager_uncleanable_bytes"] == len(before)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(deletes: bool) -> None:
+    policy = frozenset({"compact", "delete"} if deletes else {"compact"})
+    bench = Bench(compacted(cleanup_policy=policy, retention_bytes=0))
+    index = "/data/orders-0/00000000000000000000.txnindex"
+    other = bench.manager.create("others", 0, bytes(range(16)))
+    for log in (bench.log, other):
+        for number in range(2):
+            batch = build_batch([Record(0, bench.clock.now_ms(), b"a", b"%d" % number)])
+            log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=bench.clock.now_ms())
+        log.roll()
+    bench.manager.close()
+    bench.disk.kill()
+    file = bench.disk.open(index, create=True)
+    file.write(encode_aborted([AbortedTransaction(7, 0, 1, 2)]), 0)
+    bench.disk.kill()
+    bench.open()
+    bench.disk.contents(index)[:2] = b"\x7f\x7f"
+    while bench.clean():
+        pass
+    assert list(bench.cleaner.uncleanable()) == ["orders-0"]
+    cleaned = bench.manager.get("others", 0)
+    assert cleaned is not None
+    assert cleaned.log_start_offset == 2 if deletes else cleaned.compaction.cleaned_offset == 2
+    assert list(bench.cleaner.samples())
 
 
 def test_a_disk_that_refuses_is_asked_again() -> None:

@@ -280,7 +280,8 @@ def test_a_corrupt_snapshot_falls_back_to_the_one_before(disk: MemoryDisk) -> No
     assert log.producers.fingerprint() == expected, "from the batches alone"
 
 
-def test_a_damaged_transaction_index_is_made_anew(disk: MemoryDisk) -> None:
+@pytest.mark.parametrize("damage", ["cut", "version", "place"])
+def test_a_damaged_transaction_index_is_made_anew(disk: MemoryDisk, damage: str) -> None:
     log = open_log(disk)
     for sequence in range(0, 20, 2):
         batch = client_batch(
@@ -302,7 +303,14 @@ def test_a_damaged_transaction_index_is_made_anew(disk: MemoryDisk) -> None:
     indexes = [each for each in disk.paths() if each.endswith(".txnindex")]
     assert len(indexes) > 1
     originals = {each: bytes(disk.contents(each)) for each in indexes}
-    del disk.contents(indexes[0])[-3:]
+    data = disk.contents(indexes[1])
+    match damage:
+        case "cut":
+            del data[-3:]
+        case "version":
+            data[:2] = b"\x7f\x7f"
+        case _:
+            data[18:26] = bytes(8)  # The marker's place.
     log = open_log(disk, clean=True)
     assert log.aborted_transactions(0, log.log_end_offset) == expected
     assert {each: disk.contents(each) for each in indexes} == originals

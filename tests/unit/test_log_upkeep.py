@@ -11,7 +11,13 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.following import restart, truncate
 from broker.log.log import Log
-from broker.log.names import LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from broker.log.names import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    TRANSACTION_INDEX,
+)
+from broker.log.segment.index import encode_aborted
+from broker.log.values import AbortedTransaction
 from tests.unit.log_model import client_batch
 from tests.unit.test_log_manager import NOW_MS, TOPIC_ID, Bench
 
@@ -186,3 +192,22 @@ def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -
     bench.manager.tick(bench.clock.ms)
     bench.background.run()
     assert bench.file(f"/a/{LOG_START_OFFSET_CHECKPOINT}") == "0\n1\nt 0 2\n"
+
+
+def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() -> None:
+    bench = Bench()
+    bench.config = LogConfig(retention_ms=-1, retention_bytes=0, segment_bytes=400)
+    for partition in range(3):
+        bench.manager.create("t", partition, TOPIC_ID)
+        bench.append("t", partition, count=20)
+    bench.stop()
+    index = f"/a/t-1/{0:020d}{TRANSACTION_INDEX}"
+    file = bench.disk.open(index, create=True)
+    file.write(encode_aborted([AbortedTransaction(7, 0, 1, 2)]), 0)
+    bench.disk.kill()
+    bench.start()
+    bench.disk.contents(index)[:2] = b"\x7f\x7f"
+    bench.clock.ms += 300_000
+    bench.manager.tick(bench.clock.ms)
+    logs = [bench.manager.get("t", partition) for partition in (0, 2)]
+    assert [log is not None and log.local_log_start_offset for log in logs] == [20, 20]

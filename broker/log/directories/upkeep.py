@@ -116,6 +116,8 @@ class Upkeep:
             _LOGGER.error("%s: %s", log.name, error)
             if isinstance(error, OSError):
                 self._failed(log, error)
+        except Exception:  # whatever it is: others have to be looked at
+            _LOGGER.exception("%s", log.name)
         if now_ms < until_ms:
             state = log.log_end_offset, log.segments.all, log.config
             self._quiet[key] = _Quiet(key, log, *state, until_ms)

@@ -266,7 +266,7 @@ def _open_segments(
 def _first_damaged(disk: Disk, segments: Sequence[Segment], *, look_at_end: bool) -> Segment | None:
     """The first segment that must be scanned even below the recovery point."""
     for segment in segments:
-        if not segment.aborted.has_whole_entries():
+        if not segment.aborted.is_sound(segment.base_offset):
             return segment
     return segments[-1] if look_at_end and not segments[-1].load_tail() else None
 

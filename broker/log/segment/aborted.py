@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from broker.log.files import extend, read_or_none
-from broker.log.segment.index import ABORTED_ENTRY_BYTES, decode_aborted, encode_aborted
+from broker.log.segment.index import CorruptIndex, decode_aborted, encode_aborted
 from broker.log.values import AbortedTransaction
 from broker.seams import Disk
 
@@ -35,11 +35,15 @@ class AbortedIndex:
                 self._entries = found
         return self._entries
 
-    def has_whole_entries(self) -> bool:
-        """Whether the file consists of whole entries; otherwise a scan rebuilds it."""
+    def is_sound(self, base_offset: int) -> bool:
+        """Whether the file can be the index of a segment that begins there; otherwise a scan rebuilds it."""
         if self._entries is not None:
             return True
-        return self._disk.size(self.path) % ABORTED_ENTRY_BYTES == 0
+        try:
+            found = decode_aborted(read_or_none(self._disk, self.path) or b"")
+        except CorruptIndex:
+            return False
+        return all(entry.last_offset >= base_offset for entry in found)
 
     def append(self, transaction: AbortedTransaction) -> None:
         self.add(transaction)
