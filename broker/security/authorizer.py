@@ -57,25 +57,46 @@ class Authorizer:
         self._denied = denied
         self._index = AclIndex(())
         self._decisions: dict[_Key, bool] = {}
+        # Refusals that `denied` was not told of.
+        self._untold: set[_Key] = set()
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """From now on these are the ACLs."""
         self._index = AclIndex(replace(acl, host=one_text(acl.host)) for acl in acls)
+        self._forget()
+
+    def _forget(self) -> None:
         self._decisions.clear()
+        self._untold.clear()
 
     def allows(
-        self, principal: Principal, host: str, operation: int, resource_type: int, name: str
+        self,
+        principal: Principal,
+        host: str,
+        operation: int,
+        resource_type: int,
+        name: str,
+        *,
+        is_told: bool = True,
     ) -> bool:
-        """Whether this principal may, from this host, which is given as `one_text` writes it."""
+        """Whether this principal may, from this host, which is given as `one_text` writes it.
+
+        `is_told`: whether a refusal is one, and not just left out of an answer or made good by another right.
+        """
         key = (principal, host, operation, resource_type, name)
         decided = self._decisions.get(key)
         if decided is None:
             decided = principal in self._super_users or self._decide(*key)
             if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            if len(name) <= NAME_LENGTH_MAX:
+                self._forget()
+            is_kept = len(name) <= NAME_LENGTH_MAX
+            if is_kept:
                 self._decisions[key] = decided
-            if not decided and self._denied is not None:
+            if not decided and (is_kept or is_told):
+                self._untold.add(key)
+        if not decided and is_told and key in self._untold:
+            self._untold.remove(key)
+            if self._denied is not None:
                 self._denied(*key)
         return decided
 
@@ -128,7 +149,7 @@ class Authorizer:
         return tuple(
             operation
             for operation in OPERATIONS[ResourceType(resource_type)]
-            if self.allows(principal, host, operation, resource_type, name)
+            if self.allows(principal, host, operation, resource_type, name, is_told=False)
         )
 
 

@@ -151,7 +151,10 @@ class _Guarding:
                 item
                 for item in getattr(response, rule.answers)
                 if self._may(
-                    rule.operation, (rule.kind, getattr(item, rule.name) or ""), rule.or_else
+                    rule.operation,
+                    (rule.kind, getattr(item, rule.name) or ""),
+                    rule.or_else,
+                    is_told=False,
                 )
             ]
             setattr(response, rule.answers, shown)
@@ -159,23 +162,32 @@ class _Guarding:
             setattr(response, field, [*getattr(response, field), *refused])
         return response
 
-    def _may(self, operation: Operation, resource: Resource, or_else: Operation | None) -> bool:
+    def _may(
+        self,
+        operation: Operation,
+        resource: Resource,
+        or_else: Operation | None,
+        *,
+        is_told: bool = True,
+    ) -> bool:
         assert self._authorizer is not None, "nobody decides"
         allows, context = self._authorizer.allows, self._context
         who, host = context.principal, context.client_host
-        return allows(who, host, operation, *resource) or (
-            or_else is not None and allows(who, host, or_else, *CLUSTER)
+        return allows(who, host, operation, *resource, is_told=is_told) or (
+            or_else is not None and allows(who, host, or_else, *CLUSTER, is_told=is_told)
         )
 
     def _check(self, rule: Whole, request: Any) -> None:
         resource = rule.resource(request)
-        if resource is None or self._may(rule.operation, resource, rule.or_else):
+        if resource is None:
             return
         context, decides = self._context, self._authorizer
         if rule.or_any_topic and decides is not None:
             topic = ResourceType.TOPIC
             if decides.allows_any(context.principal, context.client_host, Operation.WRITE, topic):
                 return
+        if self._may(rule.operation, resource, rule.or_else):
+            return
         raise KafkaError(rule.code or CODES[resource[0]])
 
     def _take_out(self, rule: Parts, request: Any) -> tuple[Any, Any]:

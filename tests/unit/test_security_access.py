@@ -310,7 +310,10 @@ async def test_a_session_that_is_older_than_an_acl_obeys_it(tmp_path: Path) -> N
 
 
 @in_loop
-async def test_groups_transactions_and_the_cluster(tmp_path: Path) -> None:
+async def test_groups_transactions_and_the_cluster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     async with in_process(tmp_path, **SETTINGS, offsets_topic_num_partitions=1) as broker:
         await broker.create("a")
         await broker.create("b")
@@ -372,6 +375,7 @@ async def test_groups_transactions_and_the_cluster(tmp_path: Path) -> None:
         assert (await asks(plain, 4)).error_code == ErrorCode.NONE, (
             "who may write anywhere may be idempotent"
         )
+        assert sum("IDEMPOTENT_WRITE" in each.getMessage() for each in caplog.records) == 1
         named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await asks(named, 4)).error_code == refused

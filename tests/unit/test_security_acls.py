@@ -145,6 +145,18 @@ def test_a_decision_holds_until_the_acls_change() -> None:
     assert len(refused) == 2
 
 
+def test_what_is_only_left_out_of_an_answer_is_no_refusal() -> None:
+    """Nobody asked for it: a description of a topic names the reader's rights, and each that it lacks is not news."""
+    refused: list[tuple[object, ...]] = []
+    by = Authorizer([], allows_unlisted=False, denied=lambda *what: refused.append(what))
+    assert not by.operations(ALICE, HERE, TOPIC, "a")
+    assert not by.allows(ALICE, HERE, READ, TOPIC, "a", is_told=False)
+    assert refused == []
+    assert not may(by)
+    assert not may(by)
+    assert refused == [(ALICE, HERE, READ, TOPIC, "a")]
+
+
 @pytest.mark.parametrize(
     ("acls", "expected"),
     [
