@@ -123,12 +123,24 @@ public class TopicCatalog implements TableCatalog {
   private Table loaded(Identifier wanted, Map then) {
     if (!tableExists(wanted)) {
       // Not NoSuchTableException: after that Spark looks for a format of the catalog's name, and says that it has none.
-      throw new IllegalArgumentException("catalog " + name + ": there is no topic " + wanted);
+      throw new IllegalArgumentException("catalog " + name + ": there is no topic " + asked(wanted));
     }
     Map given = merged(options, then);
     given.put("subscribe", wanted.name());
     StructType schema = source().inferSchema(new CaseInsensitiveStringMap(given));
     return new TopicTable(name + "." + wanted.name(), schema, given);
+  }
+
+  /* SQL takes the dots of a name that stands without backticks for those between namespaces. */
+  private String asked(Identifier wanted) {
+    String whole = wanted.name();
+    for (int i = wanted.namespace().length - 1; i >= 0; i--) {
+      whole = wanted.namespace()[i] + "." + whole;
+    }
+    if (wanted.namespace().length > 0 && Arrays.asList(names()).contains(whole)) {
+      return whole + "; between backticks there is " + name + ".`" + whole + "`";
+    }
+    return whole;
   }
 
   private static PythonDataSourceV2 source() {
@@ -187,13 +199,21 @@ public class TopicCatalog implements TableCatalog {
       return ((SupportsRead) table(all)).newScanBuilder(new CaseInsensitiveStringMap(all));
     }
 
-    /* The topic is the table's name, and no option's. */
+    /* The topic is the table's name, and no option's; its columns were known before the query's options. */
     private Map refusing(CaseInsensitiveStringMap more) {
       String[] others = {"subscribe", "subscribePattern", "assign"};
       for (int i = 0; i < others.length; i++) {
         if (more.containsKey(others[i])) {
           throw new IllegalArgumentException(
               "option '" + others[i] + "' is not valid for table " + name + ", which is that topic");
+        }
+      }
+      String[] columns = {"columns", "includeHeaders"};
+      for (int i = 0; i < columns.length; i++) {
+        if (more.containsKey(columns[i]) && !more.get(columns[i]).equals(options.get(columns[i]))) {
+          throw new IllegalArgumentException(
+              "option '" + columns[i] + "' changes the columns of table " + name
+              + ": give it to topic_catalog(), not to a query");
         }
       }
       return more.asCaseSensitiveMap();

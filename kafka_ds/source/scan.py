@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
 from kafka_ds.source.limits import OptionError, TopicPartition
 from kafka_ds.source.options import Options, parse_options
 from kafka_ds.source.pinned import pin
@@ -113,8 +111,9 @@ def _cold(
         return []
     try:
         rows = spark.read.format("delta").option("versionAsOf", table.version).load(table.uri)
-    except PySparkException as problem:
-        if problem.getCondition() != "DATA_SOURCE_NOT_FOUND":
+    except Exception as problem:
+        # PySpark has no class of its own for this error of Java's: it comes as py4j's.
+        if "[DATA_SOURCE_NOT_FOUND]" not in str(problem):
             raise
         raise OptionError(
             "kafka_ds.scan() needs Delta's jars in the session, as spark_conf.session has them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,36 @@ def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> No
         with pytest.raises(PySparkException, match="Kafka's own tools"):
             kafka.sql(change)
     assert kafka.catalog.tableExists(name)
+
+
+def test_a_name_with_dots_wants_backticks(kafka: SparkSession, topic: Topic) -> None:
+    first = topic.name.replace("-", "_")
+    dotted = Topic(topic.broker, f"{first}.a.b")
+    dotted.create(partitions=1).produce(3, partitions=1)
+    assert rows(kafka, f"SELECT count(*) FROM kafka.`{first}.a.b`") == [(3,)]
+    hint = f"no topic {first}.a.b; between backticks there is kafka.`{first}.a.b`"
+    with pytest.raises(IllegalArgumentException, match=re.escape(hint)):
+        kafka.sql(f"SELECT * FROM kafka.{first}.a.b")
+    with pytest.raises(IllegalArgumentException, match=f"no topic {first}.a$"):
+        kafka.sql(f"SELECT * FROM kafka.{first}.a")
+
+
+def test_options_that_change_the_columns_are_the_catalogs(
+    kafka: SparkSession, broker: BrokerProcess, topic: Topic
+) -> None:
+    """A table's columns are known before a query's options are: they would have no effect."""
+    topic.create(partitions=1).produce(3, partitions=1)
+    name = f"kafka.`{topic.name}`"
+    for option, value in (("includeHeaders", "true"), ("COLUMNS", "key,offset")):
+        with pytest.raises(IllegalArgumentException, match=f"(?i)option '{option}'.*topic_catalog"):
+            kafka.sql(f"SELECT * FROM {name} WITH ('{option}' = '{value}')").collect()
+        with pytest.raises(IllegalArgumentException, match=f"(?i)option '{option}'.*topic_catalog"):
+            kafka.read.option(option, value).table(name).collect()
+    everywhere = {"includeHeaders": "true", "columns": "key,headers"}
+    topic_catalog(kafka, broker.bootstrap, name="more", options=everywhere)
+    query = f"SELECT * FROM more.`{topic.name}` WITH ('includeheaders' = 'true')"
+    assert kafka.sql(query).columns == ["key", "headers"]
+    assert len(rows(kafka, query)) == 3
 
 
 def test_a_topic_is_read_as_it_was(kafka: SparkSession, topic: Topic) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import kafka_ds
 from tests.spark.topics import T0_MS, Topic, found, moment
@@ -167,3 +167,15 @@ def test_a_scan_says_what_is_wrong(spark: SparkSession, odd: Lake) -> None:
         kafka_ds.scan(spark, "t", asOfVersion=99, **given)
     nothing = kafka_ds.scan(spark, "t", endingOffsets={"t": {"0": 0, "1": 0}}, **given)
     assert (nothing.count(), len(nothing.columns)) == (0, 7)
+
+
+def test_a_session_without_delta_is_told(
+    spark: SparkSession, odd: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What Spark says of a format that it does not have: this session has Delta's.
+    before = DataFrameReader.format
+    monkeypatch.setattr(
+        DataFrameReader, "format", lambda self, name: before(self, f"{name}.that.is.not.there")
+    )
+    with pytest.raises(ValueError, match="needs Delta's jars"):
+        kafka_ds.scan(spark, "t", **NOBODY, lake=odd.uri)

@@ -191,6 +191,12 @@ def test_one_version_is_of_one_table(tmp_path: Path) -> None:
     )
 
 
+def test_a_topic_without_a_table_is_named_with_the_lake(lake: Lake) -> None:
+    """Brokers may well have such a topic: then the address is wrong, or nothing is tiered yet."""
+    with pytest.raises(OptionError, match=f"option 'subscribe'.*no tables in {lake.uri}: .'u'"):
+        pin(options(lake, subscribe="u", tiers="remote"), Predicate())
+
+
 def test_versions_that_a_clean_up_took_are_told(lake: Lake) -> None:
     table = Path(lake.uri) / topic_table("t")
     DeltaTable(table).create_checkpoint()
