@@ -22,7 +22,7 @@ from kafka_ds.client.errors import (
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.batch import BatchHeader, iterate_headers
+from kafka_ds.wire.batch import CODEC_MASK, BatchHeader, iterate_headers
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
@@ -67,11 +67,13 @@ class Range:
 class Chunk:
     """Whole batches, in order; the first may begin below the range and the last end above it.
 
-    ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count.
+    ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
+    where batches begin, if some are compressed: such a chunk may be hundreds of times as large when it is unpacked.
     """
 
     records: memoryview
     aborted: tuple[tuple[int, int, int], ...]
+    starts: tuple[int, ...] = (0,)
 
 
 def fetch_range(
@@ -195,7 +197,8 @@ class _RangeReader:
         if code != ErrorCode.NONE:
             raise KafkaError(code, str(self._wanted))
         records = answer.records if answer.records is not None else memoryview(b"")
-        headers = [header for _, header in iterate_headers(records)]
+        batches = list(iterate_headers(records))
+        headers = [header for _, header in batches]
         if headers:
             self._check_epochs(headers)
             self._position = max(self._position, headers[-1].next_offset)
@@ -205,7 +208,9 @@ class _RangeReader:
             return None
         aborted = answer.aborted_transactions or ()
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
-        return Chunk(records=records, aborted=aborted_ranges(headers, listed))
+        is_compressed = any(header.attributes & CODEC_MASK for header in headers)
+        starts = tuple(at for at, _ in batches) if is_compressed else (0,)
+        return Chunk(records=records, aborted=aborted_ranges(headers, listed), starts=starts)
 
     def _send_ahead(self, *, is_chunk: bool) -> None:
         """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""

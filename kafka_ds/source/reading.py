@@ -45,6 +45,9 @@ KEY_GROUPS = 32
 BATCH_BYTES = 16 * 1024 * 1024
 # How many times as large the rows of one row group may be as those of another that is read with it.
 ALIKE = 4
+# Compressed batches that are unpacked at once: until it is known how large they become, and at most.
+BATCHES_AT_ONCE = 16
+BATCHES_AT_ONCE_MAX = 1 << 16
 
 
 class DataLoss(RuntimeError):
@@ -259,25 +262,43 @@ def _fetch(
     chunks = fetch_range(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
     )
+    at_once = BATCHES_AT_ONCE
     for chunk in chunks:
         touched.fetches += 1
         touched.fetched_bytes += chunk.records.nbytes
-        residue: list[ResidueBatch] = []
-        yield from decode_hot(
-            [chunk.records],
-            columns=wanted or frozenset(("offset",)),
-            start_offset=span.start,
-            end_offset=span.end - 1,
-            isolation="read_committed" if committed else "read_uncommitted",
-            aborted=chunk.aborted,
-            residue=residue,
-        )
-        for batch in residue:
-            if batch.kind == "undecodable":
-                raise CorruptBatch(
-                    f"{span.topic}-{span.partition}: the batch of offsets {batch.base_offset} to "
-                    f"{batch.last_offset} cannot be decoded"
-                )
+        done = 0
+        while done < len(chunk.starts):
+            ends = (*chunk.starts[done + at_once : done + at_once + 1], len(chunk.records))
+            residue: list[ResidueBatch] = []
+            found = decode_hot(
+                [chunk.records[chunk.starts[done] : ends[0]]],
+                columns=wanted or frozenset(("offset",)),
+                start_offset=span.start,
+                end_offset=span.end - 1,
+                isolation="read_committed" if committed else "read_uncommitted",
+                aborted=chunk.aborted,
+                residue=residue,
+            )
+            count = min(at_once, len(chunk.starts) - done)
+            at_once = _next_at_once(at_once, count, sum(rows.nbytes for rows in found))
+            done += count
+            yield from found
+            _refuse_broken(span, residue)
+
+
+def _next_at_once(before: int, count: int, size_bytes: int) -> int:
+    """How many batches to unpack next, where the last ``count`` made so many bytes of rows."""
+    fitting = count * BATCH_BYTES // max(1, size_bytes)
+    return max(1, min(fitting, 4 * before, BATCHES_AT_ONCE_MAX))
+
+
+def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
+    for batch in residue:
+        if batch.kind == "undecodable":
+            raise CorruptBatch(
+                f"{span.topic}-{span.partition}: the batch of offsets {batch.base_offset} to "
+                f"{batch.last_offset} cannot be decoded"
+            )
 
 
 # -- cold ---------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ import pytest
 from kafka_ds.client import kept
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.lake.batches import convert
+from kafka_ds.lake.batches.convert import decode_hot
 from kafka_ds.source import reading
 from kafka_ds.source.options import parse_options
 from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
-from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.wire.batch import Codec, Record, build_batch
 from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
@@ -65,6 +67,33 @@ def _task_rows(port: int, end: int) -> Iterator[pa.RecordBatch]:
 
 def test_batches_become_rows_up_to_the_end_of_the_plan() -> None:
     assert read(bytes(batch(0, 4) + batch(4, 6)), 8) == list(range(8))
+
+
+def test_what_unpacks_to_far_more_is_unpacked_some_batches_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fetch of a few megabytes can be gigabytes of rows: 120 MiB here, in 20 KiB."""
+    sizes: list[int] = []
+
+    def decoded(*given: Any, **more: Any) -> list[pa.RecordBatch]:
+        tables = decode_hot(*given, **more)
+        sizes.append(sum(each.nbytes for each in tables))
+        return tables
+
+    monkeypatch.setattr(convert, "decode_hot", decoded)
+    large = (Record(n, 1000, None, bytes(1 << 20)) for n in range(120))
+    records = b"".join(
+        build_batch([each], base_offset=each.offset, leader_epoch=0, codec=Codec.ZSTD)
+        for each in large
+    )
+
+    def script(request: Any) -> Any:
+        return _fetched(records, 120) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+        offsets = [n for rows in _task_rows(broker.port, 118) for n in rows["offset"].to_pylist()]
+    assert offsets == list(range(118))
+    assert max(sizes) < 1.5 * reading.BATCH_BYTES
 
 
 @pytest.mark.parametrize("checksum_fits", [False, True])
