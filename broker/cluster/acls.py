@@ -86,7 +86,7 @@ class Acl:
     permission: int
 
     def why_invalid(self) -> str | None:
-        """What is wrong with it as an ACL to be made, in words for its maker."""
+        """Why such an ACL cannot be created, as an error message."""
         if self.resource_type not in _RESOURCE_TYPES:
             return f"Invalid resourceType {_name(ResourceType, self.resource_type)}"
         if self.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -123,7 +123,7 @@ class AclFilter:
     permission: int
 
     def why_invalid(self) -> str | None:
-        """Which part of it is not one of Kafka's numbers."""
+        """Which of its fields is not a known number of Kafka's."""
         for kind, value in (
             (ResourceType, self.resource_type),
             (PatternType, self.pattern_type),

@@ -94,7 +94,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCreated(Event):
-    """The first event of every metadata log: whose it is."""
+    """The first event of every metadata log: the cluster's id."""
 
     cluster_id: str
 
@@ -156,7 +156,7 @@ class BrokerRegistrationChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnregistered(Event):
-    """A broker is gone for good; its id may be used again, its epoch never.
+    """A broker was unregistered; its id may be used again, its epoch never.
 
     In a snapshot, with the id -1, it says which is the highest epoch that any broker ever had.
     """
@@ -234,7 +234,7 @@ class AclCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclDeleted(Event):
-    """What the ACL of this id said holds no more."""
+    """The ACL of this id is deleted."""
 
     acl_id: bytes
 
@@ -283,7 +283,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
-    """The event behind an object of the log; a ValueError says what cannot be understood."""
+    """The event in an object of the log; ValueError says what cannot be decoded."""
     name = data.get("type")
     cls = Event.types.get(name) if isinstance(name, str) else None
     if cls is None:

@@ -40,7 +40,7 @@ CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE})
 
 
 def level_of(image: MetadataImage, name: str) -> int:
-    """The level by which the cluster works."""
+    """The level that the cluster uses."""
     return image.features.get(name, FEATURES[name].level)
 
 

@@ -280,7 +280,7 @@ class MetadataImage:
         _fits(self.security.replay(event), event)
 
     def _replay_snapshot(self, event: Snapshot, position: Position) -> None:
-        """A snapshot tells what is known already, or it is where reading starts."""
+        """A snapshot repeats what is known already, or is where reading starts."""
         if self.version >= 0:
             return
         for inner in event.events:

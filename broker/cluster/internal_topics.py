@@ -27,7 +27,7 @@ CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicRes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopicSettings:
-    """What an internal topic is to be like."""
+    """The settings of an internal topic."""
 
     name: str
     num_partitions: int
@@ -59,7 +59,7 @@ class InternalTopic:
         await asyncio.shield(self._creating)
 
     def stop(self) -> None:
-        """Create it no more."""
+        """Stop creating it."""
         if self._creating is not None:
             self._creating.cancel()
 

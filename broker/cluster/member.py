@@ -263,7 +263,7 @@ class ClusterMember:
 
 
 def decide_claim(claiming: Claiming, identity: BrokerIdentity, dead: int | None) -> None:
-    """What stands in the commit by which a broker becomes the controller.
+    """The decisions in the commit with which a broker becomes the controller.
 
     Raises ConfigError where the metadata are another cluster's.
     """

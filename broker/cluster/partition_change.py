@@ -57,7 +57,7 @@ class PartitionChange:
         election: Election = Election.ONLINE,
         default_directory: Callable[[int], bytes] = _unassigned,
     ) -> None:
-        """`is_acceptable`: whether a broker lives and has the replica's directory; the ISR is looked after here.
+        """`is_acceptable`: whether a broker is alive and has the replica's directory; the ISR is checked here.
 
         `min_insync_replicas` is the topic's setting: a partition with fewer replicas needs no more than it has.
         `default_directory` says where a broker puts a new replica, as far as that is known.

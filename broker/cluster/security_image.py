@@ -32,7 +32,7 @@ SECURITY_EVENTS: tuple[type[Event], ...] = (
 
 
 class ScramEntry(NamedTuple):
-    """That a user has a credential, and in which object of the lake it is."""
+    """A user's credential: the object of the lake that holds it."""
 
     iterations: int
     credential: str
@@ -116,7 +116,7 @@ def acl_of(event: AclCreated) -> Acl:
 
 
 def acl_created(acl_id: bytes, acl: Acl) -> AclCreated:
-    """The event by which an ACL of this id comes to be."""
+    """The event that creates an ACL with this id."""
     return AclCreated(
         acl_id=acl_id,
         resource_type=acl.resource_type,

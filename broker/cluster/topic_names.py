@@ -46,5 +46,5 @@ def why_illegal(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for names that may not exist beside each other."""
+    """Equal for names that may not exist at the same time."""
     return name.replace(".", "_").lower()

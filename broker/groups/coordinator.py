@@ -74,7 +74,7 @@ class GroupCoordinator:
         self.topic.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Begin to read what is led here now; forget the offsets of topics that are gone."""
+        """Start loading partitions that are led here now; delete the offsets of deleted topics."""
         self._topology.changed(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
             self.start()

@@ -20,7 +20,7 @@ from kafka_ds.wire.messages.persisted import GroupMetadataValue
 
 
 class Member:
-    """One member: what it can do, and what it was told to."""
+    """One member: its protocols, and its assignment."""
 
     __slots__ = (
         "assignment",
@@ -147,7 +147,7 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody has to be waited for before the next generation."""
+        """Whether every member has joined, so that the next generation may begin."""
         return len(self.joining) == len(self.members) and not self.pending
 
     @property

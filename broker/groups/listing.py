@@ -31,7 +31,7 @@ FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
 
 
 class Listing:
-    """What is to be seen of a shard's groups."""
+    """Lists and descriptions of a shard's groups."""
 
     def __init__(self, state: ShardState) -> None:
         self._state = state

@@ -115,7 +115,7 @@ class Membership:
     # -- Heartbeat ----------------------------------------------------------------------------------
 
     def heartbeat(self, request: HeartbeatRequest, now: Instant) -> HeartbeatResponse:
-        """Whether the group goes on as it is."""
+        """Answer a heartbeat: whether the group is stable or rebalancing."""
         try:
             group = self._find(request.group_id)
             group.check_member(request.member_id, request.group_instance_id)

@@ -109,7 +109,7 @@ class OffsetNotes:
         return found
 
     async def _encode_shards(self) -> None:
-        """Encode anew what has changed; forget what is led elsewhere, or not known."""
+        """Encode what has changed; drop what is led elsewhere, or unknown."""
         active = {each.partition.index: each for each in self._coordinators() if each.is_active}
         for index in self._shards.keys() - active.keys():
             del self._shards[index]

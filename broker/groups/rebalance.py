@@ -164,7 +164,7 @@ class Rebalancing:
     # -- sessions -----------------------------------------------------------------------------------
 
     def begin_session(self, group: Group, member: Member, now: Instant) -> None:
-        """The member is alive: its time begins anew."""
+        """The member is alive: restart its session."""
         self.expect(group, member.member_id, member.session_timeout_ms, now)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int, now: Instant) -> None:
@@ -189,7 +189,7 @@ class Rebalancing:
                 self.prepare_or_complete(group, now, step)
 
     def drop(self, group: Group, member_id: str, step: Step) -> None:
-        """Take the member out. If it still waits for an answer, it is told to begin anew."""
+        """Remove the member. If it still waits for an answer, it is told to rejoin."""
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)
         if ticket is not None:
@@ -209,7 +209,7 @@ def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupRes
 
 
 def generation_of(group: Group, member: Member) -> JoinGroupResponse:
-    """The present generation as this member learns of it: its leader gets all members."""
+    """The current generation as this member is told it: the group's leader gets all members."""
     leads = group.leader_id == member.member_id
     return JoinGroupResponse(
         generation_id=group.generation_id,

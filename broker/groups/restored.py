@@ -40,7 +40,7 @@ class SetBack:
 
 @dataclass(slots=True)
 class RestoredGroups:
-    """What is to be appended to one partition of `__consumer_offsets`, and what it comes to."""
+    """The records to append to one partition of `__consumer_offsets`, and a summary."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)

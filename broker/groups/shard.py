@@ -159,7 +159,7 @@ class GroupShard:
         self.state.offsets.replay_end_of_transaction(producer_id, committed=committed)
 
     def loaded(self, now: Instant) -> Result:
-        """All of the log has been replayed: the groups go on from there, every session anew."""
+        """The whole log has been replayed: the groups continue, and every session restarts."""
         step = Step()
         for group_id, value in self.state.metadata.items():
             group = self.state.groups[group_id] = Group.loaded(group_id, value)

@@ -26,7 +26,7 @@ from kafka_ds.wire.messages.persisted import GroupMetadataValue
 
 
 class Count(Enum):
-    """What is counted for the metrics, by Kafka's names."""
+    """Counters for the metrics, by Kafka's names."""
 
     OFFSET_COMMITS = "offset_commit_count"
     OFFSET_DELETIONS = "offset_deletion_count"
@@ -59,7 +59,7 @@ class ShardState:
         self.sees: Callable[[str], bool] | None = None
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often members of this group of the consumer protocol are to be heard of."""
+        """The heartbeat interval of this group's members (consumer protocol)."""
         settings = self.settings
         return self._of_group(
             group_id,
@@ -99,7 +99,7 @@ class ShardState:
         return group
 
     def all_groups(self) -> Iterator[Group]:
-        """Every group of the classic protocol, those of offsets alone too."""
+        """Every group of the classic protocol, also those that only have offsets."""
         for group_id in self.offsets.group_ids() - self.groups.keys() - self.consumers.keys():
             self.create(group_id)
         yield from tuple(self.groups.values())

@@ -74,7 +74,7 @@ class Timers:
         return None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:
-        """The key whose deadline was reached first; it has none any more."""
+        """Remove and return the key whose deadline was reached first."""
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None

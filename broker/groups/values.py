@@ -26,7 +26,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class Instant(NamedTuple):
-    """A moment: `now_ms` goes into records, `monotonic_ms` says what is due (a clock that is set expires nobody)."""
+    """A moment: `now_ms` goes into records, `monotonic_ms` decides what is due (setting the clock expires nobody)."""
 
     now_ms: int
     monotonic_ms: int
@@ -38,7 +38,7 @@ def sees_all(topic: str) -> bool:
 
 
 class Client(NamedTuple):
-    """Who asks, in which version of the API, and which topics it may describe."""
+    """The client, the version of the API, and which topics it may describe."""
 
     client_id: str
     host: str

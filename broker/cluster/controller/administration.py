@@ -74,7 +74,7 @@ Overrides: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRules:
-    """What the declarations of the settings have to say; each check raises KafkaError(INVALID_CONFIG).
+    """Checks by the declarations of the settings; each raises KafkaError(INVALID_CONFIG).
 
     `check_topic` is told what a topic has and what it would have; `check_broker` what all broker resources would
     have, by name, and the image; `check_group` what a group would have. `list_of(resource type, name)` is the items

@@ -76,7 +76,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryAssignment:
-    """A replica of the broker that asks, and the directory in which it is (KIP-858)."""
+    """A replica on the requesting broker, and its directory (KIP-858)."""
 
     directory: bytes
     topic_id: bytes
@@ -319,7 +319,7 @@ def _go_offline(draft: Draft, key: PartitionKey, broker_id: int) -> None:
 def assign_directories(
     draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
 ) -> dict[DirectoryAssignment, ErrorCode]:
-    """Note in which directories replicas are; in a failed one they are offline. Raises STALE_BROKER_EPOCH."""
+    """Record the directories of replicas; in a failed one they are offline. Raises STALE_BROKER_EPOCH."""
     broker = checked(draft, broker_id, broker_epoch)
     results = {}
     for each in wanted:

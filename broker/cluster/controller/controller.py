@@ -131,7 +131,7 @@ class Controller:
         self._sessions.begin(self.image.brokers.values(), self.image.version, now_ms)
 
     def committed(self, version: int, events: Sequence[Event]) -> None:
-        """These events are durable at this version: brokers that know it know them, and whose end they are is dead."""
+        """These events are durable at this version. Sessions of fenced and removed brokers end."""
         for event in events:
             if isinstance(event, RegisterBroker):
                 self.image.registered_at(event.broker_id, event.broker_epoch, version)
@@ -223,7 +223,7 @@ class Controller:
     def assign_directories(
         self, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
     ) -> Decision[dict[DirectoryAssignment, ErrorCode]]:
-        """Note in which directories a broker has its replicas (KIP-858). Raises STALE_BROKER_EPOCH."""
+        """Record the directories of a broker's replicas (KIP-858). Raises STALE_BROKER_EPOCH."""
         return self._decide(
             lambda d: brokers.assign_directories(d, broker_id, broker_epoch, wanted)
         )

@@ -48,7 +48,7 @@ class Decision(Generic[Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What holds where neither a request nor a topic nor the cluster's dynamic settings say anything."""
+    """The values that hold if neither a request, a topic nor the cluster's dynamic settings set one."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -76,7 +76,7 @@ class Draft:
         self._settings: dict[tuple[str, str], str | None] = {}
 
     def events(self) -> tuple[Event, ...]:
-        """All that is to be made durable, in its order."""
+        """All events to make durable, in order."""
         return (*self._events, *self._partition_events())
 
     def _partition_events(self) -> Iterator[Event]:
@@ -115,7 +115,7 @@ class Draft:
         return Position(self.image.version + 1, 0)
 
     def register(self, event: RegisterBroker) -> None:
-        """This broker has begun anew."""
+        """A broker has registered with a new incarnation."""
         self._events.append(event)
         self.brokers[event.broker_id] = registration_of(event, self._place)
 
@@ -156,7 +156,7 @@ class Draft:
         )
 
     def unregister(self, broker_id: int) -> None:
-        """This broker is gone for good."""
+        """A broker is unregistered."""
         broker = self.brokers.pop(broker_id)
         self._events.append(
             BrokerUnregistered(broker_id=broker_id, broker_epoch=broker.broker_epoch)
@@ -168,7 +168,7 @@ class Draft:
         return broker is not None and broker.is_active
 
     def default_directory(self, broker_id: int) -> bytes:
-        """Where a broker puts a new replica: known where there is one directory alone (KIP-858)."""
+        """The directory in which a broker puts a new replica; known only if it has just one (KIP-858)."""
         broker = self.brokers.get(broker_id)
         if broker is None or len(broker.log_dirs) != 1:
             return UNASSIGNED_DIRECTORY

@@ -42,7 +42,7 @@ class AlterPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResult:
-    """What became of it: the registration that holds now, or an error."""
+    """The result: the registration that holds now, or an error."""
 
     topic_id: bytes
     partition: int

@@ -23,7 +23,7 @@ UNKNOWN_VERSION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What is known of one incarnation of a broker."""
+    """The state of one incarnation of a broker."""
 
     broker_epoch: int
     last_contact_ms: int
@@ -96,7 +96,7 @@ class Sessions:
         return known is not None and known.broker_epoch == broker_epoch
 
     def all(self) -> dict[int, Session]:
-        """What is known of each broker that is heard of."""
+        """The state of each broker with a session."""
         return dict(self._by_broker)
 
     def expired(self, now_ms: int) -> list[int]:

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 def place(
     brokers: Iterable[BrokerRegistration], *, partitions: int, factor: int, start: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of so many new partitions, the leader first. Raises INVALID_REPLICATION_FACTOR."""
+    """The replicas of this many new partitions, the leader first. Raises INVALID_REPLICATION_FACTOR."""
     known = sorted(brokers, key=lambda each: each.broker_id)
     if factor > len(known):
         message = (
@@ -56,7 +56,7 @@ class _Rack:
         self.fenced = tuple(each.broker_id for each in brokers if not each.is_active)
 
     def taken(self, turn: int, count: int) -> list[int]:
-        """So many brokers, the unfenced ones first, beginning at another one each turn."""
+        """This many brokers, unfenced ones first, starting at a different one each time."""
         return [*_rotated(self.active, turn), *_rotated(self.fenced, turn)][:count]
 
     @property

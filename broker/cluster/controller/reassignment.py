@@ -45,7 +45,7 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingReassignment:
-    """A partition whose replicas move."""
+    """A partition whose replicas are being reassigned."""
 
     topic: str
     partition: int

@@ -115,7 +115,7 @@ def alter_quotas(
 
 
 def in_order(entity: Iterable[QuotaComponent]) -> QuotaEntity:
-    """An entity as it is kept: its parts by their types."""
+    """An entity as it is stored: its parts sorted by type."""
     return tuple(sorted(entity, key=lambda each: (each.entity_type, each.entity_name or "")))
 
 

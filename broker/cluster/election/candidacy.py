@@ -101,7 +101,7 @@ class Candidacy:
     # -- beginning and ending -------------------------------------------------------------------
 
     async def begin(self, host: str, port: int) -> None:
-        """Become the controller now, if nobody has to be waited for; this broker is reached at `host` and `port`.
+        """Become the controller at once if there is no other to wait for; `host` and `port` are this broker's address.
 
         Raises ConfigError where a living broker has this one's number.
         """
@@ -125,7 +125,7 @@ class Candidacy:
             await self._driver.changed(min(seconds, STEP_SECONDS_MAX))
 
     async def release(self) -> None:
-        """Tell the others that this broker decides no more; called after its last decision."""
+        """Release the lease: this broker makes no more decisions. Called after its last one."""
         image, epoch = self._driver.image, self._leased_epoch
         if (image.controller_id, image.controller_epoch) != (self._settings.node_id, epoch):
             return  # Another one decides, or the epoch is that of a process that was here before.
@@ -184,7 +184,7 @@ class Candidacy:
     # -- everybody else -------------------------------------------------------------------------
 
     async def _stand(self) -> int:
-        """Watch the controller, and do what has to be done; until when nothing has."""
+        """Watch the controller and act if need be; returns until when nothing has to be done."""
         now_ms = self._clock.monotonic_ms()
         if self._was_active:
             self._was_active = False

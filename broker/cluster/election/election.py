@@ -173,7 +173,7 @@ class Election:
         self._due_ms = now_ms + self._lease_interval_ms
 
     def resigned(self, now_ms: int) -> None:
-        """This broker decides no more."""
+        """This broker is no longer the controller."""
         self.stance = Stance.FOLLOWING
         self._heard_ms = None
         self._sign(now_ms)

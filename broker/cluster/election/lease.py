@@ -21,7 +21,7 @@ LEASE_PATH = f"{CLUSTER_METADATA}/_lease"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One writing of the lease; `released` says that its holder has stopped for good."""
+    """The lease as written once; `released`: its holder has stopped."""
 
     controller_id: int
     controller_epoch: int

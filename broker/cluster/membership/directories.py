@@ -44,7 +44,7 @@ IsDamaged = Callable[[str, int, bytes], bool]
 
 
 class DirectoryAssignments:
-    """What the controller has to be told yet."""
+    """The assignments that the controller must still be told."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DirectoryAssignments:
                 self._suspect(topic.name, topic.topic_id, index, registration)
 
     async def settled(self) -> None:
-        """Wait until the controller knows all of it, for a while."""
+        """Wait a while until the controller knows all assignments."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS_MAX
         while self._suspects and (left := deadline - loop.time()) > 0:
@@ -115,7 +115,7 @@ class DirectoryAssignments:
         return None if directory == known else directory
 
     def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
-        """Of what is to be looked at, what the metadata still say wrongly; the rest is forgotten."""
+        """The suspects that are still wrong in the metadata; the others are dropped."""
         for key in tuple(self._suspects):
             topic_id, index = key
             topic = self._driver.image.topics_by_id.get(topic_id)

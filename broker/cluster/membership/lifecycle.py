@@ -66,7 +66,7 @@ class BrokerIdentity:
 def endpoints_told(
     config: BrokerConfig, bound: Mapping[str, tuple[str, int]], own_host: str
 ) -> tuple[Endpoint, ...]:
-    """What clients are told of the listeners: what is advertised, with what only the bound sockets know."""
+    """The endpoints that clients are told: the advertised ones, completed with the ports of the bound sockets."""
     return tuple(
         Endpoint(
             listener=endpoint.name,

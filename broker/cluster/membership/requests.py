@@ -170,7 +170,7 @@ class ControllerRequests:
 
 
 def _opened(answer: Any, request: Any, version: int) -> Any:
-    """What was in the envelope that came back."""
+    """The response inside the returned envelope."""
     _check(answer.error_code)
     key = message_info(type(request)).key
     assert key is not None

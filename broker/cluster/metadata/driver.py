@@ -146,7 +146,7 @@ class ClusterDriver:
     # -- becoming the controller, and ceasing to be -------------------------------------------
 
     async def claim(self, decide: Callable[[Claiming], None], *, controller_epoch: int) -> bool:
-        """Try to become the controller, with all that `decide` takes, in one commit; False where another was faster.
+        """Try to become the controller, with the decisions of `decide`, in one commit; False if another was faster.
 
         `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
 
@@ -198,7 +198,7 @@ class ClusterDriver:
         return False
 
     async def step_down(self) -> None:
-        """Decide nothing more, and end what was decided."""
+        """Stop deciding, and finish what was decided."""
         self._is_active, self._is_stopped = False, True
         self._wake()
         working = list(self._working)
@@ -208,7 +208,7 @@ class ClusterDriver:
             task.cancel()  # Where it has not ended.
 
     async def stop(self) -> None:
-        """The same, for good."""
+        """The same, for ever."""
         was_idle = not self._working
         await self.step_down()
         self._executor.shutdown(wait=was_idle)
@@ -220,7 +220,7 @@ class ClusterDriver:
         return task
 
     async def _to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do all of it, whether or not the asker waits for the end."""
+        """Run to the end, whether or not the caller still waits."""
         return await asyncio.shield(self._begin(work))
 
     # -- following ----------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class ClusterDriver:
                 await self._read_log()
 
     async def begin_applying(self, start: Callable[[], Awaitable[None]], apply: Apply) -> None:
-        """Let the broker begin with the image as it is, and apply from there on."""
+        """Start the broker with the present image, and apply events from there on."""
         async with self._turn:
             await start()
             self.apply = apply
@@ -277,7 +277,7 @@ class ClusterDriver:
     async def _take(
         self, version: int, events: Sequence[Event], encoded: bytes | None = None
     ) -> None:
-        """What is durable becomes true at this broker."""
+        """Apply durable events at this broker."""
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
         self._tail.add(version, news, encoded)
@@ -303,7 +303,7 @@ class ClusterDriver:
     async def decide(
         self, make: Callable[[Controller], Decision[Result]], *, at_once: bool = False
     ) -> Result:
-        """Take a decision, make it durable and let it take effect; then its result.
+        """Make a decision durable and apply it; then return its result.
 
         `at_once`: a result without events is given before what it may be built on is durable.
 
@@ -393,7 +393,7 @@ class ClusterDriver:
             self._tell(version, events)
 
     async def _commit(self, events: Sequence[Event]) -> tuple[int, bytes | None]:
-        """Put what was decided on the image into the log; its version, and its bytes for those who follow.
+        """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
 
         A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
         there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
@@ -422,7 +422,7 @@ class ClusterDriver:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _take_back(self, group: Sequence[Pending], error: BaseException) -> None:
-        """Nothing of this group happened, nor what was decided since on top of it, as far as that is known."""
+        """Undo this group, which did not happen, and the later decisions that build on it."""
         failed = [*group, *self._queue]
         self._queue = []
         self._reset()

@@ -65,7 +65,7 @@ class VersionsMissing(Exception):
 
 
 class Undecided(Exception):
-    """The commit is certainly not in the log: nothing of it has happened."""
+    """The commit is certainly not in the log: none of it has happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,7 @@ def _spread(
 
 
 def _give_away(levels: _Levels, giver: int) -> bool:
-    """Move one member's partitions to those with two fewer: one of each topic in turn, while there are such."""
+    """Move one member's partitions to members with at least two fewer, one of each topic in turn."""
     of_topic: dict[bytes, list[Partition]] = {}
     for partition in sorted(levels.has[giver]):
         of_topic.setdefault(partition[0], []).append(partition)

@@ -65,7 +65,7 @@ class ConsumerGroups:
         group.replay(key, value)
 
     def loaded(self, now: Instant) -> None:
-        """The log has been read: every session begins anew."""
+        """The log has been read: every session restarts."""
         for group in self._state.consumers.values():
             for member in group.members.values():
                 self._changing.expect(group.group_id, member, now)

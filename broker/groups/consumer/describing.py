@@ -23,7 +23,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 class Describing:
-    """What is to be seen of a shard's consumer groups."""
+    """Descriptions of a shard's consumer groups."""
 
     def __init__(self, state: ShardState, changing: Changing) -> None:
         self._state = state

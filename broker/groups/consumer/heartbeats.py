@@ -239,7 +239,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
 def _as_said(
     member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client
 ) -> ConsumerMember:
-    """The member with what is news in its request."""
+    """The member, updated with the changed fields of its request."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
     return replace(
