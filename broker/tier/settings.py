@@ -21,41 +21,41 @@ class TierSettings:
     node_id: int = 1
     lake_uri: str = "data/lake"
     lake_max_lag_ms: int = -1
-    """How old a record may be before it is in the table; -1: closed segments alone are copied."""
+    """How old a record may be before it is in the table; -1: only closed segments are copied."""
     lake_local_grace_ms: int = 60_000
     """How long a local segment stays after it is FINISHED in the lake."""
     lake_worker_idle_ms: int = 300_000
-    """A worker that was asked nothing for so long is ended; -1: never."""
+    """How long a worker without work is kept; -1: for ever."""
     lake_start_delay_ms: int = 1_000
-    """The lake is asked what it holds so long after a partition with records is opened."""
+    """How long after a partition with records is opened the lake is asked what it holds of it."""
     lake_checkpoint_interval: int = 100
     """Commits of a table between two checkpoints."""
     lake_log_retention_ms: int = 7 * 24 * 3_600_000
-    """How long versions of a topic's table are kept, as the table is told when it is made."""
+    """How long versions of a topic's table are kept; set in the table when it is created."""
     lake_copy_bytes: int = 128 * 1024 * 1024
     """Bytes of log in one copy, unless a single range holds more."""
     lake_copy_threads: int = 2
-    """So many threads turn one copy's bytes into files."""
+    """How many threads convert one copy's bytes into files."""
     lake_file_bytes: int = 128 * 1024 * 1024
-    """Bytes of records in one Parquet file, about."""
+    """The approximate bytes of records in one Parquet file."""
     lake_compression_level: int = 1
-    """Of zstd, in the files that copies write."""
+    """The zstd level of the files that copies write."""
     lake_behind_compression_type: str = "snappy"
-    """The same while copies do not keep up with what is closed."""
+    """The codec of those files while copies do not keep up with closed segments."""
     lake_offsets_interval_ms: int = 60_000
-    """How often partitions' and groups' offsets are noted in the lake; -1: never."""
+    """How often the offsets of partitions and groups are written to the lake; -1: never."""
     lake_maintenance_interval_ms: int = 300_000
-    """How often led partitions are looked at for files that are badly laid; -1: never."""
+    """How often tables are checked for files to merge, sort or rewrite; -1: never."""
     lake_maintenance_file_bytes: int = 128 * 1024 * 1024
-    """Up to how many bytes small files are merged, as they lie in the store."""
+    """Up to how many bytes small files are merged, by their size in the store."""
     lake_maintenance_min_files: int = 10
-    """So many small files in a row are merged."""
+    """How many consecutive small files are merged, whatever their size."""
     lake_maintenance_expired_ratio: float = 0.5
-    """The part of a file that must lie below the log start before it is written anew for that."""
+    """The share of a file's offsets that must lie below the log start before it is rewritten."""
     lake_maintenance_compression_level: int = 9
-    """Of zstd, in files that are laid anew."""
+    """The zstd level of rewritten files."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
-    """Bytes of batches that the worker keeps ready for consumers that read on."""
+    """Bytes of batches that the worker caches for consumers of old offsets."""
     log_dirs: tuple[str, ...] = ("data/log",)
     """The cache of cold reads is in the first."""
     remote_log_index_file_cache_total_size_bytes: int = 1 << 30
