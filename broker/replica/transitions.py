@@ -250,11 +250,17 @@ class Transitions:
             return False
         is_new = registration.leader_epoch == 0
         lost = log.log_end_offset < checkpoint or not (existed or is_new)
-        if lost:
+        if lost and (existed or checkpoint):
             _LOGGER.error(
                 "%s ends at %d, but was led before up to %d at least: asking the lake",
                 log.name, log.log_end_offset, checkpoint,
             )  # fmt: skip
+        elif lost:
+            # A new disk or a restore, which an operator means, or a replica that was added.
+            _LOGGER.info(
+                "%s begins empty here, though it was led before: the lake is asked before it leads",
+                log.name,
+            )
         return lost
 
     def elected(self, partition: HostedPartition) -> None:

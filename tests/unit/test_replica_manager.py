@@ -426,15 +426,22 @@ async def test_a_broker_that_registers_again_is_looked_for_at_once() -> None:
 
 
 @in_loop
-async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_once_it_was_filled_up() -> (
-    None
-):
+async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_once_it_was_filled_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     bench = Bench()
     bench.manager.tier = cast(Any, Tier())
     bench.config = LogConfig(remote_storage_enable=True)
     # Added to a partition that others have led before: its log is less than theirs.
     await bench.create(registered(OTHER, 5), registered(OTHER, 5))
     assert bench.followed(0).has_lost
+    said = {(each.levelname, each.getMessage()) for each in caplog.records}
+    assert (
+        "INFO",
+        "t-0 begins empty here, though it was led before: the lake is asked before it leads",
+    ) in said
+    assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
     give(bench.followed(0), 3, watermark=3)
     assert not bench.followed(0).has_lost
     bench.manager.decide_recovered = cast(Any, _nothing)
