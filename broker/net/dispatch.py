@@ -22,7 +22,7 @@ from broker.net.outdated import refuse_outdated
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import Authenticating, Registry, RequestContext, Served
 from broker.security.guard import guarded
-from broker.security.throttling import Unanswered
+from broker.security.throttling import Refused, Unanswered
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
@@ -226,7 +226,9 @@ def _failure(
     response = failure_of(served, request, header.api_version, code, message)
     if response is None:
         raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
-    return encode_response(response, header.api_version, header.correlation_id)
+    if isinstance(error, Refused) and hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = error.throttle_ms
+    return _encoded(response, header)
 
 
 def failure_of(

@@ -55,6 +55,8 @@ def guarded(
     started_s = perf_counter()
     try:
         result = _Guarding(served, context, authorizer, failure_of, throttling).handle(request)
+    except KafkaError as error:
+        raise throttling.refused(error, perf_counter() - started_s) from None
     except BaseException:
         throttling.give_back()
         raise
@@ -69,6 +71,8 @@ async def _throttled_later(
 ) -> Any:
     try:
         response = await result
+    except KafkaError as error:
+        raise throttling.refused(error, worked_s) from None
     except BaseException:
         throttling.give_back()
         raise

@@ -26,6 +26,7 @@ from broker.cluster.quota_names import (
 )
 from broker.security.quotas import BYTES_MAX
 from kafka_ds.wire.compile import encode_parts
+from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.types import NO_UUID
 
@@ -44,6 +45,14 @@ class Unanswered(NamedTuple):
     """In the place of an answer that nobody awaits: for how long its client is not heard."""
 
     throttle_ms: int
+
+
+class Refused(KafkaError):
+    """A refusal of the whole request, after which its client is not heard for a while."""
+
+    def __init__(self, error: KafkaError, throttle_ms: int) -> None:
+        super().__init__(error.code, error.message)
+        self.throttle_ms = throttle_ms
 
 
 class Mutation(NamedTuple):
@@ -159,6 +168,16 @@ class Throttling:
         if told_ms is not None and told_ms < self._throttle_ms:
             response.throttle_time_ms = self._throttle_ms
         return response
+
+    def refused(self, error: KafkaError, worked_s: float) -> KafkaError:
+        """The refusal with what its client has to wait: to find out what is wrong takes time, too."""
+        self.give_back()
+        if self._served.name not in _EXEMPT:
+            self._wait(
+                REQUEST_PERCENTAGE,
+                self._quotas.worked(self._user, self._client_id, worked_s, self._now_ms()),
+            )
+        return Refused(error, self._throttle_ms) if self._throttle_ms else error
 
     def give_back(self) -> None:
         """What was taken for what it wants is free again: it is decided, or there is no answer."""

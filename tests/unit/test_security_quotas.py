@@ -27,9 +27,13 @@ from kafka_ds.wire.messages import (
     AlterClientQuotasRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeTopicPartitionsRequest,
     MetadataRequest,
+    OffsetDeleteRequest,
+    UpdateFeaturesRequest,
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.wire.messages.quorum import FeatureUpdateKey
 from kafka_ds.wire.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
 from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
 from tests.in_process import (
@@ -420,6 +424,24 @@ async def test_what_was_not_granted_is_not_counted(tmp_path: Path) -> None:
         gone = DeleteTopicsRequest(topics=[], topic_names=[""], timeout_ms=1000)
         deleted = await broker.ask(gone, 4, principal=ALICE)
         assert deleted.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@in_loop
+async def test_what_is_refused_as_a_whole_takes_time_too(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        await limit(broker, {"user": "alice"}, request_percentage=1e-9)
+        at_once = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=0)
+        wrong = UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdateKey(feature="f", max_version_level=1)] * 2
+        )
+        for request, version, code in (
+            (at_once, 0, None),
+            (OffsetDeleteRequest(group_id="g", topics=[]), 0, ErrorCode.NOT_COORDINATOR),
+            (wrong, 2, ErrorCode.INVALID_REQUEST),  # by a coroutine
+        ):
+            answer = await broker.ask(request, version, principal=ALICE)
+            assert getattr(answer, "error_code", None) == code
+            assert answer.throttle_time_ms == 1000
 
 
 @in_loop
