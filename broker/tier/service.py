@@ -37,6 +37,10 @@ from kafka_ds.wire.types import uuid_from_text
 
 log = logging.getLogger(__name__)
 
+# Of a copy's partitions so many wait for the store at a time: for fsyncs, which a disk does together, or for
+# answers. How many are converted meanwhile is `lake.copy.threads`.
+STORE_THREADS = 16
+
 Header = dict[str, Any]
 
 
@@ -78,7 +82,7 @@ class Service:
             node_id=settings.node_id,
             crash_points=crash_points,
             new_id=new_uuid,
-            threads=settings.lake_copy_threads,
+            threads=STORE_THREADS,
         )
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
         self._node_id = settings.node_id

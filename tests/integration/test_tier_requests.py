@@ -1,6 +1,7 @@
 """The worker's requests to the store: in proportion to what is copied, and none if nothing is copied."""
 
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.requests: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
@@ -33,7 +35,8 @@ class CountingStore(MemoryStore):
             return found
 
         def counted(path: str, *more: Any, **named: Any) -> Any:
-            self.requests["log" if "/_delta_log" in path else "files"] += 1
+            with self._lock:
+                self.requests["log" if "/_delta_log" in path else "files"] += 1
             return found(path, *more, **named)
 
         return counted

@@ -300,6 +300,7 @@ class Tier:
         )
         patch.setattr(manager, "armed_from_environment", self._points_of_broker)
         patch.setattr(service, "open_store", lambda uri: self.opening)
+        patch.setattr(service, "STORE_THREADS", 1)
         patch.setattr(service, "probe", lambda store: None)
         patch.setattr(service, "_open_cache", lambda settings: None)
         for module in (service, delta_storage, delta_metadata, lake_log):

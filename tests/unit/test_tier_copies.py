@@ -335,6 +335,35 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
     assert max(behind) <= 10
 
 
+def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
+    """Each copy has commits of its own: on a store that takes its time they decide how long a round takes."""
+    many = [led_partition(f"t{at // 100}", at % 100, 0, 0) for at in range(500)]
+    for led in many:
+        with_active_segment(led).log_end_offset = 10
+    desk = Desk(*many, lag_ms=5_000)
+    desk.loop._begin_round()
+    asyncio.run(desk.until(0))
+    assert [len(each) for each in desk.worker.copied] == [128, 128, 128, 116]
+    assert {led.state.copied_offset for led in many} == {9}
+
+
+def test_a_backlog_leaves_others_room_in_each_copy() -> None:
+    """Of 200 small segments of one partition, and a trickle in more partitions than one copy takes."""
+    big = led_partition("big", 0, 200, 100)
+    many = [led_partition("t", at, 0, 0) for at in range(130)]
+    for led in many:
+        with_active_segment(led).log_end_offset = 10
+    desk = Desk(big, *many, lag_ms=5_000)
+    desk.loop._begin_round()
+    asyncio.run(desk.until(0))
+    first, second, *_ = desk.worker.copied
+    assert len({(topic, partition) for topic, partition, _ in first}) == 128
+    assert [place for place in second if place[0] == "t"] == [
+        ("t", at, 0) for at in (127, 128, 129)
+    ]
+    assert big.state.copied_offset == 1_999
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_trickle_keeps_its_lag_beside_a_backlog(is_first: bool) -> None:
     """A segment of the backlog fills a copy; each copy takes a fifth of the lag, and two records come meanwhile."""

@@ -11,6 +11,7 @@ from broker.crash_points import CrashPoints
 from broker.tier.copying import shares
 from broker.tier.copying.shares import cut
 from broker.tier.copying.turns import Turns
+from broker.tier.delta import writer
 from broker.tier.delta.writer import write_ranges
 from broker.tier.messages import CopyRange
 from broker.tier.spi import SourceGone, Written
@@ -49,7 +50,14 @@ def ranges(tmp_path: Path) -> list[CopyRange]:
     ]
 
 
-def written(store: MemoryStore, ranges: list[CopyRange], threads: int) -> list[Written]:
+def written(
+    store: MemoryStore,
+    ranges: list[CopyRange],
+    threads: int,
+    *,
+    turns: Turns | None = None,
+    file_bytes: int = 1 << 30,
+) -> list[Written]:
     segments = [
         RemoteLogSegment(
             topic=TOPIC,
@@ -69,10 +77,10 @@ def written(store: MemoryStore, ranges: list[CopyRange], threads: int) -> list[W
         TABLE,
         segments,
         ranges,
-        file_bytes=1 << 30,
+        file_bytes=file_bytes,
         level=1,
         begun_ms=0,
-        turns=Turns(threads),
+        turns=turns or Turns(threads),
         crash_points=CrashPoints(),
     )
 
@@ -138,6 +146,46 @@ def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[Co
         assert is_light_file(each.path)
     plainly = written(store, ranges, 2)[0].parts.files
     assert not any(is_light_file(each.path) for each in plainly)
+
+
+class TurnsLeft(MemoryStore):
+    """Notes of each file of rows whether its writer has a turn yet when it becomes durable."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self.turns = turns
+        self.has_turn: list[bool] = []
+
+    def _store(self, path: str, data: bytes) -> None:
+        super()._store(path, data)
+        if path.endswith(".parquet"):
+            is_free = self.turns._free.acquire(blocking=False)
+            self.has_turn.append(not is_free)
+            if is_free:
+                self.turns._free.release()
+
+
+@pytest.mark.parametrize(
+    ("small_bytes", "file_bytes", "expected"),
+    [
+        (1 << 20, 1 << 30, [False]),
+        (0, 1 << 30, [True]),
+        # Rows of the next one are in memory.
+        (1 << 20, 1, [True, True, False]),
+    ],
+)
+def test_only_a_small_file_after_which_nothing_is_converted_waits_without_a_turn(
+    ranges: list[CopyRange],
+    monkeypatch: pytest.MonkeyPatch,
+    small_bytes: int,
+    file_bytes: int,
+    expected: list[bool],
+) -> None:
+    monkeypatch.setattr(writer, "SMALL_BYTES_MAX", small_bytes)
+    store = TurnsLeft(turns := Turns(1))
+    done = written(store, ranges, 1, turns=turns, file_bytes=file_bytes)
+    assert store.has_turn == expected
+    assert sum(offsets_of(store, done), []) == list(range(251))
 
 
 def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ answered as done and nothing is deleted. A failure of one table or one attempt f
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from broker.crash_points import CrashPoints
@@ -93,7 +94,7 @@ class _Settled:
 
 
 class Copier:
-    """Copies ranges in one thread; only the files of several partitions are written in parallel."""
+    """Copies ranges in one thread; only the files of several partitions are written, and looked for, in parallel."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Copier:
         new_id: Callable[[], bytes],
         threads: int = 1,
     ) -> None:
-        """`threads`: the number of partitions whose files are written at a time."""
+        """`threads`: the number of partitions whose files are on their way to the store at a time."""
         self._storage = storage
         self._metadata = metadata
         self._node_id = node_id
@@ -209,8 +210,12 @@ class Copier:
             for topic, mine in of_topics:
                 self._begin_topic(topic, mine, failed)
             self._start(partitions)
-            for topic, mine in of_topics:
-                self._commit_topic(topic, mine)
+            with self._side_by_side() as each_of:
+                writing = [(topic, mine, each_of(self._write, mine)) for topic, mine in of_topics]
+                for topic, mine, written in writing:
+                    _await(written)
+                    self._commit_topic(topic, mine)
+                _await(each_of(self._verify, partitions))
             self._finish(partitions)
         except STORE_ERRORS as error:
             for each in partitions:
@@ -220,6 +225,16 @@ class Copier:
         return CopyAnswer(
             partitions=[each.answer() for each in partitions], milliseconds=milliseconds
         )
+
+    @contextmanager
+    def _side_by_side(self) -> Iterator[Callable[..., Iterable[None]]]:
+        """What does something for each partition, for several at a time; it is done when its answer is iterated."""
+        if self._threads == 1:
+            yield map
+            return
+        # Threads start when they are needed, with the priority of this one.
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="copy") as pool:
+            yield pool.map
 
     def _begin_topic(
         self, topic: CopyTopic, partitions: Sequence[_Partition], failed: Mapping[Key, str]
@@ -274,8 +289,7 @@ class Copier:
             self._crash_points.at("after_started")
 
     def _commit_topic(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
-        """Steps 2 and 3: the files of all partitions of a topic, then one commit."""
-        self._write_all(partitions)
+        """Step 3: one commit of the files of all partitions of a topic."""
         for each in partitions:
             if self._is_given_up(each):
                 each.written = []
@@ -295,20 +309,8 @@ class Copier:
         for each in partitions:
             self._note(each, committed)
 
-    def _write_all(self, partitions: Sequence[_Partition]) -> None:
-        """Step 2, for several partitions at a time if that is allowed."""
-        threads = min(self._threads, sum(1 for each in partitions if each.segments))
-        if threads <= 1:
-            for each in partitions:
-                self._write(each)
-            return
-        # They have the priority of this thread, which starts them.
-        with ThreadPoolExecutor(threads, thread_name_prefix="copy") as pool:
-            for _ in pool.map(self._write, partitions):
-                pass
-
     def _write(self, each: _Partition) -> None:
-        """Make a partition's ranges durable; what cannot be read fails this partition alone."""
+        """Step 2: make a partition's ranges durable; what cannot be read fails this partition alone."""
         if not each.segments or self._is_given_up(each):
             return
         try:
@@ -324,27 +326,33 @@ class Copier:
         ids = {one.segment.segment_id for one in committed.written}
         each.done = [one for one in each.written if one.segment.segment_id in ids]
 
+    def _verify(self, each: _Partition) -> None:
+        """Step 4: check that each file is there."""
+        try:
+            for one in each.done:
+                self._storage.verify(one.segment)
+        except (StorageError, OSError) as error:
+            log.error("%s-%d: %s", each.topic.topic, each.partition, error)
+            each.fail(str(error))
+            each.done = []
+
     def _finish(self, partitions: Sequence[_Partition]) -> None:
-        """Step 4: check that each file is there, then COPY_SEGMENT_FINISHED for all ranges, in one commit."""
-        done = [one for each in partitions for one in each.done]
-        if not done:
-            return
-        for each in partitions:
-            try:
-                for one in each.done:
-                    self._storage.verify(one.segment)
-            except (StorageError, OSError) as error:
-                log.error("%s-%d: %s", each.topic.topic, each.partition, error)
-                each.fail(str(error))
-                each.done = []
-        self._crash_points.at("after_verify")
+        """Step 5: COPY_SEGMENT_FINISHED for all ranges, in one commit."""
         finished = [one.segment for each in partitions for one in each.done]
+        if not finished:
+            return
+        self._crash_points.at("after_verify")
         self._metadata.update([replace(segment, state=DONE) for segment in finished])
         self._crash_points.at("after_finished")
         for each in partitions:
             if each.done:
                 each.tiered_end = each.done[-1].segment.end_offset
                 each.outcome = FINISHED
+
+
+def _await(done: Iterable[None]) -> None:
+    for _ in done:
+        pass
 
 
 def _by_partition(topic: CopyTopic) -> list[_Partition]:

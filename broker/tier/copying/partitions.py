@@ -13,7 +13,6 @@ from broker.log.values import SegmentView
 from broker.tier.copying.policy import (
     CopyLag,
     CopyState,
-    Limits,
     PartitionRanges,
     PartitionView,
     Range,
@@ -25,8 +24,8 @@ from kafka_ds.wire.types import uuid_text
 
 Key = tuple[bytes, int]
 
-# Of a long backlog no more is looked at closely than one copy takes.
-SEGMENTS_MAX = Limits().ranges_max
+# Of a long backlog no more is looked at closely: one copy has room for others' ranges, too.
+SEGMENTS_MAX = 64
 
 
 @dataclass(slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class Limits:
     """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
 
     bytes_max: int = 64 * 1024 * 1024
-    ranges_max: int = 64
+    ranges_max: int = 128
 
 
 def pending(view: PartitionView, *, with_active: bool) -> list[Range]:

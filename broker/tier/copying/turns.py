@@ -7,7 +7,7 @@ import threading
 
 
 class Turns:
-    """The shares that may be converted at a time, over all partitions."""
+    """So many shares, or large copies, at a time, over all partitions."""
 
     def __init__(self, count: int) -> None:
         assert count >= 1, "nobody's turn would come"

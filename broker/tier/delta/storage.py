@@ -8,6 +8,7 @@ happens to that table.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -112,6 +113,7 @@ class DeltaStorage:
         )
         self._unsettled: dict[str, Attempt] = {}
         self._turns = Turns(settings.lake_copy_threads)
+        self._large = Turns(settings.lake_copy_threads)
         self._lost: set[bytes] = set()
         """Attempts whose range is seen to be another's: their files may go."""
 
@@ -146,19 +148,22 @@ class DeltaStorage:
         # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
         table.claim(segments[0].topic_id)
         # With numba, 100 MiB that a worker which copies nothing does without.
-        from broker.tier.delta.writer import write_ranges
+        from broker.tier.delta.writer import SMALL_BYTES_MAX, write_ranges
 
-        return write_ranges(
-            self._store,
-            table.folder,
-            segments,
-            sources,
-            file_bytes=self._settings.lake_file_bytes,
-            level=self._settings.lake_compression_level,
-            begun_ms=self._clock.boot_ms(),
-            turns=self._turns,
-            crash_points=self._crash_points,
-        )
+        is_small = sum(each.size_bytes for each in sources) <= SMALL_BYTES_MAX
+        # Small ranges of many partitions wait for the store together. Memory is bounded by the large ones.
+        with nullcontext() if is_small else self._large:
+            return write_ranges(
+                self._store,
+                table.folder,
+                segments,
+                sources,
+                file_bytes=self._settings.lake_file_bytes,
+                level=self._settings.lake_compression_level,
+                begun_ms=self._clock.boot_ms(),
+                turns=self._turns,
+                crash_points=self._crash_points,
+            )
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
         table = self._tables.get(topic)

@@ -3,12 +3,14 @@
 Rules of this file: consecutive ranges of one partition share their files. Otherwise small segments would make small
 files, and each file costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed
 together or not at all. A large copy is written in several shares at once (Arrow and the kernels release the
-interpreter's lock), but never in more shares at a time than there are turns for all writers.
+interpreter's lock), but never in more shares at a time than there are turns for all writers. A small file that is
+complete waits for the store without a turn: nothing but its own bytes is in memory by then.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -20,7 +22,7 @@ from broker.tier.messages import ZSTD, CopyRange
 from broker.tier.spi import StorageError, Written
 from kafka_ds.lake.batches.convert import ResidueBatch
 from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
-from kafka_ds.lake.files.parquet import WrittenFile, write_rows
+from kafka_ds.lake.files.parquet import WrittenFile, encode_rows
 from kafka_ds.lake.files.relaying import Peekable
 from kafka_ds.lake.names import data_file, residue_file
 from kafka_ds.lake.store.store import Store
@@ -28,6 +30,9 @@ from kafka_ds.lake.tables.states import RemoteLogSegment
 from kafka_ds.wire.types import uuid_text
 
 log = logging.getLogger(__name__)
+
+# Of ranges and files of which many may wait for the store at a time: an object store's are in memory until then.
+SMALL_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +72,15 @@ def write_ranges(
     ]
 
     def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
-        with turns:
-            return _write_rows(
-                store,
-                table,
-                segments[0],
-                [each for _, each in share],
-                file_bytes,
-                level if sources[0].compression == ZSTD else None,
-            )
+        return _write_rows(
+            store,
+            table,
+            segments[0],
+            [each for _, each in share],
+            file_bytes,
+            level if sources[0].compression == ZSTD else None,
+            turns,
+        )
 
     try:
         files = _all(write, readers)
@@ -127,19 +132,31 @@ def _write_rows(
     origins: Sequence[RangeSource],
     file_bytes: int,
     level: int | None,
+    turns: Turns,
 ) -> list[WrittenFile]:
     """Files of about `file_bytes` each, none if the ranges have no row. `level` is zstd's; None: the fastest."""
     attempt = uuid_text(first.segment_id)
     rows = Peekable(chain.from_iterable(origin.rows() for origin in origins))
-    files: list[WrittenFile] = []
-    while (batch := rows.peek()) is not None:
+
+    def convert(making: ExitStack) -> WrittenFile | None:
+        """The next file, complete but not durable before `making` is closed; None after the last one."""
+        if (batch := rows.peek()) is None:
+            return None
         offset = batch.column("offset")[0].as_py()
         name = data_file(first.partition, offset, attempt, is_light=level is None)
         path = f"{table}/{name}"
-        written = write_rows(store, path, rows.up_to(file_bytes), level=level)
-        assert written is not None, "rows make a file"
+        file = making.enter_context(store.create(path))
+        return encode_rows(file, path, rows.up_to(file_bytes), level=level)
+
+    files: list[WrittenFile] = []
+    while True:
+        with ExitStack() as making, turns:
+            written = convert(making)
+            if written is None:
+                return files
+            if written.size > SMALL_BYTES_MAX or rows.peek() is not None:
+                making.close()
         files.append(written)
-    return files
 
 
 def _write_residue(

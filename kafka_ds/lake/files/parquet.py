@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -150,26 +151,46 @@ def write_rows(
 
     `schema` is the rows': ours, and what others may have added to it. `level` is zstd's, 1 to 22; None: snappy.
     """
-    groups = _row_groups(batches, row_group_bytes, schema)
-    first = next(groups, None)
+    rows = iter(batches)
+    first = next((each for each in rows if each.num_rows), None)
     if first is None:
         return None
-    facts = _Facts()
     with store.create(path) as file:
-        with pq.ParquetWriter(
-            pa.PythonFile(file, mode="w"),
-            schema,
-            compression="snappy" if level is None else "zstd",
-            compression_level=level,
-            use_dictionary=False,
-            column_encoding=_ENCODINGS,
-            write_statistics=list(FOOTER_STATISTICS),
-        ) as writer:
-            for table in chain((first,), groups):
-                facts.take(table)
-                writer.write_table(table, row_group_size=table.num_rows)
-        size = file.tell()
-    return facts.written(path, size)
+        return encode_rows(
+            file,
+            path,
+            chain((first,), rows),
+            row_group_bytes=row_group_bytes,
+            schema=schema,
+            level=level,
+        )
+
+
+def encode_rows(
+    file: IO[bytes],
+    path: str,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+    schema: pa.Schema = TOPIC_FILE_SCHEMA,
+    level: int | None = COMPRESSION_LEVEL,
+) -> WrittenFile:
+    """The same, of at least one row, into a file that the caller has created under `path` and makes durable."""
+    facts = _Facts()
+    with pq.ParquetWriter(
+        pa.PythonFile(file, mode="w"),
+        schema,
+        compression="snappy" if level is None else "zstd",
+        compression_level=level,
+        use_dictionary=False,
+        column_encoding=_ENCODINGS,
+        write_statistics=list(FOOTER_STATISTICS),
+    ) as writer:
+        for table in _row_groups(batches, row_group_bytes, schema):
+            facts.take(table)
+            writer.write_table(table, row_group_size=table.num_rows)
+    assert facts.rows, "rows make a file"
+    return facts.written(path, file.tell())
 
 
 def _row_groups(

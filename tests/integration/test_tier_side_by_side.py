@@ -1,0 +1,142 @@
+"""Small ranges of many partitions wait for the store together; large ones no more than are converted at a time."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from broker.crash_points import CrashPoints
+from broker.tier import service
+from broker.tier.delta import writer
+from broker.tier.messages import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
+from broker.tier.settings import TierSettings
+from kafka_ds.wire.types import uuid_text
+from tests.fakes.lake_store import MemoryStore
+from tests.integration.tier_segments import copy_range, segment
+
+TOPICS = 2
+PARTITIONS = 4
+RECORDS = 5
+# A meeting that does not take place fails then.
+MEETING_SECONDS = 20
+
+
+class Meeting:
+    """Where so many threads wait for each other, if they are told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_on = False
+        self._barrier = threading.Barrier(TOPICS * PARTITIONS, timeout=MEETING_SECONDS)
+
+    def wait(self) -> None:
+        if self.is_on:
+            self._barrier.wait()
+            self.count += 1
+
+
+class MeetingStore(MemoryStore):
+    """Files become durable, and are looked for, when all partitions' are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files, self.residue, self.looks = Meeting(), Meeting(), Meeting()
+        self.making: list[str] = []
+        self.made_at_once = 0
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        self.making.append(path)
+        self.made_at_once = max(self.made_at_once, len(self.making))
+        with super().create(path) as file:
+            yield file
+            (self.residue if "/_residue/" in path else self.files).wait()
+        self.making.remove(path)
+
+    def size(self, path: str) -> int | None:
+        if "/_residue/" in path:
+            self.looks.wait()
+        return super().size(path)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MeetingStore:
+    made = MeetingStore()
+    monkeypatch.setattr(service, "open_store", lambda uri: made)
+    return made
+
+
+@pytest.fixture
+def copy(store: MeetingStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
+    """One copy of all partitions by a worker that converts one after the other, the so-many-th."""
+    worker = service.Service(TierSettings(log_dirs=(), lake_copy_threads=1), CrashPoints())
+
+    def copied(number: int) -> CopyAnswer:
+        start = number * RECORDS
+        path = segment(tmp_path / f"{number}.log", start, RECORDS)
+        topics = [
+            CopyTopic(
+                topic=f"t{topic}",
+                topic_id=uuid_text(bytes([topic + 1]) * 16),
+                ranges=[
+                    copy_range(path, start, start + RECORDS - 1, partition=each)
+                    for each in range(PARTITIONS)
+                ],
+            )
+            for topic in range(TOPICS)
+        ]
+        if number == 1:
+            topics[1].ranges[2] = copy_range(
+                tmp_path / "none.log", start, start + RECORDS - 1, partition=2
+            )
+        header, _ = worker.writing()["copy"](CopyRequest(topics=topics).header())
+        return CopyAnswer.of(header)
+
+    return copied
+
+
+def commits(store: MemoryStore, topic: str) -> int:
+    log = f"topics/{topic}/_delta_log/"
+    return sum(path.startswith(log) and path.endswith(".json") for path in store.objects)
+
+
+def outcomes(answer: CopyAnswer) -> list[str]:
+    return [each.outcome for each in answer.partitions]
+
+
+def test_the_files_of_all_partitions_of_all_topics_are_on_their_way_at_once(
+    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+) -> None:
+    meetings = (store.files, store.residue, store.looks)
+    for each in meetings:
+        each.is_on = True
+    answer = copy(0)
+    assert outcomes(answer) == [FINISHED] * TOPICS * PARTITIONS
+    assert [each.count for each in meetings] == [TOPICS * PARTITIONS] * 3
+
+
+def test_one_copy_is_one_commit_of_each_topic_and_what_fails_fails_alone(
+    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+) -> None:
+    copy(0)
+    before = [commits(store, f"t{each}") for each in range(TOPICS)]
+    answer = copy(1)
+    assert [commits(store, f"t{each}") for each in range(TOPICS)] == [each + 1 for each in before]
+    expected = [FINISHED] * TOPICS * PARTITIONS
+    expected[PARTITIONS + 2] = FAILED
+    assert outcomes(answer) == expected
+    assert [each.tiered_end for each in answer.partitions] == [
+        RECORDS - 1 if each == FAILED else 2 * RECORDS - 1 for each in expected
+    ]
+
+
+def test_large_ones_are_written_one_after_the_other(
+    store: MeetingStore, copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as `lake.copy.threads`: so they bound the memory of a copy."""
+    monkeypatch.setattr(writer, "SMALL_BYTES_MAX", 0)
+    assert outcomes(copy(0)) == [FINISHED] * TOPICS * PARTITIONS
+    assert store.made_at_once == 1
