@@ -201,7 +201,7 @@ class Draft:
         value = self._setting(topic, UNCLEAN_LEADER_ELECTION_ENABLE)
         if value is None:
             return self._defaults.unclean_leader_election_enable
-        return value.lower() == "true"
+        return value.strip().lower() == "true"
 
     def _setting(self, topic: str, name: str) -> str | None:
         known = self.image.topics.get(topic)

@@ -2,14 +2,19 @@
 
 Rules of this file: on a leader, a log's `highest_offset_in_remote_storage` moves here and nowhere else: after
 COPY_SEGMENT_FINISHED is durable (KIP-405) and the grace time is over. The log's own retention then decides what goes.
-One timer serves all partitions.
+One timer serves all partitions. A log that cannot delete now (a full disk has no room for its new segment) is one
+partition's trouble: others, and the copy that told of it, go on. Its retention tries again.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from broker.seams import Clock
 from broker.tier.copying.partitions import Key, Led
+from kafka_ds.wire.errors import KafkaError
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class LocalDeletion:
@@ -52,4 +57,7 @@ class LocalDeletion:
         offset = led.state.deletable_offset(self._clock.monotonic_ms(), self._grace_ms)
         if offset > led.log.highest_offset_in_remote_storage:
             led.log.highest_offset_in_remote_storage = offset
-            led.log.delete_local_segments(self._clock.now_ms())
+            try:
+                led.log.delete_local_segments(self._clock.now_ms())
+            except (OSError, KafkaError) as error:
+                _LOGGER.error("%s keeps what is in the lake for now: %s", led.name, error)
