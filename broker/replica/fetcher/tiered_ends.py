@@ -18,6 +18,7 @@ from broker.replica.fetcher.requests import LATEST_TIERED, offsets_request
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.tier.copying.policy import CopyState
+from broker.tier.expiry.local_deletion import let_go
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -117,9 +118,5 @@ class TieredEnds:
         state = self._known.get(partition)
         if state is None or partition.is_lost:
             return
-        clock, log = self._around.clock, partition.log
         grace_ms = self._around.settings.lake_local_grace_ms
-        offset = state.deletable_offset(clock.monotonic_ms(), grace_ms)
-        if offset > log.highest_offset_in_remote_storage:
-            log.highest_offset_in_remote_storage = offset
-            log.delete_local_segments(clock.now_ms())
+        let_go(partition.log, state, self._around.clock, grace_ms=grace_ms)

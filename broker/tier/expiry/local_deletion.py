@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from broker.log.log import Log
 from broker.seams import Clock
 from broker.tier.copying.partitions import Key, Led
+from broker.tier.copying.policy import CopyState
 from kafka_ds.wire.errors import KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,10 +56,15 @@ class LocalDeletion:
 
     def _tell(self, led: Led) -> None:
         """Let the log delete, by its local retention, what was FINISHED long enough ago."""
-        offset = led.state.deletable_offset(self._clock.monotonic_ms(), self._grace_ms)
-        if offset > led.log.highest_offset_in_remote_storage:
-            led.log.highest_offset_in_remote_storage = offset
-            try:
-                led.log.delete_local_segments(self._clock.now_ms())
-            except (OSError, KafkaError) as error:
-                _LOGGER.error("%s keeps what is in the lake for now: %s", led.name, error)
+        let_go(led.log, led.state, self._clock, grace_ms=self._grace_ms)
+
+
+def let_go(log: Log, state: CopyState, clock: Clock, *, grace_ms: int) -> None:
+    """Have a log, of a leader or a follower, delete what was in the lake long enough ago; what fails is logged."""
+    offset = state.deletable_offset(clock.monotonic_ms(), grace_ms)
+    if offset > log.highest_offset_in_remote_storage:
+        log.highest_offset_in_remote_storage = offset
+        try:
+            log.delete_local_segments(clock.now_ms())
+        except (OSError, KafkaError) as error:
+            _LOGGER.error("%s keeps what is in the lake for now: %s", log.name, error)
