@@ -43,6 +43,7 @@ class Standing:
         self.broker = Broker(folder, node_id=node_id)
         self.store = store or LocalStore(str(folder))
         self.thread = ThreadPoolExecutor(1)
+        self.clock = ManualClock()
         identity = BrokerIdentity(
             node_id=node_id,
             cluster_id="c",
@@ -69,7 +70,7 @@ class Standing:
             self.broker.driver,
             self.store,
             executor=self.thread,
-            clock=ManualClock(),
+            clock=self.clock,
             network=network,
             chance=lambda: 0.0,
             decide_claim=decide,

@@ -200,6 +200,25 @@ async def test_an_idle_controller_finds_out_that_it_is_none_any_more(memory_path
 
 
 @in_loop
+async def test_a_controller_that_slept_past_the_clean_up_of_the_log_is_none_any_more(
+    memory_path: Path,
+) -> None:
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    await old.start()
+    known = len(versions(memory_path))
+    await new.driver.catch_up()
+    await new.start()
+    await new.create("t")
+    versions(memory_path)[known].unlink()
+    old.log._log._latest = None  # What it knew of the log is too old to go by.
+    assert not await old.driver.confirm()
+    assert not old.driver.is_active
+    with pytest.raises(OSError, match="has to be started anew"):
+        await old.driver.catch_up()
+    await stop(old, new)
+
+
+@in_loop
 async def test_all_that_a_deposed_controller_had_pending_comes_to_nothing(
     memory_path: Path,
 ) -> None:

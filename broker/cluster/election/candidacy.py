@@ -299,6 +299,8 @@ class Candidacy:
             won = await driver.claim(
                 lambda claiming: self._decide_claim(claiming, dead),
                 controller_epoch=claim.controller_epoch,
+                # Before any duty: the sessions of a former time as controller would fence everybody.
+                begin=lambda controller: controller.claimed(self._clock.monotonic_ms()),
             )
         except OSError as error:
             self.store_errors += 1
@@ -307,7 +309,6 @@ class Candidacy:
         if not won:
             self.election.claim_failed(now_ms)
             return
-        driver.look(lambda c: c.claimed(now_ms))
         self.election.claim_won(claim.controller_epoch + 1)
         # From here on, though it may be deposed before it is seen to be active.
         self._was_active = True

@@ -145,16 +145,28 @@ class ClusterDriver:
 
     # -- becoming the controller, and ceasing to be -------------------------------------------
 
-    async def claim(self, decide: Callable[[Claiming], None], *, controller_epoch: int) -> bool:
+    async def claim(
+        self,
+        decide: Callable[[Claiming], None],
+        *,
+        controller_epoch: int,
+        begin: Callable[[Controller], None] = lambda _: None,
+    ) -> bool:
         """Try to become the controller, with the decisions of `decide`, in one commit; False if another was faster.
 
         `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
+        `begin` is called when the claim is durable, before anything else is decided.
 
         Raises OSError where the store does not answer: nothing was tried then.
         """
-        return await self._to_the_end(self._claim(decide, controller_epoch))
+        return await self._to_the_end(self._claim(decide, controller_epoch, begin))
 
-    async def _claim(self, decide: Callable[[Claiming], None], epoch: int) -> bool:
+    async def _claim(
+        self,
+        decide: Callable[[Claiming], None],
+        epoch: int,
+        begin: Callable[[Controller], None],
+    ) -> bool:
         async with self._turn:
             assert not self._is_active, "the controller claims nothing"
             await self._read_log()
@@ -173,6 +185,7 @@ class ClusterDriver:
             self._reset()
             if self._is_stopped:
                 return False
+            begin(self._controller)
             self._is_active = True
             self.new_active_controllers += 1
         self._tell(version, claiming.events)
@@ -189,7 +202,12 @@ class ClusterDriver:
 
     async def _confirm(self) -> bool:
         async with self._turn:
-            found = await self._in_thread(lambda: self._log.read_after(self.image.version))
+            try:
+                found = await self._in_thread(lambda: self._log.read_after(self.image.version))
+            except VersionsMissing as error:
+                # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
+                self._take_back([], Superseded(str(error)))
+                return False
             if not found or not self._is_active:
                 return self._is_active
             version = found[-1][0]
