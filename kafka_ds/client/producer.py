@@ -82,6 +82,8 @@ class _Lane:
     failed: list[Outgoing] = field(default_factory=list)
     under_way: int = 0
     count: int = 0
+    address: Address | None = None
+    """To whom those under way were sent."""
 
     @property
     def ready(self) -> bool:
@@ -177,8 +179,13 @@ class Producer:
         self._join_new()
         by_leader: dict[Address, list[_Lane]] = {}
         for key, lane in self._lanes.items():
-            if lane.ready:
-                by_leader.setdefault(self._cluster.leader_address(key), []).append(lane)
+            if not lane.ready:
+                continue
+            address = self._cluster.leader_address(key)
+            # What the former leader has not answered comes first: it may come back, and a new leader would see a gap.
+            if not lane.under_way or lane.address == address:
+                lane.address = address
+                by_leader.setdefault(address, []).append(lane)
         for address, lanes in by_leader.items():
             self._fill(address, lanes)
 
@@ -202,7 +209,7 @@ class Producer:
                     connection = self._cluster.new_connection(address)
                     link = self._links[address] = _Link(connection)
                 self._post(link, batches)
-            except (BrokerUnreachable, BrokerTimeout) as problem:
+            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
                 self._came_back(batches, problem)
                 self._lost(address, problem)
                 return

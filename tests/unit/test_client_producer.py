@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,14 +13,20 @@ from kafka_ds.client.producer import NotWritten, Outgoing, Producer, Written
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.wire.batch import Record, build_batch, read_header
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
+from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.wire.messages import MetadataResponse, ProduceRequest, ProduceResponse
+from kafka_ds.wire.messages.cluster import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from kafka_ds.wire.messages.data import (
     BatchIndexAndErrorMessage,
+    PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceResponse,
 )
-from tests.unit.source_broker import CLOSE, ScriptedBroker, scripted
+from tests.unit.source_broker import CLOSE, TOPIC_ID, ScriptedBroker, scripted
 
 # What a broker does with the next request: a code, or CLOSE.
 Fate = Any
@@ -48,7 +55,10 @@ class Log:
         return answer(*self.append(request))
 
     def append(self, request: ProduceRequest) -> tuple[ErrorCode, int]:
-        header = read_header(request.topic_data[0].partition_data[0].records)
+        return self.take(request.topic_data[0].partition_data[0])
+
+    def take(self, given: PartitionProduceData) -> tuple[ErrorCode, int]:
+        header = read_header(given.records)
         if header.base_sequence < self.next_sequence:
             return ErrorCode.NONE, header.base_sequence
         if header.base_sequence > self.next_sequence:
@@ -77,12 +87,12 @@ def appended_but_unanswered(log: Log, request: ProduceRequest) -> Fate:
     return CLOSE
 
 
-def outgoing(number: int, records: int = 2) -> Outgoing:
+def outgoing(number: int, records: int = 2, *, partition: int = 0) -> Outgoing:
     listed = [Record(offset=n, timestamp=0, key=None, value=b"v") for n in range(records)]
     data = build_batch(listed, producer_id=1, producer_epoch=0, base_sequence=number * records)
     return Outgoing(
         topic="t",
-        partition=0,
+        partition=partition,
         data=data,
         record_count=records,
         describe=lambda places: f"rows {[number * records + p for p in places]}",
@@ -213,3 +223,94 @@ def test_a_request_holds_no_more_than_it_may() -> None:
     with scripted(script) as broker:
         send(broker, 3, max_request_size=100)
     assert len(seen) == 3
+
+
+class MovedTopic:
+    """Topic ``t`` of two partitions: both go from the first of two brokers to the second when one is written to."""
+
+    def __init__(self) -> None:
+        self.logs = (Log(), Log())
+        self.leader = 1
+        self.brokers = tuple(ScriptedBroker(partial(self._answer, n)) for n in (1, 2))
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.close()
+
+    def _answer(self, asked: int, request: Any) -> Any:
+        if not isinstance(request, ProduceRequest):
+            return self._metadata()
+        self.leader = 2
+        found: list[PartitionProduceResponse] = []
+        for given in request.topic_data[0].partition_data:
+            code, base_offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+            if asked == self.leader:
+                code, base_offset = self.logs[given.index].take(given)
+            found.append(
+                PartitionProduceResponse(
+                    index=given.index, error_code=code, base_offset=base_offset
+                )
+            )
+        return ProduceResponse(
+            responses=[TopicProduceResponse(name="t", partition_responses=found)]
+        )
+
+    def _metadata(self) -> MetadataResponse:
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=n, host="127.0.0.1", port=broker.port)
+                for n, broker in enumerate(self.brokers, 1)
+            ],
+            topics=[
+                MetadataResponseTopic(
+                    name="t",
+                    topic_id=TOPIC_ID,
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=n,
+                            leader_id=self.leader,
+                            leader_epoch=0,
+                            replica_nodes=[1, 2],
+                            isr_nodes=[1, 2],
+                        )
+                        for n in (0, 1)
+                    ],
+                )
+            ],
+        )
+
+
+def test_a_new_leader_gets_no_batch_before_those_that_the_former_one_has_not_answered() -> None:
+    """Another partition's refusal says that both have moved, and this one's batches are still under way."""
+    topic = MovedTopic()
+    try:
+        made = producer(topic.brokers[0], max_in_flight_requests_per_connection=2)
+        made.send(outgoing(0))
+        made.push()
+        for number in range(4):
+            made.send(outgoing(number, partition=1))
+            made.push()
+        made.flush()
+        made.close()
+    finally:
+        topic.close()
+    assert [log.sequences for log in topic.logs] == [[0], [0, 2, 4, 6]]
+
+
+def test_a_broker_whose_first_answers_are_not_kafkas_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a connection is made, as while its requests are answered: it may be a proxy's page about a restart."""
+    log, tries = Log(), [0]
+    connect = Cluster.new_connection
+
+    def garbled_once(cluster: Cluster, address: tuple[str, int]) -> Any:
+        tries[0] += 1
+        if tries[0] == 2:
+            raise MalformedFrame("SaslHandshakeResponse")
+        return connect(cluster, address)
+
+    monkeypatch.setattr(Cluster, "new_connection", garbled_once)
+    with scripted(log) as broker:
+        send(broker, 2)
+    assert log.sequences == [0, 2]
