@@ -1,8 +1,9 @@
 """Pure: with which sequence transactional writes may begin in a partition that does not know their producer (KIP-890).
 
 Rules of this file:
-- Several writes of a producer are under way at once. If the first is refused because its transaction could not be
-  looked up, the ones behind it must not pass: the first, which its client sends again, would be out of order for good.
+- Several writes of a producer are under way at once. If the first is refused for a moment (its transaction could not be
+  looked up, or too few replicas are in sync), the ones behind it must not pass: the first, which its client sends
+  again, would be out of order for good.
 - A client of the second protocol has a new epoch in each transaction, and begins with 0. Of others only the sequences
   that were tried are known: no later one than the lowest of them may be the first.
 """
@@ -15,7 +16,7 @@ from broker.log.producers import Producers
 from kafka_ds.wire.batch import BatchHeader
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
-# Writes that were tried and never came back; the oldest are forgotten first.
+# Writes that were tried and never came into the log; the oldest are forgotten first.
 TRIED_MAX = 1_000
 
 
@@ -64,4 +65,9 @@ class FirstSequences:
                 f"producer {header.producer_id} begins with sequence {header.base_sequence}, "
                 f"expected is {expected}",
             )
-        self._lowest.pop(key, None)
+
+    def appended(self, topic_id: bytes, partition: int, header: BatchHeader) -> None:
+        """A write is in the log, which knows from now on what comes next."""
+        if self._lowest:
+            key = _Key(topic_id, partition, header.producer_id, header.producer_epoch)
+            self._lowest.pop(key, None)

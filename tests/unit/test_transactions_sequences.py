@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.log.producers import Producers
+from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.sequences import TRIED_MAX, FirstSequences
 from kafka_ds.wire.batch import BatchHeader, read_header
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -61,8 +62,31 @@ async def test_a_write_behind_one_that_could_not_be_looked_up_waits_for_it(
             assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
 
 
+@in_loop
+async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction was known, but there were too few replicas for a moment."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        producer_id = await begin(broker)
+        with monkeypatch.context() as patched:
+            patched.setattr(HostedPartition, "append", too_few)
+            first = await write(broker, producer_id, 7, 11)
+        assert first is ErrorCode.NOT_ENOUGH_REPLICAS
+        refused = await write(broker, producer_id, 8, 11)
+        assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence in (7, 8):
+            assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
+        assert not broker.node.transactions.joins.first_sequences._lowest
+
+
 def loading(*_: object) -> None:
     raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def too_few(*_: object, **__: object) -> None:
+    raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 def test_what_was_tried_is_not_remembered_for_ever() -> None:

@@ -175,8 +175,9 @@ class Appender:
                 asking = self.join_transaction(partition, records)
                 if asking is not None:
                     return self._append_later(partition, data.index, records, asking)
-                self._check_first(partition, records)
-            info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
+                info = self._append_in_transaction(partition, records)
+            else:
+                info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
         except KafkaError as error:
             self.failed = _untraced(error)
             if partition is not None:
@@ -220,7 +221,7 @@ class Appender:
         if self._replicas.get(partition.topic, partition.index) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
         if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
-            self._check_first(partition, records)
+            return self._append_in_transaction(partition, records, is_prepared=is_prepared)
         return partition.append(
             records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
         )
@@ -253,15 +254,28 @@ class Appender:
             support_of(self._context.header.api_version, FIRST_VERSION_THAT_JOINS),
         )
 
-    def _check_first(self, partition: HostedPartition, records: Any) -> None:
-        """Refuse a transactional write that would overtake its producer's first one in this partition (KIP-890)."""
-        self._context.node.transactions.joins.first_sequences.check(
-            partition.topic_id,
-            partition.index,
-            BatchHeader._make(HEADER.unpack_from(records)),
+    def _append_in_transaction(
+        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool = False
+    ) -> AppendInfo:
+        """Append a transactional batch, unless it would overtake its producer's first one in this partition (KIP-890).
+
+        Raises KafkaError.
+        """
+        firsts = self._context.node.transactions.joins.first_sequences
+        header = BatchHeader._make(HEADER.unpack_from(records))
+        topic_id, index = partition.topic_id, partition.index
+        firsts.check(
+            topic_id,
+            index,
+            header,
             partition.log.producers,
             begins_with_zero=self._context.header.api_version >= FIRST_VERSION_THAT_JOINS,
         )
+        info = partition.append(
+            records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
+        )
+        firsts.appended(topic_id, index, header)
+        return info
 
 
 class _Later:
