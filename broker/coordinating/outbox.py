@@ -5,7 +5,8 @@ Rules of this file:
   few requests, and none overtakes an earlier one to the same broker.
 - Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached or is unknown it is
   NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from which broker.
-- A fenced broker will not answer: its callers are told at once, and not after a time-out.
+- A fenced broker will not answer: its callers are told at once, and not after a time-out. That holds for all who wait
+  for their turn, too: the next request would only wait for the same broker.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ class Outbox(Generic[T]):
         """Wait no longer for brokers that were fenced, have gone or are not the same any more."""
         for event in events:
             if isinstance(event, FenceBroker | BrokerUnregistered | RegisterBroker):
+                queue = self._queues.get(event.broker_id, deque())
+                _give_up(queue)
+                queue.clear()
                 self._peers.drop(event.broker_id)
 
     def stop(self) -> None:
@@ -113,9 +117,7 @@ class Outbox(Generic[T]):
                         each.answer.set_result(code)
         finally:
             del self._sending[broker_id], self._queues[broker_id]
-            for left in (*under_way, *queue):
-                if not left.answer.done():
-                    left.answer.set_result(ErrorCode.NETWORK_EXCEPTION)
+            _give_up((*under_way, *queue))
 
     async def _ask(self, broker_id: int, items: list[T]) -> list[ErrorCode]:
         others = self._others
@@ -131,6 +133,12 @@ class Outbox(Generic[T]):
             _LOGGER.warning("broker %d cannot be asked: %s", broker_id, error)
             return [ErrorCode.NETWORK_EXCEPTION] * len(items)
         return list(self._questions.answers(items, response))
+
+
+def _give_up(questions: Iterable[_Queued[T]]) -> None:
+    for left in questions:
+        if not left.answer.done():
+            left.answer.set_result(ErrorCode.NETWORK_EXCEPTION)
 
 
 def _batch(queue: deque[_Queued[T]]) -> list[_Queued[T]]:

@@ -18,6 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -43,6 +44,8 @@ from kafka_ds.wire.messages.transactions import (
 
 if TYPE_CHECKING:
     from broker.coordinating.topic import CoordinatedTopic
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Support(IntEnum):
@@ -187,10 +190,14 @@ class Asking:
     def answered(self, error: KafkaError | None) -> None:
         """Let all pass, or none."""
         for passed, refused in self._waiting:
-            if error is None:
-                passed()
-            else:
+            if error is not None:
                 refused(error)
+                continue
+            try:
+                passed()
+            except Exception:  # The others have to hear of it all the same, or they wait for ever.
+                _LOGGER.exception("a mistake of ours with a write that has waited")
+                refused(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
 class Coordinating(Protocol):

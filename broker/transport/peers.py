@@ -1,7 +1,8 @@
 """Shell: connections to other brokers by their number: one each, made when needed, kept while it works.
 
 Rules of this file: callers that ask for the same broker at once wait for the same connection. A connection that is
-lost, or leads to an old address of the broker, is made again at the next request.
+lost, or leads to an old address of the broker, is made again at the next request; those who wait for the old one are
+told that it is unreachable.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.transport.peer import PeerConnection
+from broker.transport.peer import PeerConnection, PeerUnreachable
 
 if TYPE_CHECKING:
     from broker.seams import Clock, Network
@@ -60,9 +61,13 @@ class Peers:
                 )
             )
             kept = self._kept[broker_id] = _Kept(host, port, connecting)
-        # A cancelled caller must not take the connection away from others that wait for it.
-        connection = await asyncio.shield(kept.connecting)
-        return await connection.ask(request, timeout_ms=timeout_ms)
+        if not kept.connecting.done():
+            # A cancelled caller must not take the connection away from others that wait for it; nor must these be
+            # cancelled, if it is dropped.
+            await asyncio.wait([kept.connecting])
+        if kept.connecting.cancelled():
+            raise PeerUnreachable(f"{host}:{port} was given up before it answered")
+        return await kept.connecting.result().ask(request, timeout_ms=timeout_ms)
 
     def drop(self, broker_id: int) -> None:
         """Close the connection to a broker, if there is one."""
