@@ -279,7 +279,7 @@ def test_harmless_changes_do_not_disturb(store, table):
     assert commit(table, part).version == 2
 
 
-@pytest.mark.parametrize("spoil", ["drop", "retype", "require"])
+@pytest.mark.parametrize("spoil", ["drop", "retype", "nested", "require", "forbid", "repartition"])
 def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spoil):
     metadata = metadata_of(table)
     schema = json.loads(metadata["metaData"]["schemaString"])
@@ -287,14 +287,54 @@ def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spo
         schema["fields"] = [each for each in schema["fields"] if each["name"] != "key"]
     elif spoil == "retype":
         schema["fields"][1]["type"] = "string"
+    elif spoil == "nested":
+        headers = next(each for each in schema["fields"] if each["name"] == "headers")
+        headers["type"]["elementType"]["fields"].pop()
+    elif spoil == "forbid":
+        next(each for each in schema["fields"] if each["name"] == "key")["nullable"] = False
+    elif spoil == "repartition":
+        metadata["metaData"]["partitionColumns"] = []
     else:
         note = {"name": "note", "type": "string", "nullable": False, "metadata": {}}
         schema["fields"].append(note)
     metadata["metaData"]["schemaString"] = json.dumps(schema)
     part = copy_of(table, 0, 0, 9)
     intrude(store, lambda: plain_commit(store, metadata))
-    with pytest.raises(TableChanged):
+    with pytest.raises(TableChanged, match="version 1"):
         commit(table, part)
+    # It stays so: for who has read of it, and for who comes later.
+    with pytest.raises(TableChanged):
+        commit(table, copy_of(table, 0, 0, 9, attempt="b"))
+    with pytest.raises(TableChanged, match=r"memory:/topics/orders"):
+        table_of(store)
+
+
+def test_a_schema_that_another_engine_spells_in_its_own_way_is_ours_still(store, table):
+    def spelt(kind):
+        """With what engines leave out, add or set by themselves: order, comments, what may be null within."""
+        if not isinstance(kind, dict):
+            return kind
+        if kind["type"] == "array":
+            return {**kind, "elementType": spelt(kind["elementType"]), "containsNull": False}
+        fields = [
+            {
+                **each,
+                "type": spelt(each["type"]),
+                "metadata": {"comment": "?"},
+                "nullable": each["name"] != "offset",
+            }
+            for each in kind["fields"]
+        ]
+        return {"type": "struct", "fields": fields}
+
+    metadata = metadata_of(table)
+    schema = spelt(json.loads(metadata["metaData"]["schemaString"]))
+    schema["fields"].reverse()
+    metadata["metaData"]["schemaString"] = json.dumps(schema)
+    part = copy_of(table, 0, 0, 9)
+    intrude(store, lambda: plain_commit(store, metadata))
+    assert commit(table, part).version == 2
+    assert commit(table_of(store), copy_of(table, 0, 10, 19, attempt="b")).version == 3
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from kafka_ds.lake.actions import (
 )
 from kafka_ds.lake.log.attempt import Conflict
 from kafka_ds.lake.names import AppIdKind, app_id, parse_app_id
+from kafka_ds.lake.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA, delta_schema_json
 from kafka_ds.wire.types import uuid_text
 
 # Writer features (of a protocol 1/7 table) that ask nothing of a writer which only appends and removes.
@@ -45,6 +46,8 @@ FORBIDDEN_PROPERTIES = {
     "delta.enableInCommitTimestamps": ("true",),
     "delta.enableRowTracking": ("true",),
 }
+# Columns that every row of ours has a value for.
+NEVER_NULL = frozenset({"partition", "offset", "leader_epoch", "timestamp_type", "batch"})
 
 
 class TopicIdChanged(Conflict):
@@ -137,7 +140,6 @@ class TopicChange:
         self.out: dict[int, Conflict] = {}
         self._now_ms = now_ms
         self._left = {part.partition: part for part in intent.partitions}
-        self._fields = fields_of(view.metadata)
         self._admit(view)
 
     @property
@@ -230,9 +232,7 @@ class TopicChange:
                 )
             if any("metaData" in each for each in self.intent.actions):
                 raise TableChanged(f"version {version} changed the metadata too", version=version)
-        complaint = objection(
-            protocol=action.get("protocol"), metadata=metadata, fields=self._fields
-        )
+        complaint = objection(protocol=action.get("protocol"), metadata=metadata)
         if complaint:
             raise TableChanged(f"version {version}: {complaint}", version=version)
 
@@ -290,13 +290,12 @@ def objection(
     *,
     protocol: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    fields: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Why rows may not be written under this protocol and metadata; None where they may."""
+    """Why rows of topics may not be written under this protocol and metadata; None where they may."""
     if protocol is not None and (complaint := _protocol_objection(protocol)):
         return complaint
     if metadata is not None:
-        return _metadata_objection(metadata, fields or {})
+        return _property_objection(metadata) or _schema_objection(metadata)
     return None
 
 
@@ -312,7 +311,7 @@ def _protocol_objection(protocol: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _metadata_objection(metadata: Mapping[str, Any], fields: Mapping[str, Any]) -> str | None:
+def _property_objection(metadata: Mapping[str, Any]) -> str | None:
     configuration = metadata.get("configuration", {})
     for name, values in FORBIDDEN_PROPERTIES.items():
         if str(configuration.get(name, "")).lower() in values:
@@ -324,12 +323,33 @@ def _metadata_objection(metadata: Mapping[str, Any], fields: Mapping[str, Any]) 
         return f"delta.logRetentionDuration={retention} is less than 7 days"
     if any(name.startswith("delta.constraints.") for name in configuration):
         return "check constraints are not known here"
-    schema = json.loads(metadata["schemaString"])
-    there = {field["name"]: field for field in schema["fields"]}
-    for name, kind in fields.items():
-        if name not in there or there[name]["type"] != kind:
+    return None
+
+
+def _schema_objection(metadata: Mapping[str, Any]) -> str | None:
+    partitioned_by = tuple(metadata.get("partitionColumns", ()))
+    if partitioned_by != TOPIC_PARTITION_COLUMNS:
+        return f"it is partitioned by {list(partitioned_by)}"
+    there = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
+    for name, kind in _COLUMNS.items():
+        if name not in there or _shape(there[name]["type"]) != kind:
             return f"column {name} was dropped or retyped"
     for name, field in there.items():
-        if name not in fields and fields and not field["nullable"]:
+        if not field["nullable"] and name not in NEVER_NULL:
             return f"column {name} may not be null"
     return None
+
+
+def _shape(kind: Any) -> Any:
+    """A type without what engines spell in their own ways: comments, and what may be null within."""
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "struct":
+        return {field["name"]: _shape(field["type"]) for field in kind["fields"]}
+    return [kind["type"], _shape(kind.get("elementType"))]
+
+
+_COLUMNS = {
+    field["name"]: _shape(field["type"])
+    for field in json.loads(delta_schema_json(TOPIC_SCHEMA))["fields"]
+}
