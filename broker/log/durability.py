@@ -69,17 +69,10 @@ class Durability:
         cuts = self._cuts
 
         def done(error: BaseException | None) -> None:
-            if self._is_closed:
-                return
-            if isinstance(error, NotWritten):
-                self.report(error)
-            elif isinstance(error, OSError):
-                self.fail(error)
-            elif error is not None:
-                raise error
-            elif cuts == self._cuts:  # Else what it synced may not be what is there now.
-                self.recovery_point = max(self.recovery_point, target)
+            if not self._is_closed:
+                self._synced(error, target, cuts)
             if then is not None:
+                # Also of a log that was given up meanwhile: whoever waits has other logs to go on with.
                 then(error)
             elif wait and isinstance(error, NotWritten):
                 raise self._refusal(error) from error
@@ -89,6 +82,17 @@ class Durability:
             self.check()
         else:
             self._background.submit(work, done)
+
+    def _synced(self, error: BaseException | None, target: int, cuts: int) -> None:
+        """Note what came of a sync up to `target` that was asked for after so many cuts."""
+        if isinstance(error, NotWritten):
+            self.report(error)
+        elif isinstance(error, OSError):
+            self.fail(error)
+        elif error is not None:
+            raise error
+        elif cuts == self._cuts:  # Else what it synced may not be what is there now.
+            self.recovery_point = max(self.recovery_point, target)
 
     def lower_to(self, end_offset: int) -> None:
         """The log was truncated: new batches there are not synced yet."""
@@ -115,7 +119,7 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
-        """Ignore whatever Background returns later."""
+        """Whatever Background returns later changes nothing here; those who wait for it are told."""
         self._is_closed = True
 
 

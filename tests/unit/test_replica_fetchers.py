@@ -6,6 +6,8 @@ import asyncio
 import errno
 from dataclasses import replace
 
+import pytest
+
 from broker.byte_rate import ByteRate
 from broker.cluster.image import TopicImage
 from broker.log.log import Log
@@ -50,6 +52,40 @@ async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> No
             background.run()
         await until(lambda: len(leader.fetches) > 3)
         assert other.recovery_point == 3
+
+
+@in_loop
+async def test_a_log_that_is_deleted_while_it_is_flushed_keeps_no_other_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(2)]
+    for log in logs:
+        leader.lead(log, 1)
+    append(logs[0], "x", 1)
+    background, disk = ManualBackground(), MemoryDisk()
+    deleted = Log.open(
+        "/d/t-0",
+        replace(SMALL, flush_messages=1),
+        disk,
+        ManualClock(),
+        topic="t",
+        partition=0,
+        topic_id=b"t" * 16,
+        background=background,
+    )
+    async with following(leader) as broker:
+        gone = broker.follow(deleted, 1)
+        stays = broker.follow(log_of("t", 1), 1)
+        await until(lambda: background.waiting)
+        gone.lose()
+        broker.fetchers.update(remove=[gone])
+        deleted.abandon()
+        disk.broken = {"/d"}
+        background.run()
+        append(logs[1], "y", 1)
+        await until(lambda: has_all(stays, logs[1]))
+    assert not caplog.records
 
 
 @in_loop

@@ -406,7 +406,7 @@ class Fetcher:
         with self.guard(partition):
             partition.log.flush(then=flushed)
             error = await done
-            if error is not None:
+            if error is not None and not partition.is_lost:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     # -- what may go wrong --------------------------------------------------------------------
