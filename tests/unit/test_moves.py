@@ -239,6 +239,23 @@ async def test_a_log_that_retention_was_quicker_with_is_copied_anew() -> None:
 
 
 @in_loop
+async def test_a_copy_that_waited_has_no_gap_where_retention_was_quicker() -> None:
+    """A tiered log's start stays where it was: what the copy lacks is in the lake, and must be read there."""
+    bench = MovingBench(replace(SMALL, remote_storage_enable=True, retention_ms=-1))
+    await begin_slowly(bench)
+    copied_to, before = future(bench).log.log_end_offset, bench.log.first_base_offset
+    bench.log.highest_offset_in_remote_storage = 17
+    bench.log.update_config(replace(bench.log.config, local_retention_bytes=1))
+    bench.log.delete_local_segments(bench.clock.ms)
+    first = bench.log.first_base_offset
+    assert before < copied_to < first
+    bench.rate = MAX_LONG
+    await until_ended(bench)
+    assert bench.log.directory == "/b/t-0"
+    assert (bench.log.log_start_offset, bench.log.first_base_offset) == (0, first)
+
+
+@in_loop
 async def test_a_start_inside_a_batch_stays_there() -> None:
     bench = MovingBench()
     bench.append(20)
