@@ -4,7 +4,7 @@ Rules of this file:
 - A task in a Python worker costs some tens of milliseconds, whatever it reads. So small tasks are put together, by the
   rule by which Spark's own file sources put small files together (``FilePartition.maxSplitBytes``): each task counts
   as `OPEN_BYTES` more than it reads, and all are shared out over the slots of the session. No slot is left without a
-  task that had one before.
+  task that had one before: what a task weighs is a guess, and others need not wait for one another beside a heavy one.
 - Where a user says into how many tasks a query is to be cut, or where the number of slots is not known, each task is a
   partition by itself, as in Spark's own Kafka source.
 - Tasks keep their order: the same plan is packed in the same way.
@@ -44,13 +44,14 @@ def _runs(tasks: Sequence[Task], weights: Sequence[int], slots: int) -> Iterator
     whole = sum(weights)
     shares = max(slots, -(-whole // TASK_LAKE_BYTES))
     run: list[Task] = []
-    heavy = before = share = 0
-    for task, weight in zip(tasks, weights, strict=True):
+    heavy = before = share = made = 0
+    for left, task, weight in zip(range(len(tasks), 0, -1), tasks, weights, strict=True):
         # The share in which the task's middle lies.
         its = (2 * before + weight) * shares // (2 * whole)
-        if run and (its > share or heavy + weight > TASK_LAKE_BYTES):
+        is_needed = made + left < slots
+        if run and (its > share or heavy + weight > TASK_LAKE_BYTES or is_needed):
             yield tuple(run)
-            run, heavy = [], 0
+            run, heavy, made = [], 0, made + 1
         run.append(task)
         heavy, before, share = heavy + weight, before + weight, its
     if run:

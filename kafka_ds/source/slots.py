@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# With how many threads, and after them how many failures a task may have.
+_LOCAL: Final = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,.*)?\])?")
 
 
 def slots_of(spark: SparkSession) -> int | None:
@@ -14,12 +18,13 @@ def slots_of(spark: SparkSession) -> int | None:
     Executors may come later than the session, so the settings count, and not what is there. Too high a number does no
     harm here, too low a one would leave executors idle.
     """
-    if getattr(spark, "_jvm", None) is None:
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
         return None
     context = spark.sparkContext
-    master = context.master or ""
-    if master.startswith("local") and not master.startswith("local-cluster"):
-        return context.defaultParallelism
+    if (local := _LOCAL.fullmatch(context.master or "")) is not None:
+        # spark.default.parallelism, if it is set, is less than there are threads, or more.
+        return max(context.defaultParallelism, _threads(jvm, local[1] or "1"))
     conf = context.getConf()
     is_dynamic = str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
     executors = conf.get(
@@ -29,3 +34,10 @@ def slots_of(spark: SparkSession) -> int | None:
     if executors is None or cores is None:
         return None
     return max(context.defaultParallelism, int(executors) * int(cores))
+
+
+def _threads(jvm: Any, wanted: str) -> int:
+    if wanted != "*":
+        return int(wanted)
+    processors: int = jvm.java.lang.Runtime.getRuntime().availableProcessors()
+    return processors
