@@ -9,10 +9,10 @@ transactional id of its own, and the driver ends its transaction.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -24,8 +24,9 @@ from pyspark.sql.datasource import (
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.producer import Producer
+from kafka_ds.client.settled import settle
 from kafka_ds.client.transactions import Identity, Transactions
-from kafka_ds.client.undelayed import answer_at_once
+from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import Columns, describe_rows
 from kafka_ds.sink.options import SinkOptions
@@ -51,36 +52,37 @@ class Wrote(WriterCommitMessage):
     attempt: Attempt | None = None
 
 
-class BatchSink(DataSourceArrowWriter):
+class _Sent:
+    """What a writer is made of; Spark pickles it for its tasks."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # In a task: Spark holds back the rows until the writer has been acknowledged.
+        acknowledge()
+        self.__dict__.update(state)
+
+
+class BatchSink(_Sent, DataSourceArrowWriter):
     """Appends a DataFrame, at least once."""
 
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
         """A task's rows, all of them acknowledged."""
         return _write_plainly(self._options, self._columns, iterator)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(_Sent, DataSourceStreamArrowWriter):
     """Appends micro-batches, each at least once."""
 
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
         """A task's rows, all of them acknowledged."""
         return _write_plainly(self._options, self._columns, iterator)
 
 
-class TransactionalSink(DataSourceStreamArrowWriter):
+class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once."""
-
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
 
     def recover(self) -> None:
         """Finish what is decided. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
@@ -157,6 +159,7 @@ class TransactionalSink(DataSourceStreamArrowWriter):
             deciding = Deciding(cluster, self._options)
             deciding.prepare()
             deciding.run(steps)
+        settle()
 
 
 def _wrote(messages: Iterable[WriterCommitMessage | None]) -> list[Wrote]:
@@ -209,6 +212,7 @@ def _write(
         for batch in rows:
             writer.add(batch)
     writer.flush()
+    settle()
     return writer.row_count
 
 

@@ -7,12 +7,13 @@ planning finds out travels in the partitions alone; planning reads no row and im
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from kafka_ds.client.undelayed import answer_at_once
+from kafka_ds.client.settled import settle
+from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.source.options import Options
 from kafka_ds.source.packing import packed
 from kafka_ds.source.pinned import pin
@@ -74,6 +75,11 @@ class KafkaBatchReader(DataSourceReader):
         for name in options.ignored:
             LOGGER.warning("option '%s' is ignored in a batch query", name)
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # In a task: Spark holds back what it shall read until the reader has been acknowledged.
+        acknowledge()
+        self.__dict__.update(state)
+
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
         answer_at_once()
@@ -86,7 +92,10 @@ class KafkaBatchReader(DataSourceReader):
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
-        return _partitions(plan, self._slots)
+        found = _partitions(plan, self._slots)
+        # Spark asks the same process twice for a query with filters (`optimizer`).
+        settle()
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of some tasks, as Arrow batches."""

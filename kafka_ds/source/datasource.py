@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source import optimizer, unprojected
 from kafka_ds.source.limits import OptionError
@@ -183,6 +184,7 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise SinkOptionError("mode 'overwrite' is not possible: rows are appended to topics")
         options = parse_sink_options(dict(self.options), stream=False)
+        settle()
         return BatchSink(options, check_columns(_types(schema), options.topic))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -193,6 +195,7 @@ class KafkaDataSource(DataSource):
 
         options = parse_sink_options(dict(self.options), stream=True)
         columns = check_columns(_types(schema), options.topic)
+        settle()
         if options.prefix is None:
             return StreamSink(options, columns)
         sink = TransactionalSink(options, columns)

@@ -7,7 +7,6 @@ so, never fewer rows, unless `failOnDataLoss` is false.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from kafka_ds.client.errors import OffsetsGone, PlanDiverged
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source.intervals import HIGHEST, Intervals
 from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
@@ -91,27 +91,6 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     LOGGER.warning("kafka_ds: %s", text)
 
 
-# Objects that a collection may walk after each task (a few milliseconds), and how often more than those are put aside:
-# what is put aside and goes in a cycle later is never freed.
-UNSETTLED_MAX = 10_000
-SETTLED_TIMES_MAX = 4
-_SETTLED_TIMES = 0
-
-
-def _settle() -> None:
-    """Keep what a task left behind out of the collection that Spark's worker makes after every task.
-
-    PySpark's daemon calls ``gc.collect()`` between tasks, which walks the modules of Arrow, numba and pandas each time:
-    some 50 ms a task, more than most tasks take. What lives now lives as long as the process. The first tasks load
-    most of it while they read, so it is looked at when a task is over.
-    """
-    global _SETTLED_TIMES
-    if _SETTLED_TIMES < SETTLED_TIMES_MAX and len(gc.get_objects()) > UNSETTLED_MAX:
-        _SETTLED_TIMES += 1
-        gc.collect()
-        gc.freeze()
-
-
 def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of tasks one after the other, in the columns that Spark declared."""
     answer_at_once()
@@ -133,7 +112,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
             for start in range(0, kept.num_rows, BATCH_ROWS):
                 yield project(kept.slice(start, BATCH_ROWS))
     _tell(task, touched)
-    _settle()
+    settle()
 
 
 def _tell(task: Task, touched: Touched) -> None:

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kafka_ds.client.cluster import Topic
+from kafka_ds.client.undelayed import acknowledge
 from kafka_ds.source.along import SendsAlong
 from kafka_ds.source.batch import read_config, slots_for
 from kafka_ds.source.epochs import Bounds
@@ -87,6 +88,8 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         return {"options": self._options, "schema": self._schema}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # In a task: Spark holds back what it shall read until the reader has been acknowledged.
+        acknowledge()
         self.__init__(state["options"], state["schema"])  # type: ignore[misc]
 
     # -- offsets --------------------------------------------------------------------------------
