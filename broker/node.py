@@ -29,9 +29,8 @@ from broker.cluster.events import (
     NO_BROKER_EPOCH,
     ConfigChanged,
     Event,
-    SupportedFeature,
 )
-from broker.cluster.features import FEATURES
+from broker.cluster.features import supported_features
 from broker.cluster.image import MetadataImage
 from broker.cluster.member import ClusterMember
 from broker.cluster.membership.lifecycle import BrokerIdentity, endpoints_told
@@ -411,7 +410,7 @@ class Node(Parts):
 
     def _committed(self, version: int, events: Sequence[Event]) -> None:
         if self.tier is not None:
-            self.tier.cluster_events(version, events)
+            self.tier.cluster_events(version)
 
     def _offsets_marked(self, index: int, producer_id: int, committed: bool) -> None:
         """A transaction has ended that committed offsets of groups."""
@@ -435,10 +434,7 @@ class Node(Parts):
             endpoints=endpoints_told(self.config, self.server.addresses, own_host()),
             rack=self.config.broker_rack,
             log_dirs=tuple(self.log_manager.directory_ids.values()),
-            features=tuple(
-                SupportedFeature(name=name, lowest=feature.lowest, highest=feature.highest)
-                for name, feature in FEATURES.items()
-            ),
+            features=supported_features(),
             previous_broker_epoch=self.log_manager.previous_broker_epoch,
         )
 

@@ -53,11 +53,6 @@ class Described:
     is_read_only: bool
     is_sensitive: bool
 
-    @property
-    def is_default(self) -> bool:
-        """Whether nobody gave it (the only answer in versions before synonyms)."""
-        return self.source is Source.DEFAULT
-
 
 def describe_broker(config: BrokerConfig) -> list[Described]:
     """All settings of the broker, those that give topics their defaults among them."""

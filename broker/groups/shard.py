@@ -367,16 +367,7 @@ class GroupShard:
         interval_ms = 0 if at_once else self._settings.offsets_retention_check_interval_ms
         self.state.timers.set(_EXPIRE, now.monotonic_ms + interval_ms)
 
-    # -- the end ------------------------------------------------------------------------------------
-
-    def tickets(self) -> list[Ticket]:
-        """Those who still wait, for when this shard ends."""
-        return [
-            ticket
-            for group in self.state.groups.values()
-            for waiting in (group.joining, group.syncing)
-            for ticket in waiting.values()
-        ]
+    # -- monitoring ---------------------------------------------------------------------------------
 
     def count_by_state(self) -> dict[GroupState, int]:
         """How many groups of the classic protocol there are in each state."""

@@ -80,7 +80,6 @@ class Dispatcher:
     """Takes requests of all connections to their handlers."""
 
     def __init__(self, registry: Registry, node: Parts, metrics: NetMetrics) -> None:
-        self._registry = registry
         self._node = node
         self._metrics = metrics
         self._served = {

@@ -55,8 +55,6 @@ class TierRead:
 
     chunks: list[Buffer] = field(default_factory=list)
     next_offset: int
-    tiered_end_offset: int
-    log_start_offset: int
 
     @property
     def size_bytes(self) -> int:
@@ -223,7 +221,7 @@ class TierManager:
         request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
         self._spawn(self._until_done(request, f"deletion of the rows of {topic}"))
 
-    def cluster_events(self, version: int, events: Sequence[Any] = ()) -> None:
+    def cluster_events(self, version: int) -> None:
         """`__cluster_metadata` is at `version`: its events become rows within about a second."""
         self._metadata_version = max(self._metadata_version, version)
         if not self._materialising and not self._stopped:
@@ -281,8 +279,6 @@ class TierManager:
         read = TierRead(
             chunks=header["views"] if "views" in header else cut(payload, header["sizes"]),
             next_offset=header["next_offset"],
-            tiered_end_offset=header["tiered_end"],
-            log_start_offset=header["log_start_offset"],
         )
         self._fetch_quota.record(read.size_bytes, self._clock.monotonic_ms())
         self._metrics.fetched(topic, read.size_bytes)

@@ -263,11 +263,7 @@ class Service:
             max_bytes=request["max_bytes"],
             committed_only=request["isolation_level"] == 1,
         )
-        header: Header = {
-            "next_offset": found.next_offset,
-            "tiered_end": found.tiered_end,
-            "log_start_offset": found.log_start_offset,
-        }
+        header: Header = {"next_offset": found.next_offset}
         if self._cache is not None:
             header["cache"] = asdict(self._cache.counts)
         if self._memory is not None and all(at is not None for at, _ in found.shared):

@@ -292,7 +292,7 @@ def test_sources_and_synonyms_are_told() -> None:
     assert broker["num.partitions"].value == "4"
     assert broker["num.partitions"].source is Source.STATIC_BROKER
     assert broker["log.retention.ms"].value == "7200000"
-    assert broker["lake.uri"].source is Source.DEFAULT and broker["lake.uri"].is_default
+    assert broker["lake.uri"].source is Source.DEFAULT
     topic = {entry.name: entry for entry in describe_topic(config, {"segment.bytes": "1048576"})}
     assert set(topic) == set(topic_settings())
     segment = topic["segment.bytes"]

@@ -313,9 +313,7 @@ class FakeTier:
         await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)
-        return TierRead(
-            chunks=list(self.chunks), next_offset=2, tiered_end_offset=1, log_start_offset=0
-        )
+        return TierRead(chunks=list(self.chunks), next_offset=2)
 
 
 async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeTier:

@@ -219,9 +219,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
                 if partition == 0:
                     return None
                 chunks = [batch_of([b"cold-1"])]
-                return TierRead(
-                    chunks=list(chunks), next_offset=1, tiered_end_offset=0, log_start_offset=0
-                )
+                return TierRead(chunks=list(chunks), next_offset=1)
 
         monkeypatch.setattr(broker.node, "tier", Lake())
         more = [

@@ -330,14 +330,14 @@ class Reading:
         """The response with what was found; to be waited for where disk or lake must be."""
         waits: list[Awaitable[None]] = []
         size_bytes = 0
-        for topic, wanted in zip(self._found, self._topics, strict=True):
+        for topic in self._found:
             for found in topic:
                 if found.part is not None or found.look_again is not None:
                     if found.part is None or not self._read_at_once(found):
                         size_bytes += found.size_bytes
-                        waits.append(self._read_on_disk(found, wanted))
+                        waits.append(self._read_on_disk(found))
                 elif found.cold_bytes:
-                    waits.append(self._read_lake(found, wanted))
+                    waits.append(self._read_lake(found))
         return self._answer_later(waits, size_bytes) if waits else self._response()
 
     async def _answer_later(self, waits: list[Awaitable[None]], size_bytes: int) -> FetchResponse:
@@ -366,7 +366,7 @@ class Reading:
         self._fill(found, part, buffers)
         return True
 
-    async def _read_on_disk(self, found: Found, topic: FetchTopic) -> None:
+    async def _read_on_disk(self, found: Found) -> None:
         """Read in a thread; what left the disk meanwhile is in the lake, if the log still holds it."""
         partition, offset = found.partition, found.wanted.fetch_offset
         assert partition is not None
@@ -382,7 +382,7 @@ class Reading:
         if self._is_committed:
             data.aborted_transactions = []
         found.cold_bytes = max(found.size_bytes, 1)
-        await self._read_lake(found, topic)
+        await self._read_lake(found)
 
     async def _read_in_thread(self, found: Found, partition: Replica) -> bool:
         """Find and read beside the event loop what is not in memory; whether that went well."""
@@ -418,7 +418,7 @@ class Reading:
                 for each in aborted
             ]
 
-    async def _read_lake(self, found: Found, topic: FetchTopic) -> None:
+    async def _read_lake(self, found: Found) -> None:
         """Fill one partition from the tier; what goes wrong there is this partition's error alone."""
         partition, tier = found.partition, self._node.tier
         try:

@@ -164,7 +164,7 @@ def _load(
     scanned_from: int | None = None
     believed = _Believed(config.is_compacted, ALL_OFFSETS if clean_shutdown else recovery_point)
     if segments:
-        damaged = _first_damaged(disk, segments, look_at_end=clean_shutdown)
+        damaged = _first_damaged(segments, look_at_end=clean_shutdown)
         if damaged is not None:
             recovery_point = min(recovery_point, damaged.base_offset)
             clean_shutdown = False
@@ -263,7 +263,7 @@ def _open_segments(
     return segments
 
 
-def _first_damaged(disk: Disk, segments: Sequence[Segment], *, look_at_end: bool) -> Segment | None:
+def _first_damaged(segments: Sequence[Segment], *, look_at_end: bool) -> Segment | None:
     """The first segment that must be scanned even below the recovery point."""
     for segment in segments:
         if not segment.aborted.is_sound(segment.base_offset):
