@@ -36,6 +36,8 @@ OFFSETS_MAX: Final = 1_000
 BYTES_MAX: Final = 1024 * 1024
 # How long anything is waited for here, each time, before the rows are left to the task.
 PATIENCE_MS: Final = 1_000
+# Where one attempt after the other has failed, micro-batches are left to their tasks: 0, 1, 3, 7 and more between two.
+DOUBLINGS_MAX: Final = 6
 
 
 class TooManyBytes(Exception):
@@ -91,6 +93,9 @@ class SendsAlong:
 
     _along: list[pa.RecordBatch] | None = None
     _offsets_max: int = OFFSETS_MAX
+    # Attempts that failed in a row, and how many micro-batches are not tried for that.
+    _failures: int = 0
+    _left: int = 0
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -107,10 +112,17 @@ class SendsAlong:
         offsets = hot_offsets(packs[0]) if len(packs) == 1 else None
         if offsets is None or offsets > self._offsets_max:
             return
+        if self._left:
+            self._left -= 1
+            return
         try:
             self._along = rows_of(packs[0], config)
+            self._failures = 0
         except TooManyBytes:
             # The next micro-batches are likely to have such rows, too: they would be read twice.
             self._offsets_max = offsets // 2
         except Exception as problem:  # noqa: BLE001
             LOGGER.info("the task reads %s itself: %s", packs[0][0].topic, problem)
+            # A quota, or records in remote storage, may make all of them slow: each would wait here, too.
+            self._left = 2**self._failures - 1
+            self._failures = min(self._failures + 1, DOUBLINGS_MAX)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 from pyspark.sql.types import LongType, StructField, StructType
 
+from kafka_ds.client.errors import BrokerTimeout
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source import along
 from kafka_ds.source.along import BYTES_MAX, OFFSETS_MAX, SendsAlong
@@ -133,6 +134,27 @@ def test_what_cannot_be_read_now_is_left_to_the_task(reads: list[Any]) -> None:
     assert planned(reader) == (1, runner.PREFETCHED_RECORDS_NOT_FOUND, [])
     reads.pop()
     assert planned(reader)[2] == [3, 4, 5]
+
+
+def test_what_fails_again_and_again_is_tried_less_and_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a quota each attempt waits for a second, and the task reads the rows all the same."""
+    tried: list[int] = []
+    over: list[int] = []
+
+    def read_tasks(pack: Pack, config: ReadConfig) -> Any:
+        tried.append(len(over))
+        if len(over) < 31:
+            raise BrokerTimeout("no record came")
+        yield BATCH
+
+    monkeypatch.setattr(along, "read_tasks", read_tasks)
+    reader = Reader((TASK,))
+    for number in range(35):
+        planned(reader)
+        over.append(number)
+    assert tried == [0, 1, 3, 7, 15, 31, 32, 33, 34]
 
 
 def test_many_bytes_are_not_read_twice_again_and_again(reads: list[Any]) -> None:
