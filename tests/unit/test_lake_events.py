@@ -121,6 +121,51 @@ def test_who_was_left_behind_by_a_clean_up_misses_nothing(tmp_path):
     assert reader.follow() == []
 
 
+def test_who_was_left_behind_misses_nothing_where_the_store_was_away_once(tmp_path, monkeypatch):
+    """And takes nothing from a version that a paused writer left in the gap."""
+    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    writer, reader = (RemoteLogEvents(store, clock=clock) for _ in range(2))
+    writer.open(), reader.open()
+    writer.append([event(1)])
+    assert len(reader.follow()) == 1
+    found = [*writer.append([event(2)]), *writer.append([event(3)])]
+    left = store.read(writer.log.path(commit_file(3)))
+    write_checkpoint(writer.log)
+    for version in range(3):
+        store.delete(writer.log.path(commit_file(version)))
+    clock.now_ms += 8 * 86_400_000
+    assert store.put_if_absent(writer.log.path(commit_file(2)), left)
+
+    def fail(path):
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as away, pytest.raises(OSError, match="away"):
+        away.setattr(store, "read", fail)
+        reader.follow()
+    assert reader.follow() == found
+    assert reader.follow() == []
+
+
+def test_events_are_there_though_what_a_lost_version_left_cannot_be_deleted(store, monkeypatch):
+    writer, other = events_of(store), events_of(store)
+
+    def come_first():
+        store.before_put = lambda path: None
+        other.append([event(1)])
+
+    def fail(path):
+        raise OSError("the store is away")
+
+    store.before_put = times(1, come_first)
+    monkeypatch.setattr(store, "delete", fail)
+    (done,) = writer.append([event(2)])
+    assert done.version == 2
+    assert [each.segment_id for each in events_of(store).follow()] == [
+        bytes([1]) * 16,
+        bytes([2]) * 16,
+    ]
+
+
 def test_a_table_of_somebody_else_is_refused(store):
     log = DeltaLog(store, "__remote_log_metadata", clock=store.clock)
     log.create(schema_json=SCHEMA_JSON, partition_columns=(), configuration={})

@@ -285,6 +285,41 @@ def test_a_writer_paused_in_the_moment_of_its_win_has_not_won(log, store, clock)
     assert commit(log, log.latest_version()) == 7
 
 
+@pytest.mark.parametrize(("up_to", "checkpoint"), [(6, 5), (6, 1), (1, 1)])
+def test_a_writer_paused_before_it_heard_of_its_win_has_won(log, store, clock, up_to, checkpoint):
+    """The table went on, and a checkpoint holds what was won: to take the version back would make a hole."""
+
+    def pause():
+        store.after_put = lambda path: None
+        go_on(store, clock, up_to=up_to, checkpoint=checkpoint)
+        clock.now_ms += 2 * DAY_MS
+
+    store.after_put = times(1, pause)
+    attempt = log.begin(PlainChange("TEST"))
+    assert log.commit(attempt, read_version=0) == 1
+    assert attempt.is_ours(log.read_version(1))
+    assert log.latest_version() == up_to
+
+
+def test_a_writer_paused_past_the_clean_up_before_it_heard_of_its_win_decides_nothing(
+    log, store, clock
+):
+    """It may have been cleaned up with the others: nobody can tell, so its files stay."""
+
+    def pause():
+        store.after_put = lambda path: None
+        go_on(store, clock, up_to=6, checkpoint=5)
+        clock.now_ms += 8 * DAY_MS
+        for version in range(5):
+            store.delete(f"table/{commit_file(version)}")
+
+    store.after_put = times(1, pause)
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(VersionsGone):
+        log.commit(attempt, read_version=0)
+    assert not attempt.files_may_be_deleted
+
+
 def test_a_long_pause_alone_does_not_lose_a_win(log, store, clock):
     def pause():
         store.before_put = lambda path: None

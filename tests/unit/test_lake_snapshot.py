@@ -114,6 +114,30 @@ def test_a_reader_left_behind_by_a_clean_up_reads_anew(store, table):
     assert not snapshot.refresh()
 
 
+@pytest.mark.parametrize("failing", ["list", "read"])
+def test_a_reader_left_behind_reads_anew_after_the_store_was_away(
+    store, table, monkeypatch, failing
+):
+    """What it knows is as old as it was before the try."""
+    clock = FakeLogClock()
+    snapshot = TopicSnapshot.load(store, "orders", clock=clock)
+    copies(table, 5)
+    write_checkpoint(table.log)
+    for each in range(5):
+        store.delete(table.log.path(commit_file(each)))
+    clock.now_ms += 8 * 86_400_000
+    assert store.put_if_absent(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
+
+    def fail(*_, **__):
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as away, pytest.raises(OSError, match="away"):
+        away.setattr(store, failing, fail)
+        snapshot.refresh()
+    assert snapshot.refresh()
+    assert snapshot.version == 5 and "x" not in snapshot.txns
+
+
 def test_a_torn_checkpoint_is_passed_over(store, table):
     copies(table, 2)
     write_checkpoint(table.log)

@@ -8,7 +8,7 @@ Rules of this file (one instance is used by one thread at a time):
 - Put-if-absent is exclusive only while version N still exists. What is known of the newest version is
   therefore kept with the time at which it was known, by a clock that counts sleep; older than a quarter
   of the log's retention it is worth nothing: the log is listed, and a win that took so long counts only
-  when no checkpoint at or above N is found.
+  when no checkpoint at or above N is found, or the versions beside N are there.
 - The whole log is listed only where nothing newer is known: else the next version is probed for.
 """
 
@@ -301,30 +301,33 @@ class DeltaLog:
         raise FateUnknown(f"{name}: {failure}", attempt) from failure
 
     def _confirm_win(self, attempt: Attempt, version: int, was_open: bool) -> None:
-        """After a long pause a version may be won that was cleaned up long ago: see that it was not."""
+        """After a long pause a version may be won that was cleaned up long ago: see that it was not.
+
+        The pause may also have come before the answer: then the table has gone on with what was won.
+        """
         known_free = self._latest is not None and self._latest < version
         if known_free and not self._is_stale():
             return
-        if all(each < version for each in self.listing(start=version).checkpoints):
+        listing = self.listing(start=max(0, version - 1))
+        if _is_in_place(listing, version):
             return
-        self.store.delete(self.path(commit_file(version)))
         self._latest = None
-        if not was_open:
-            attempt.lost(version)
+        if version in listing.commits:
+            # It came after the clean-up. Where it is gone by now, nobody can tell: nothing is deleted.
+            self.store.delete(self.path(commit_file(version)))
+            if not was_open:
+                attempt.lost(version)
         raise VersionsGone(f"{self.table}: version {version} is long past", attempt)
 
     def _confirm_found(self, attempt: Attempt, version: int) -> None:
         """A version found to be ours counts, unless it may have come after its like was cleaned up.
 
         It cannot when little time has gone by since the version was known to be free. Later it must stand among its
-        neighbours, for a clean-up takes all up to some version. In doubt nothing is decided, nothing deleted.
+        neighbours. In doubt nothing is decided, nothing deleted.
         """
         if not self.is_long_past(attempt.known_ms):
             return
-        listing = self.listing(start=max(0, version - 1))
-        if all(each < version for each in listing.checkpoints):
-            return
-        if {version - 1, version + 1} <= set(listing.commits):
+        if _is_in_place(self.listing(start=max(0, version - 1)), version):
             return
         self._latest = None
         raise VersionsGone(f"{self.table}: version {version} may be long past", attempt)
@@ -352,3 +355,14 @@ class DeltaLog:
             latest = self.listing().latest
         self._note(latest, began_ms)
         return latest
+
+
+def _is_in_place(listing: LogListing, version: int) -> bool:
+    """Whether a version that is there cannot have come after its like was cleaned up.
+
+    A clean-up takes all up to some version, which lies below a checkpoint and below what came since.
+    """
+    if all(each < version for each in listing.checkpoints):
+        return True
+    is_last = version == listing.latest
+    return version - 1 in listing.commits and (is_last or version + 1 in listing.commits)

@@ -84,7 +84,7 @@ class TableSnapshot:
 
     def read(self, version: int | None = None) -> None:
         """Read the table anew as of `version`, or of the newest."""
-        self._seen_ms = self.vacuumed_ms = self.log.clock.boot_ms()
+        began_ms = self.vacuumed_ms = self.log.clock.boot_ms()
         for _ in range(LOADS_MAX):
             listing = self._listing(version)
             if listing.latest < 0:
@@ -96,6 +96,8 @@ class TableSnapshot:
             self._follow(version)
             goal = listing.latest if version is None else version
             if self.version >= goal:
+                # Not before all is read: what a read that failed has left is as old as it was.
+                self._seen_ms = began_ms
                 return
             # A clean-up went through meanwhile, or the version is not there.
         raise NoSuchVersion(f"{self.log.store.uri(self.log.table)}: version {goal} is not there")

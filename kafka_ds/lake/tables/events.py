@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +82,9 @@ class RemoteLogEvents:
         version = self.log.commit(attempt, read_version=latest)
         for tried, fate in attempt.tried_versions.items():
             if fate is Fate.TAKEN:
-                self._store.delete(change.paths[tried])
+                # The events are in the table; what stays is an orphan, which upkeep removes.
+                with suppress(OSError):
+                    self._store.delete(change.paths[tried])
         return change.at(version)
 
     def follow(self) -> list[RemoteLogSegment]:
@@ -113,12 +116,13 @@ class RemoteLogEvents:
         return [each for each in self._read_all() if each.version > before]
 
     def _read_all(self) -> list[RemoteLogSegment]:
-        self._seen_ms = self.log.clock.boot_ms()
+        began_ms = self.log.clock.boot_ms()
         self._snapshot.read()
         found: list[RemoteLogSegment] = []
         for path in self._snapshot.files:
             found.extend(_events_of(read_events(self._store, path)))
-        self._followed = self._snapshot.version
+        # Not before all is read, as above.
+        self._followed, self._seen_ms = self._snapshot.version, began_ms
         return sorted(found, key=_order)
 
 
