@@ -28,7 +28,7 @@ from broker.log.rolling import is_due, must_roll
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segments import Segments
-from broker.log.validation import check_client_batch, prepare_client_batch, too_large_for_segment
+from broker.log.validation import check_client_batch, prepare_if_due, too_large_for_segment
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -142,14 +142,14 @@ class Log:
     ) -> AppendInfo:
         """Check, stamp in place and write. If it raises KafkaError, nothing has changed.
 
-        `is_prepared`: prepare_client_batch, which may take its time, was seen to by the caller.
+        `is_prepared`: prepare_if_due, which may take its time, was seen to by the caller.
         Unless flush.messages is set and the sync fails: then the log is out of order altogether.
         """
         if origin is not AppendOrigin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms, origin)
         config = self.config
-        if not (config.believes_headers or is_prepared):
-            records = prepare_client_batch(records, config, now_ms)
+        if not is_prepared:
+            records = prepare_if_due(records, config, now_ms)
         header = check_client_batch(records, config, now_ms)
         size = len(records)
         if size > config.segment_bytes:
@@ -408,7 +408,11 @@ class Log:
         """Truncate what differs from the leader's log (then: manager.checkpoint_recovery_points)."""
         if offset < self.log_end_offset:
             before = known_before(self.producers, self.active, offset)
-            self.segments.truncate_to(offset, self.config, self._clock.now_ms())
+            try:
+                self.segments.truncate_to(offset, self.config, self._clock.now_ms())
+            except OSError:
+                self._restart_at_end()  # As far as the disk let it come.
+                raise
             self._restart_at_end(before)
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
             self._epochs_changed()  # One that led and wrote nothing.

@@ -7,11 +7,15 @@ Rules of this file:
   record takes at least 7 bytes, so a false count cannot burn offsets by the billion.
 - Time bounds are checked on the header's base and max timestamp. These bound all records from above, so they decide
   `message.timestamp.after.max.ms`. From below they do not.
-- Records are read only if a topic's settings need more than the header says (`LogConfig.believes_headers`).
+- Records are read only if a topic's settings need more than the header says (`LogConfig.believes_headers`), or if the
+  header's greatest time is before its base time: that cannot be. Sarama before 1.45.1 sends -1, and time lookups,
+  retention and segments' ages go by the header, which is why Kafka writes the true one into every batch.
 - Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
+
+import struct
 
 from broker.log.config import UNLIMITED, LogConfig
 from broker.log.records import inspect, pack, unpack, wanted_codec
@@ -23,6 +27,7 @@ from kafka_ds.wire.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BYTES_MIN,
@@ -31,6 +36,7 @@ from kafka_ds.wire.batch import (
     Codec,
     CorruptRecord,
     crc_is_valid,
+    seal,
 )
 from kafka_ds.wire.compression import decompress
 from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
@@ -40,6 +46,18 @@ _NO_KEY = "Compacted topic cannot accept message without key."
 # A compressed batch that claims more records a byte than this is decompressed to be believed.
 RECORDS_PER_BYTE_BELIEVED = 64
 DOUBTED_BYTES_MAX = 16 << 20
+_TIMES_POSITION = MAX_TIMESTAMP_POSITION - 8
+_BASE_AND_MAX_TIMESTAMP = struct.Struct(">qq")
+
+
+def must_be_prepared(records: memoryview, config: LogConfig) -> bool:
+    """Whether a producer's bytes have to go through `prepare_client_batch`; any bytes may be asked about."""
+    if not config.believes_headers:
+        return True
+    if len(records) < HEADER_BYTES or config.uses_log_append_time:
+        return False
+    base_ms, max_ms = _BASE_AND_MAX_TIMESTAMP.unpack_from(records, _TIMES_POSITION)
+    return bool(max_ms < base_ms)
 
 
 def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> BatchHeader:
@@ -64,9 +82,17 @@ def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> B
     return header
 
 
+def prepare_if_due(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
+    """A producer's batch as it is, or as `prepare_client_batch` makes it if it must go through that."""
+    if must_be_prepared(records, config):
+        return prepare_client_batch(records, config, now_ms)
+    return records
+
+
 def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
     """A producer's batch as its topic's settings demand: records checked, in the codec of compression.type.
 
+    Its header has the greatest timestamp of its records then; it is written in place if the codec stays.
     Raises KafkaError. The result must be checked like any batch, as recompression may have made it larger.
     """
     header = check_client_batch(records, config, now_ms)
@@ -81,7 +107,12 @@ def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) ->
         _check_not_too_late(found.newest_ms, config, now_ms)
         _check_not_too_old(found.oldest_ms, config, now_ms)
     codec = wanted_codec(config, header)
-    return records if codec is None else pack(payload, header, codec, config, found.newest_ms)
+    if codec is not None:
+        return pack(payload, header, codec, config, found.newest_ms)
+    if header.max_timestamp == found.newest_ms or config.uses_log_append_time:
+        return records
+    timed = header._replace(max_timestamp=found.newest_ms)
+    return memoryview(bytearray(seal(timed, records[HEADER_BYTES:])))
 
 
 def check_own_batch(

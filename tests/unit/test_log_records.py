@@ -188,6 +188,31 @@ def test_a_header_that_lies_about_its_times_is_put_right(tmp_path: Path) -> None
     assert read_header(stored(log)).max_timestamp == NOW_MS + 4
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_batch_without_its_greatest_time_gets_it(
+    tmp_path: Path, policy: str, codec: Codec
+) -> None:
+    """Sarama sent -1 there for years; Kafka writes it itself. What looks for times believes the header."""
+    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({policy})))
+    batch = build_batch(RECORDS, codec=codec)
+    append(log, seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:]))
+    append(log, batch)
+    header = read_header(stored(log))
+    assert header.max_timestamp == NOW_MS + 4
+    assert crc_is_valid(stored(log), 0, header)
+    assert stored(log)[HEADER_BYTES : len(batch)] == batch[HEADER_BYTES:]
+    assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 3)
+    assert log.max_timestamp_offset() == (NOW_MS + 4, 4, 3)
+
+
+def test_its_greatest_time_is_judged(tmp_path: Path) -> None:
+    late = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + DAY_MS, b"k", b"v")]
+    batch = build_batch(late)
+    lying = seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:])
+    assert refusal(open_log(tmp_path, LogConfig()), lying) is ErrorCode.INVALID_TIMESTAMP
+
+
 def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:
     batch = build_batch([Record(0, NOW_MS, b"k", bytes(100_000))], codec=Codec.ZSTD)
     config = LogConfig(compression_type="uncompressed", max_message_bytes=50_000)

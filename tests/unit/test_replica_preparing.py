@@ -34,13 +34,13 @@ async def answer_of(waiting: Any) -> tuple[int, int]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Until it is set, the threads do nothing."""
     go = Event()
-    prepare: Callable[..., memoryview] = preparing._prepare
+    prepare: Callable[..., memoryview] = preparing.prepare_if_due
 
     def wait(*arguments: object) -> memoryview:
         assert go.wait(120)
         return prepare(*arguments)
 
-    monkeypatch.setattr(preparing, "_prepare", wait)
+    monkeypatch.setattr(preparing, "prepare_if_due", wait)
     return go
 
 

@@ -146,7 +146,7 @@ class HostedPartition:
     ) -> AppendInfo:
         """Append as the leader; raises KafkaError, after which nothing has changed.
 
-        `is_prepared`: a producer's batch has been through `prepare_client_batch`.
+        `is_prepared`: a producer's batch has been through `prepare_if_due`.
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)

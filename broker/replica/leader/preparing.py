@@ -17,8 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
-from broker.log.validation import prepare_client_batch
+from broker.log.validation import must_be_prepared, prepare_if_due
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -53,7 +52,7 @@ class BatchPreparer:
         """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
         if self._queues and partition in self._queues:
             return True
-        if partition.log.config.believes_headers:
+        if not must_be_prepared(records, partition.log.config):
             return False
         is_packed = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK != Codec.NONE
         return is_packed or len(records) > PREPARED_AT_ONCE_BYTES_MAX
@@ -70,7 +69,7 @@ class BatchPreparer:
         """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason why not."""
         config = partition.log.config
         loop = asyncio.get_running_loop()
-        prepared = loop.run_in_executor(self._threads, _prepare, records, config, now_ms)
+        prepared = loop.run_in_executor(self._threads, prepare_if_due, records, config, now_ms)
         queue = self._queues.get(partition)
         if queue is not None:
             queue.append(_Waiting(prepared, append, refuse))
@@ -105,8 +104,3 @@ class BatchPreparer:
         for task in tuple(self._tasks):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _prepare(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
-    """As the log does it; also for what has to wait only because others do."""
-    return records if config.believes_headers else prepare_client_batch(records, config, now_ms)
