@@ -67,7 +67,7 @@ from kafka_ds.wire.types import MAX_I64, NO_UUID
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
 DEFAULT_RETENTION = -1
 # How much is expired in one event; others get their turn in between.
-EXPIRED_RECORDS_MAX = 1_000
+EXPIRED_RECORDS_MAX = 500
 
 
 class Committing:

@@ -46,8 +46,9 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
-# How many deadlines are dealt with before others get their turn.
+# How many deadlines are dealt with, and how many records written for them, before others get their turn.
 TICKS_AT_ONCE = 20
+TICKED_RECORDS_MAX = 500
 # Room for what stands around a record's key and value in a batch.
 RECORD_OVERHEAD_BYTES = 40
 
@@ -171,12 +172,16 @@ class ShardRunner:
     def _tick(self) -> None:
         self._timer = None
         self._give_up_late(self._clock.monotonic_ms())
+        written = 0
         try:
             for _ in range(TICKS_AT_ONCE):
                 result = self.shard.tick(self._now())
                 if result is None:
                     break
                 self._perform(result, None)
+                written += len(result.records)
+                if written >= TICKED_RECORDS_MAX:
+                    break
         finally:
             self._arm()  # one deadline that goes wrong must not keep the others from coming up
 

@@ -36,8 +36,9 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 _LOGGER = logging.getLogger(__name__)
 
 MARKER_RETRY_SECONDS = 0.1
-# How many markers are written before others get their turn.
+# How many markers are written, and how many transactional ids forgotten, before others get their turn.
 MARKERS_AT_ONCE = 100
+EXPIRED_AT_ONCE = 200
 
 Event = Callable[[TransactionShard, int], Result]
 Outcome = ErrorCode | Awaitable[ErrorCode]
@@ -156,10 +157,23 @@ class TransactionRunner:
                 assert result.stored is not None
                 _LOGGER.info("%s has timed out: aborting", result.transactional_id)
                 self._perform(result)
-            for result in self.shard.expired(now_ms) if expire else ():
-                self._perform(result)
         except KafkaError as error:
-            _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
+            self._say_that_it_takes_nothing(error)
+        if expire:
+            self._begin(self._expire(now_ms))
+
+    async def _expire(self, now_ms: int) -> None:
+        """Forget unused transactional ids. There may be very many, if they were all made at the same time."""
+        try:
+            for number, result in enumerate(self.shard.expired(now_ms), 1):
+                self._perform(result)
+                if not number % EXPIRED_AT_ONCE:
+                    await asyncio.sleep(0)
+        except KafkaError as error:
+            self._say_that_it_takes_nothing(error)
+
+    def _say_that_it_takes_nothing(self, error: KafkaError) -> None:
+        _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
 
     def _perform(self, result: Result) -> Any:
         """Append and replay; the answer, or what will be one when the record is committed."""
@@ -273,14 +287,15 @@ class TransactionRunner:
         """A newer producer or coordinator has ended this there: nothing is left to do for this partition."""
         _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
 
-    def _complete(self, decided: Transaction) -> None:
+    def _complete(self, decided: Transaction, *, is_again: bool = False) -> None:
         self._crash_points.at("after_markers")
         if self.lead.refusal is not None:
             return
         try:
             self._perform(self.shard.markers_written(decided, self._clock.now_ms()))
         except KafkaError as error:
-            _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
+            if not is_again:
+                _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
             self._begin(self._complete_later(decided))
 
     async def _complete_later(self, decided: Transaction) -> None:
@@ -289,7 +304,7 @@ class TransactionRunner:
             await asyncio.sleep(MARKER_RETRY_SECONDS)
         finally:
             self.ends_left -= 1
-        self._complete(decided)
+        self._complete(decided, is_again=True)
 
 
 def _refuse(error: KafkaError) -> Any:

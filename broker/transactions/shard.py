@@ -257,8 +257,10 @@ class TransactionShard:
                 yield self._fence(known, now_ms, None)
 
     def expired(self, now_ms: int) -> Iterator[Result]:
-        """Forget transactional ids that nobody has used for long."""
+        """Forget transactional ids that nobody has used for long; others may change while this goes on."""
         for known in self:
+            if self._transactions.get(known.transactional_id) is not known:
+                continue
             age_ms = now_ms - known.updated_ms
             if known.state.may_expire and age_ms >= self._settings.transactional_id_expiration_ms:
                 dead = known.changed(TransactionState.DEAD)

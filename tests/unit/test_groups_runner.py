@@ -11,6 +11,7 @@ import pytest
 from broker.cluster.events import PartitionRegistration
 from broker.coordinating.loads import Loads, State
 from broker.coordinating.placement import TOPIC
+from broker.groups.committing import EXPIRED_RECORDS_MAX
 from broker.groups.records import encode_record
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import FetchOffsets
@@ -381,6 +382,21 @@ async def test_time_passes_without_requests(tmp_path: Path) -> None:
     bench.clock.passed_ms = 15_000
     runner._tick()
     assert runner.submit(heartbeat, CLIENT).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    runner.close()
+
+
+@in_loop
+async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10)
+    for number in range(6):
+        runner.submit(commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX // 2 + 1), CLIENT)
+    bench.clock.passed_ms = 60_000
+    left = []
+    while not left or left[-1]:
+        runner._tick()
+        left.append(len(runner.shard.state.offsets.group_ids()))
+    assert left == [4, 2, 0]
     runner.close()
 
 

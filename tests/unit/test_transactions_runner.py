@@ -1,4 +1,4 @@
-"""One partition's transaction coordinator at work, when its log's disk is full for a moment."""
+"""One partition's transaction coordinator at work: a log that takes nothing for a moment, and much to do at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from broker.coordinating.placement import partition_for
 from broker.replica.leader import hosted
 from broker.replica.leader.hosted import HostedPartition
-from broker.transactions.states import TransactionState
-from kafka_ds.wire.errors import ErrorCode
+from broker.transactions import runner
+from broker.transactions.states import TransactionState as S
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -76,8 +77,62 @@ async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
         )
         assert (await broker.ask(end, 3)).error_code == ErrorCode.NOT_COORDINATOR
         transactions = broker.node.transactions
-        await eventually(lambda: transactions.find("x").state is TransactionState.COMPLETE_COMMIT)
+        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         assert broker.node.replica_manager.get("t", 0).log.log_end_offset == 1, "a marker"
+
+
+@in_loop
+async def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "EXPIRED_AT_ONCE", 2)
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        await broker.create("t")
+        await begin(broker)
+        coordinator = broker.node.transactions.topic.runner_of("x")
+        shard, now_ms = coordinator.shard, broker.node.clock.now_ms()
+        unused = [
+            replace(shard.find("x"), transactional_id=f"id {n}", state=S.EMPTY, updated_ms=0)
+            for n in range(5)
+        ]
+        for each in unused:
+            shard.replay(each.transactional_id, each)
+        coordinator.tick(now_ms, expire=True)
+        await asyncio.sleep(0)
+        assert len(shard) == 4
+        shard.replay("id 4", replace(unused[4], updated_ms=now_ms))
+        await eventually(lambda: len(shard) == 2)
+        assert {each.transactional_id for each in shard} == {"x", "id 4"}
+
+
+@in_loop
+async def test_an_end_that_cannot_be_written_for_long_is_one_line_in_the_log(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "MARKER_RETRY_SECONDS", 0)
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        await broker.create("t")
+        producer_id = await begin(broker)
+        transactions = broker.node.transactions
+        lead = transactions.topic.runner_of("x").lead
+        append, refusals = lead.append, iter(range(5))
+
+        def refuse(batch: bytes | bytearray) -> int:
+            if (
+                transactions.find("x").state is S.PREPARE_COMMIT
+                and next(refusals, None) is not None
+            ):
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return append(batch)
+
+        monkeypatch.setattr(lead, "append", refuse)
+        end = EndTxnRequest(
+            transactional_id="x", producer_id=producer_id, producer_epoch=0, committed=True
+        )
+        assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
+        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
+        assert next(refusals, None) is None
+        assert [each.args[0] for each in caplog.records if "completed yet" in each.msg] == ["x"]
 
 
 async def begin(broker: InProcess) -> int:
