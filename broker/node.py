@@ -371,13 +371,15 @@ class Node(Parts):
 
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config
+        # What was changed since is in the image, which also knows when it is taken back.
+        of_file = config.started_topic or config.topic
         return Controller(
             image,
             defaults=Defaults(
                 num_partitions=config.num_partitions,
                 replication_factor=config.default_replication_factor,
-                min_insync_replicas=config.topic.min_insync_replicas,
-                unclean_leader_election_enable=config.topic.unclean_leader_election_enable,
+                min_insync_replicas=of_file.min_insync_replicas,
+                unclean_leader_election_enable=of_file.unclean_leader_election_enable,
             ),
             new_uuid=new_uuid,
             check_configs=self._check_configs,

@@ -191,11 +191,13 @@ class Desk:
         moved: ReassignmentResult = result
         return moved
 
-    def set_config(self, name: str, value: str | None, topic: str = "t") -> ResourceResult:
+    def set_config(
+        self, name: str, value: str | None, resource: str = "t", *, kind: int = TOPIC_RESOURCE
+    ) -> ResourceResult:
         operation = Operation.DELETE if value is None else Operation.SET
         wanted = ResourceAlteration(
-            resource_type=TOPIC_RESOURCE,
-            resource_name=topic,
+            resource_type=kind,
+            resource_name=resource,
             alterations=(Alteration(name=name, value=value, operation=operation),),
         )
         (result,) = self.take(self.controller.alter_configs([wanted], RULES))

@@ -6,7 +6,7 @@ import pytest
 
 from broker.cluster.controller.draft import Defaults
 from broker.cluster.controller.isr import AlterPartition
-from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING
+from broker.cluster.events import BROKER_RESOURCE, NO_LEADER, RECOVERED, RECOVERING
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.unit.cluster_desk import Desk
 
@@ -241,3 +241,22 @@ def test_turning_elr_off_ends_eligibility(desk: Desk) -> None:
     desk.set_elr(0)
     assert (desk.partition().isr, desk.partition().elr) == ((1,), ())
     assert desk.image.features == {"eligible.leader.replicas.version": 0}
+
+
+def test_with_elr_no_broker_commits_by_a_min_isr_of_its_own(desk: Desk) -> None:
+    """A leader with 1 where 2 are needed commits alone, and who left the ISR would count as eligible (KIP-966)."""
+
+    def set_min_isr(broker: str, value: str | None) -> ErrorCode:
+        return desk.set_config("min.insync.replicas", value, broker, kind=BROKER_RESOURCE).error
+
+    desk.set_elr(0)
+    assert set_min_isr("1", "1") == ErrorCode.NONE
+    desk.set_elr(1)
+    assert desk.image.broker_configs["1"] == {}
+    assert set_min_isr("1", "1") == ErrorCode.INVALID_CONFIG
+    assert set_min_isr("1", None) == ErrorCode.NONE
+    # For the whole cluster it changes, but does not go: brokers' files may differ.
+    assert set_min_isr("", "2") == ErrorCode.NONE
+    assert set_min_isr("", None) == ErrorCode.INVALID_CONFIG
+    desk.set_elr(0)
+    assert set_min_isr("", None) == ErrorCode.NONE

@@ -6,6 +6,8 @@ for partitions are in the same commit:
 - A smaller min.insync.replicas, or turning ELR off, lets the high watermark advance without the eligible replicas, so
   they are no longer eligible (KIP-966).
 - unclean.leader.election.enable=true takes effect at once on partitions without a leader.
+With ELR no broker has a min.insync.replicas of its own, as in Kafka: by a smaller one a leader commits what replicas
+that are eligible by the cluster's do not have.
 """
 
 from __future__ import annotations
@@ -105,6 +107,8 @@ def alter_configs(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
             before = _present(image, wanted)
             after = _altered(before, wanted, rules)
+            if draft.elr_enabled and wanted.resource_type == BROKER_RESOURCE:
+                _check_min_isr(wanted.resource_name, before, after)
             if wanted.resource_type == TOPIC_RESOURCE:
                 rules.check_topic(before, after)
             elif wanted.resource_type == GROUP_RESOURCE:
@@ -128,6 +132,19 @@ def alter_configs(
         draft.set_config(change)
     _let_partitions_follow(draft, {change.name for change in changes})
     return results
+
+
+def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:
+    """Kafka refuses to remove a broker's own, too; it takes them away when ELR is turned on, and so has none."""
+    value = after.get(MIN_INSYNC_REPLICAS)
+    if value == before.get(MIN_INSYNC_REPLICAS):
+        return
+    if name and value is not None:
+        message = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    if not name and value is None:
+        message = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
@@ -272,9 +289,24 @@ def update_features(draft: Draft, updates: Sequence[FeatureUpdate]) -> list[Feat
         if level_of(draft.image, wanted.name) != wanted.level:
             draft.set_level(wanted.name, wanted.level)
             if wanted.name == ELR_FEATURE:
+                _end_own_min_isr(draft)
                 judge_elr(draft)
         results.append(FeatureResult(name=wanted.name))
     return results
+
+
+def _end_own_min_isr(draft: Draft) -> None:
+    """With ELR the cluster's value holds for all brokers."""
+    for name, configs in draft.image.broker_configs.items():
+        if draft.elr_enabled and name and MIN_INSYNC_REPLICAS in configs:
+            draft.set_config(
+                ConfigChanged(
+                    resource_type=BROKER_RESOURCE,
+                    resource_name=name,
+                    name=MIN_INSYNC_REPLICAS,
+                    value=None,
+                )
+            )
 
 
 def _why_not(draft: Draft, wanted: FeatureUpdate) -> str | None:
