@@ -66,25 +66,21 @@ def _make_room_below(log: Log, run: memoryview) -> None:
         restart(log, header.base_offset)
 
 
-def truncate(log: Log, offset: int) -> bool:
-    """Truncate the batches that hold `offset` or a later one; returns whether the recovery point was above.
+def truncate(log: Log, offset: int) -> None:
+    """Truncate the batches that hold `offset` or a later one. Raises OSError.
 
-    If it was, it has to be written down before anything is appended: what is to come is not durable, and what a
-    recovery point covers is believed.
+    If that lowers the recovery point, also if it raises, it has to be written down before anything is appended: what is
+    to come is not durable, and what a recovery point covers is believed.
     """
-    recovery_point = log.recovery_point
     if offset < log.first_base_offset:
         log.restart_at(offset)
     else:
         log.truncate_to(offset)
-    return log.recovery_point < recovery_point
 
 
-def restart(log: Log, offset: int, ended: Ending = UNKNOWN) -> bool:
+def restart(log: Log, offset: int, ended: Ending = UNKNOWN) -> None:
     """Drop all that is local and continue at `offset`, with `ended` as all that is known before; see `truncate`."""
-    recovery_point = log.recovery_point
     # Cut first: what is forgotten of the epochs then is on disk, too.
     log.truncate_to(log.first_base_offset)
     log.leader_epochs.clear()
     log.restart_at(offset, ended)
-    return log.recovery_point < recovery_point

@@ -129,26 +129,25 @@ class Segments:
 
     def discard_all(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Begin anew at an offset."""
-        gone, self.all = self.all, ()
-        self._loaded.clear()
-        self.trash.discard(gone, now_ms + config.file_delete_delay_ms)
+        self.trash.discard(reversed(self.all), now_ms + config.file_delete_delay_ms)
         new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        self._loaded.clear()
         self.all = (new,)
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
         """Cut off the batches that hold this offset or a later one; the first segment stays.
 
         So does one that begins there, empty, as in Kafka: its name tells the next start where the log ends, also where
-        compaction took what was right before.
+        compaction took what was right before. What goes, goes from the end: a crash at any step leaves no hole.
         """
         kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
         gone = self.all[len(kept) :]
         active = kept[-1]
-        active.is_active = True
-        active.truncate_to(offset)
+        self.trash.discard(reversed(gone), now_ms + config.file_delete_delay_ms)
         self.all = tuple(kept)
         self._loaded = [s for s in self._loaded if s in kept and s is not active]
-        self.trash.discard(gone, now_ms + config.file_delete_delay_ms)
+        active.is_active = True
+        active.truncate_to(offset)
 
     def views(
         self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None

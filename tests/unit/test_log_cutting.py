@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
+
 import pytest
 
 from broker.log.config import LogConfig
 from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import ControlType, stamp
+from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
 from tests.unit.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000
@@ -21,7 +24,13 @@ COMPACT = frozenset({"compact"})
 COMPACTED = LogConfig(cleanup_policy=COMPACT)
 
 
-def open_log(disk: MemoryDisk, config: LogConfig = DEFAULT, *, clean_shutdown: bool = False) -> Log:
+def open_log(
+    disk: MemoryDisk,
+    config: LogConfig = DEFAULT,
+    *,
+    clean_shutdown: bool = False,
+    recovery_point: int = 0,
+) -> Log:
     return Log.open(
         "/d/t-0",
         config,
@@ -30,6 +39,7 @@ def open_log(disk: MemoryDisk, config: LogConfig = DEFAULT, *, clean_shutdown: b
         topic="t",
         partition=0,
         clean_shutdown=clean_shutdown,
+        recovery_point=recovery_point,
     )
 
 
@@ -148,6 +158,64 @@ def test_a_cut_between_segments_ends_there_after_a_restart_too() -> None:
     log.flush(wait=True)
     disk.kill()
     assert open_log(disk, config).log_end_offset == 14
+
+
+def offsets(log: Log) -> list[int]:
+    """The first offset of each batch in the log's files."""
+    return [
+        header.base_offset
+        for segment in log.segments.all
+        for _, header in iterate_headers(segment.file.read(segment.size_bytes, 0))
+    ]
+
+
+@pytest.mark.parametrize("operations", range(14))
+def test_a_crash_in_a_cut_leaves_no_hole(operations: int) -> None:
+    """What was durable before it is not looked at again, so nothing else would notice one."""
+    disk, config = MemoryDisk(), LogConfig(segment_bytes=300)
+    log = open_log(disk, config)
+    for number in range(12):
+        give(log, number, 1)
+    log.flush(wait=True)
+    disk.crash_after = operations
+    with suppress(PowerLoss):
+        truncate(log, 1)
+    disk.kill()
+    log = open_log(disk, config, recovery_point=12)
+    assert offsets(log) == list(range(log.log_end_offset))
+
+
+@pytest.mark.parametrize("is_reopened", [True, False])
+@pytest.mark.parametrize("segment_bytes", [300, 100_000])
+@pytest.mark.parametrize("refused", ["room", "open", "rename", "truncate", "write", "read"])
+def test_a_cut_that_the_disk_refuses_leaves_a_log_that_can_lead(
+    refused: str, segment_bytes: int, *, is_reopened: bool
+) -> None:
+    disk, config = MemoryDisk(), LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    log = open_log(disk, config)
+    for number in range(12):
+        give(log, number, 1)
+    if is_reopened:
+        assert log.close()
+        disk.kill()
+        log = open_log(disk, config, clean_shutdown=True)
+    if refused == "room":
+        disk.capacity_bytes = 0
+    else:
+        disk.failing, disk.failing_with = {refused}, errno.EMFILE
+    with suppress(OSError):
+        truncate(log, 5)
+    disk.capacity_bytes, disk.failing = None, set()
+    assert log.log_end_offset >= 5
+    batch = client_batch(1, timestamp_ms=NOW_MS)
+    log.append(memoryview(batch), leader_epoch=1, now_ms=NOW_MS)
+    end = log.log_end_offset
+    assert offsets(log) == list(range(end))
+    assert log.close()
+    disk.kill()
+    log = open_log(disk, config, clean_shutdown=True)
+    assert log.log_end_offset == end
+    assert offsets(log) == list(range(end))
 
 
 @pytest.mark.parametrize("room", range(0, 400, 20))

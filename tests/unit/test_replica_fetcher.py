@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from dataclasses import replace
 
@@ -170,6 +171,38 @@ async def test_what_diverges_is_cut_and_its_recovery_point_written_before_more_i
     async with following(leader) as broker:
         partition = broker.follow(other, 2)
         await until(lambda: has_all(partition, log) and partition.follower.lag is not None)
+        assert content(other) == content(log)
+        assert broker.written == 1
+
+
+@in_loop
+async def test_a_cut_that_a_full_disk_refuses_half_is_written_down_too() -> None:
+    """The batches are gone; it is the indexes that have no room."""
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    disk = MemoryDisk()
+    other = open_log(disk, config=replace(SMALL, index_interval_bytes=1))
+    for each in (log, other):
+        for _ in range(2):
+            append(each, "both", 1)
+    for _ in range(5):
+        append(other, "never committed", 1)
+    other.flush(wait=True)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+    refused: list[OSError] = []
+    rename = disk.rename
+
+    def refuse(source: str, target: str) -> None:
+        if source.endswith(".index.tmp") and not refused:
+            refused.append(OSError(errno.ENOSPC, "full", source))
+            raise refused[0]
+        rename(source, target)
+
+    disk.rename = refuse  # type: ignore[method-assign]
+    async with following(leader) as broker:
+        partition = broker.follow(other, 2)
+        await until(lambda: has_all(partition, log) and partition.follower.lag is not None)
+        assert refused
         assert content(other) == content(log)
         assert broker.written == 1
 

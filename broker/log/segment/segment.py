@@ -465,17 +465,19 @@ class Segment:
             end_offset = min(end_offset, header.base_offset)
             break
         self.file.truncate(position)
-        self.size_bytes = position
+        self.size_bytes, self.next_offset = position, end_offset
         self.offset_index.truncate(position)
         self.time_index.truncate(offset - self.base_offset)
         self._forget_places()
         self.aborted.truncate(offset)
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
-        self.write_indexes()
-        whole = self.load_tail(times_are_whole=False)
+        try:
+            self.write_indexes()
+            whole = self.load_tail(times_are_whole=False)
+        finally:
+            self.next_offset = end_offset
         assert whole
-        self.next_offset = max(self.next_offset, end_offset)
 
     def sync(self) -> None:
         """Make all of the segment's files durable; for a thread."""

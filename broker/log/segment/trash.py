@@ -41,6 +41,7 @@ class Trash:
         for segment in listed:
             # Readers that come later find what is open, not the names.
             _ = segment.file, segment.aborted.entries
+        for segment in listed:
             for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
                 path = segment.file_path(kind)
                 if kind == names.PRODUCER_SNAPSHOT and segment.base_offset == keep_snapshot_at:

@@ -237,7 +237,7 @@ class Fetcher:
         is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
 
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
         """Cut a log, durably."""
         await self._placing.cut(partition, cut)
 

@@ -50,17 +50,23 @@ class Placing:
         self._following = following
         self._around = around
 
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
         """Truncate a log; its recovery point on disk is corrected before anything is appended. Raises OSError."""
         self.cut_now(partition, cut)
         if partition.is_cut_unwritten:
             await self.write_cuts([partition])
 
-    def cut_now(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+    def cut_now(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
         """Truncate a log; if its recovery point has to change, `write_cuts` must follow."""
-        before, committed = partition.log.log_end_offset, partition.high_watermark
-        lowers_recovery_point = cut()
         log = partition.log
+        before, committed, recovery_point = (
+            log.log_end_offset, partition.high_watermark, log.recovery_point,
+        )  # fmt: skip
+        try:
+            cut()
+        finally:  # The disk may have refused the rest of it.
+            if log.recovery_point < recovery_point:
+                partition.cut_begun()
         if log.log_end_offset != before:
             # Below what was known to be committed only an unclean election can cut.
             _LOGGER.log(
@@ -69,8 +75,6 @@ class Placing:
                 log.name, before, log.log_start_offset, log.log_end_offset,
                 self._following.source, partition.follower.leader_epoch,
             )  # fmt: skip
-        if lowers_recovery_point:
-            partition.cut_begun()
 
     async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
         """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free."""

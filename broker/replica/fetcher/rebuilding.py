@@ -38,7 +38,7 @@ class Source(Protocol):
     ) -> tuple[int, int]:
         """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
 
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], bool]) -> None:
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
         """Cut a log, durably."""
 
     def is_current(self, partition: FollowedPartition, asked: Question) -> bool:

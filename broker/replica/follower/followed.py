@@ -227,9 +227,9 @@ class FollowedPartition:
         """This many truncations are recorded on disk."""
         self._cuts_written = max(self._cuts_written, cuts)
 
-    # -- cutting: each tells whether the recovery point has to be written down first -----------
+    # -- cutting: if that lowers the recovery point, it has to be written down first -----------
 
-    def truncate(self, leader: EpochEnd) -> bool:
+    def truncate(self, leader: EpochEnd) -> None:
         """Cut off what the leader does not have, as far as its answer tells."""
         log = self.log
         cut = truncation_for(
@@ -238,25 +238,23 @@ class FollowedPartition:
             log_end_offset=log.log_end_offset,
             high_watermark=self.follower.high_watermark,
         )
-        return self.truncate_to(cut.offset, is_complete=cut.is_complete)
+        self.truncate_to(cut.offset, is_complete=cut.is_complete)
 
-    def truncate_to(self, offset: int, *, is_complete: bool = True) -> bool:
+    def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
         """Cut the log to an offset."""
-        lowered = following.truncate(self.log, offset)
+        following.truncate(self.log, offset)
         self._cut(is_complete=is_complete)
-        return lowered
 
     def restart_at(
         self, offset: int, ended: Ending = UNKNOWN, *, log_start_offset: int = 0
-    ) -> bool:
+    ) -> None:
         """Drop the log and start over at an offset, with this state of what came before."""
-        lowered = following.restart(self.log, offset, ended)
+        following.restart(self.log, offset, ended)
         # All below is committed: the leader has deleted it, or it is in the lake.
         self.follower.high_watermark = max(self.follower.high_watermark, offset)
         self._cut(is_complete=True)
         if self.log.log_start_offset < log_start_offset <= offset:
             self.log.advance_log_start_offset(log_start_offset)
-        return lowered
 
     def _cut(self, *, is_complete: bool) -> None:
         log, follower = self.log, self.follower
