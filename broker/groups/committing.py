@@ -15,7 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from broker.groups.consumer.committing import check_commit, check_fetch
 from broker.groups.consumer.group import ConsumerGroup
@@ -262,15 +262,18 @@ class Committing:
         self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)
 
-    def topic_deleted(self, name: str, topic_id: bytes, step: Step) -> None:
-        """Delete all groups' offsets of a deleted topic."""
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: Step) -> None:
+        """Delete all groups' offsets of deleted topics (name, id), in one walk over the groups for all of them."""
+        gone: dict[str, list[bytes]] = {}
+        for name, topic_id in topics:
+            gone.setdefault(name, []).append(topic_id)
         offsets = self._state.offsets
         for group_id in sorted(offsets.group_ids()):
-            for topic, partition in offsets.partitions_of(group_id):
-                if topic != name:
-                    continue
+            for topic, partition in offsets.partitions_of(group_id, gone.keys()):
                 found = offsets.get(group_id, topic, partition)
-                if found is None or not _is_of_another_topic(found, topic_id):
+                if found is None or not all(
+                    _is_of_another_topic(found, id_) for id_ in gone[topic]
+                ):
                     step.records.append(offset_tombstone(group_id, topic, partition))
 
     # -- the end of offsets -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple, TypeAlias
 
 from broker.groups.values import NO_PRODUCER_ID
@@ -92,11 +92,11 @@ class Offsets:
             found.update(groups)
         return found
 
-    def partitions_of(self, group_id: str) -> list[tuple[str, int]]:
-        """Everything that the group has an offset for, pending or not, each once."""
+    def partitions_of(self, group_id: str, topics: Set[str] | None = None) -> list[tuple[str, int]]:
+        """Everything (of these topics) that the group has an offset for, pending or not, each once."""
         stores = [self.committed.get(group_id, NOTHING)]
         stores += [groups.get(group_id, NOTHING) for groups in self.pending.values()]
-        return list(dict.fromkeys(key for store in stores for key in _keys(store)))
+        return list(dict.fromkeys(key for store in stores for key in _keys(store, topics)))
 
     # -- changing -----------------------------------------------------------------------------------
 
@@ -139,9 +139,11 @@ class Offsets:
                 del self.pending[producer_id]
 
 
-def _keys(topics: Mapping[str, Mapping[int, CommittedOffset]]) -> Iterator[tuple[str, int]]:
-    for topic, partitions in topics.items():
-        for partition in partitions:
+def _keys(
+    store: Mapping[str, Mapping[int, CommittedOffset]], topics: Set[str] | None
+) -> Iterator[tuple[str, int]]:
+    for topic in store if topics is None else sorted(store.keys() & topics):
+        for partition in store[topic]:
             yield topic, partition
 
 

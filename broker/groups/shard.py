@@ -289,8 +289,7 @@ class GroupShard:
             case OffsetDeleteRequest():
                 return self._committing.delete(request, step)
             case TopicsDeleted():
-                for name, topic_id in request.topics:
-                    self._committing.topic_deleted(name, topic_id, step)
+                self._committing.topics_deleted(request.topics, step)
                 return None
             case _:
                 return self._respond_to_operator(request, client, step)

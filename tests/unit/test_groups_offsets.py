@@ -1,5 +1,7 @@
 """Committed offsets: who may commit, what is returned, and what expires when."""
 
+from typing import Any
+
 import pytest
 
 from broker.groups.shard import TopicsDeleted
@@ -330,6 +332,29 @@ def test_the_offsets_of_a_topic_that_is_gone_are_forgotten() -> None:
     assert [desk.fetch(group=group) for group in "abc"] == [{}, {}, {("t", 0): 3, ("u", 0): 4}]
     desk.end_transaction(7, committed=True)
     assert desk.fetch(group="d") == {}
+    desk.check_replay()
+
+
+def test_many_deleted_topics_are_one_walk_over_the_groups() -> None:
+    """There may be a thousand of either, and nobody is served meanwhile."""
+    desk = Desk()
+    for group in ("a", "b"):
+        for topic, topic_id in (("t", ID_1), ("u", ID_2), ("v", ID_2)):
+            desk.commit(1, group=group, topic=topic, topic_id=topic_id)
+    walked = []
+    looks = desk.shard.state.offsets
+    walk = looks.partitions_of
+
+    def counted(group_id: str, *topics: Any) -> Any:
+        walked.append((group_id, found := walk(group_id, *topics)))
+        return found
+
+    looks.partitions_of = counted  # type: ignore[method-assign]
+    # A name may go twice at once, with another id.
+    gone = (("t", ID_2), ("t", ID_1), ("u", ID_1), ("w", ID_1))
+    assert desk.answer(desk.ask(TopicsDeleted(topics=gone))) is None
+    assert walked == [(group, [("t", 0), ("u", 0)]) for group in "ab"]
+    assert [desk.fetch(group=group) for group in "ab"] == [{("u", 0): 1, ("v", 0): 1}] * 2
     desk.check_replay()
 
 
