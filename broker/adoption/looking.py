@@ -130,7 +130,6 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
             start_offset=max(start, base),
             remote_start_offset=start if start < base else None,
             latest_epoch=epochs[-1][0] if epochs else -1,
-            directory_id=directory.directory_id,
             was_compacted=key in cleaned,
         )
 

@@ -68,7 +68,6 @@ class FoundLog:
     remote_start_offset: int | None
     """Where it began in Kafka's tiered storage, if that was further back."""
     latest_epoch: int
-    directory_id: bytes
     was_compacted: bool
 
 

@@ -90,7 +90,6 @@ class Cleaned:
     """A segment was written, whole and durable, under the names `.cleaned`."""
 
     size_bytes: int
-    has_aborted: bool
     bytes_read: int
     records_read: int
     records_kept: int

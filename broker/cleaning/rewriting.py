@@ -181,14 +181,13 @@ class Cleaning:
             for segment in segments:
                 self._clean_into(segment, target, counts)
             modified_ms = self._disk.modified_ms(self._path(segments[-1], names.LOG))
-            has_aborted = target.finish(self._transactions.kept, modified_ms)
+            target.finish(self._transactions.kept, modified_ms)
         except BaseException:
             target.close()
             target.remove()
             raise
         return Cleaned(
             size_bytes=target.size_bytes,
-            has_aborted=has_aborted,
             bytes_read=sum(segment.size_bytes for segment in segments),
             records_read=int(counts[compacting.RECORDS_READ]),
             records_kept=int(counts[compacting.RECORDS_KEPT]),

@@ -81,8 +81,8 @@ class CleanedSegment:
             self._time_entries.append(times[:time_count].copy())
         assert self._state[compacting.LOG_POSITION] == self.size_bytes
 
-    def finish(self, aborted: Iterable[AbortedTransaction], modified_ms: int) -> bool:
-        """Write the indexes and make everything durable; whether there is a transaction index."""
+    def finish(self, aborted: Iterable[AbortedTransaction], modified_ms: int) -> None:
+        """Write the indexes and make everything durable."""
         state = self._state
         if state[compacting.NEWEST_MS] > state[compacting.LAST_ENTRY_MS]:
             last = state[[compacting.NEWEST_MS, compacting.NEWEST_OFFSET]]
@@ -104,7 +104,6 @@ class CleanedSegment:
         self._file.sync()
         self.close()
         self._disk.set_modified_ms(self._path(names.LOG), modified_ms)
-        return bool(transactions)
 
     def _encoded(self, entries: list[NDArray[np.int64]], kind: np.dtype[np.void]) -> bytes:
         rows = np.concatenate(entries) if entries else np.empty((0, 2), np.int64)

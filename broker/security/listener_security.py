@@ -49,7 +49,6 @@ class _Read:
     context: ssl.SSLContext | None
     # What `context` shows, as PEM; None: it shows nothing, or nothing that is understood.
     certificate: bytes | None
-    client_auth: str
     rules: tuple[Rule, ...]
     offered: Mapping[str, Offered]
     seen: Mapping[str, tuple[int, int] | None]
@@ -170,7 +169,6 @@ class ListenerSecurity:
         return _Read(
             context=context,
             certificate=certificate,
-            client_auth=client_auth,
             rules=rules,
             offered=offered,
             seen=seen,

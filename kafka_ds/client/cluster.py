@@ -86,7 +86,6 @@ class OffsetAnswer:
     """What a leader says to a question about offsets; ``offset`` is -1 where no record is young enough."""
 
     offset: int
-    timestamp_ms: int
     leader_epoch: int
 
 
@@ -284,7 +283,7 @@ class Cluster:
             for p in topic.partitions:
                 self._check(ErrorCode(p.error_code), (topic.name, p.partition_index))
                 found[topic.name, p.partition_index] = OffsetAnswer(
-                    offset=p.offset, timestamp_ms=p.timestamp, leader_epoch=p.leader_epoch
+                    offset=p.offset, leader_epoch=p.leader_epoch
                 )
         return found
 

@@ -98,7 +98,6 @@ class Deciding:
     def __init__(self, cluster: Cluster, options: SinkOptions) -> None:
         assert options.prefix is not None
         self._cluster = cluster
-        self._options = options
         self._settings = options.producer
         self._prefix = options.prefix
         self._place: TopicPartition = (options.decisions_topic, _PARTITION)

@@ -102,14 +102,6 @@ class Subscription:
     pattern: str | None = None
     assigned: frozenset[TopicPartition] = frozenset()
 
-    def describe(self) -> str:
-        """The option and its value, for messages."""
-        if self.pattern is not None:
-            return f"subscribePattern={self.pattern}"
-        if self.assigned:
-            return f"assign={sorted(self.assigned)}"
-        return f"subscribe={','.join(self.topics)}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:

@@ -262,7 +262,7 @@ def test_a_failure_waits_and_a_conflict_stays() -> None:
     assert not state.may_copy(wait_ms - 1)
     assert state.may_copy(wait_ms)
     state.copying()
-    state.pause("another leader wrote")
+    state.pause()
     state.finished(5, now_ms=10)
     assert state.phase is Phase.PAUSED
     assert not state.may_copy(10**9)

@@ -186,5 +186,4 @@ def _answer(told: AlterPartitionResponsePartition) -> Answer:
         isr=tuple(told.isr),
         leader_epoch=told.leader_epoch,
         partition_epoch=told.partition_epoch,
-        leader_recovery_state=told.leader_recovery_state,
     )

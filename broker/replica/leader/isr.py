@@ -68,7 +68,6 @@ class Answer:
     isr: tuple[int, ...] = ()
     leader_epoch: int = -1
     partition_epoch: int = -1
-    leader_recovery_state: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ class CopyLoop:
                     # Other records have its offsets: by none of them may the others be let go.
                     reason = f"the lake ends at {state['tiered_end']}, beyond the log"
                     log.error("tiering of %s is paused: %s", led.name, reason)
-                    led.state.pause(reason)
+                    led.state.pause()
                     continue
                 led.state.learnt(state["tiered_end"], now_ms)
                 led.lake_log_start = state["log_start_offset"]
@@ -337,7 +337,7 @@ class CopyLoop:
             self._advanced(led)
         if outcome.outcome == CONFLICT:
             log.error("tiering of %s is paused: %s", led.name, outcome.message, extra=_where(led))
-            led.state.pause(outcome.message)
+            led.state.pause()
             return
         log.warning(
             "copy of %s failed, will be tried again: %s",

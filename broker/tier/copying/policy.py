@@ -214,12 +214,11 @@ class CopyState:
     that waiting does not heal.
     """
 
-    __slots__ = ("_aging", "_deletable_offset", "backoff", "copied_offset", "phase", "reason")
+    __slots__ = ("_aging", "_deletable_offset", "backoff", "copied_offset", "phase")
 
     def __init__(self, backoff: Backoff | None = None) -> None:
         self.phase = Phase.UNKNOWN
         self.copied_offset = NOTHING_COPIED
-        self.reason = ""
         self.backoff = backoff or Backoff()
         self._aging: deque[tuple[int, int]] = deque()
         self._deletable_offset = NOTHING_COPIED
@@ -250,10 +249,9 @@ class CopyState:
         """The copy ended for a reason outside this partition: no back-off."""
         self._settled()
 
-    def pause(self, reason: str) -> None:
+    def pause(self) -> None:
         """Stop copying this partition until it is opened again."""
         self.phase = Phase.PAUSED
-        self.reason = reason
 
     def deletable_offset(self, now_ms: int, grace_ms: int) -> int:
         """Last offset whose local copy may go: FINISHED, and for at least the grace time."""

@@ -36,8 +36,6 @@ from kafka_ds.lake.store.store import Store
 OFFSETS_KIND = "offsets"
 OPERATION = "NOTE OFFSETS"
 PARTITION_KIND = "partition"
-GROUP_KIND = "group"
-OFFSET_KIND = "offset"
 # Whose partitions' leaders are the coordinators of groups.
 COORDINATING_TOPIC = "__consumer_offsets"
 TRIES_MAX = 5

@@ -1,7 +1,7 @@
 """Pure: the life of a tiered range, with Kafka's names and ids, and what of it is visible (KIP-405).
 
 Rules of this file: state changes by `replay` alone, in the order of (version, sequence); an event
-that no transition allows is dropped and counted, since a replayed log may repeat anything but must not
+that no transition allows is dropped, since a replayed log may repeat anything but must not
 corrupt what is known. Only COPY_SEGMENT_FINISHED is readable.
 
                       +-----------------------+
@@ -112,8 +112,6 @@ class _Epoch:
     starts: list[int] = field(default_factory=list)
     ids: dict[int, bytes] = field(default_factory=dict)
     """Finished segments by their first offset in this epoch."""
-    unreferenced: set[bytes] = field(default_factory=set)
-    """Started, being deleted, or superseded by a longer copy from the same offset."""
     highest_offset: int | None = None
 
 
@@ -127,7 +125,6 @@ class RemoteSegments:
     +--------------------------+--------------+---------------+----------------+-----------------+
     | segment(epoch, offset)   | no           | yes           | no             | no              |
     | highest_offset_for_epoch | no           | yes           | yes (stays)    | yes (stays)     |
-    | list_for_epoch(epoch)    | yes          | yes           | yes            | no              |
     | list()                   | yes          | yes           | yes            | no              |
     | by_id(segment_id)        | yes          | yes           | yes            | no              |
     +--------------------------+--------------+---------------+----------------+-----------------+
@@ -138,7 +135,6 @@ class RemoteSegments:
         self._epochs: dict[int, _Epoch] = {}
         self._deleted: dict[bytes, None] = {}
         """Ids that were deleted for good, the last ones: a repeated event must not bring them back."""
-        self.dropped_events = 0
         for event in events:
             self.replay(event)
 
@@ -146,12 +142,8 @@ class RemoteSegments:
         """Take one event; False when no transition allows it, and nothing changed."""
         known = self._by_id.get(event.segment_id)
         if event.segment_id in self._deleted:
-            if event.state is not _S.DELETE_SEGMENT_FINISHED:
-                self.dropped_events += 1
-                return False
-            return True
+            return event.state is _S.DELETE_SEGMENT_FINISHED
         if not is_valid_transition(known.state if known else None, event.state):
-            self.dropped_events += 1
             return False
         if event.state is _S.DELETE_SEGMENT_FINISHED:
             del self._by_id[event.segment_id]
@@ -170,18 +162,10 @@ class RemoteSegments:
             if entry.ids.get(start) == event.segment_id:
                 del entry.ids[start]
                 entry.starts.remove(start)
-            if event.state is _S.DELETE_SEGMENT_FINISHED:
-                entry.unreferenced.discard(event.segment_id)
-            else:
-                entry.unreferenced.add(event.segment_id)
             return
-        before = entry.ids.get(start)
-        if before is None:
+        if start not in entry.ids:
             insort(entry.starts, start)
-        elif before != event.segment_id:
-            entry.unreferenced.add(before)
         entry.ids[start] = event.segment_id
-        entry.unreferenced.discard(event.segment_id)
         if entry.highest_offset is None or end > entry.highest_offset:
             entry.highest_offset = end
 
@@ -207,14 +191,6 @@ class RemoteSegments:
         """The highest offset of that epoch that was ever copied; deleting does not lower it."""
         entry = self._epochs.get(epoch)
         return entry.highest_offset if entry else None
-
-    def list_for_epoch(self, epoch: int) -> list[RemoteLogSegment]:
-        """All that hold offsets of that epoch, by start offset."""
-        entry = self._epochs.get(epoch)
-        if entry is None:
-            return []
-        found = [self._by_id[each] for each in {*entry.ids.values(), *entry.unreferenced}]
-        return sorted(found, key=_by_start)
 
     def list(self) -> list[RemoteLogSegment]:
         """All, by start offset."""
