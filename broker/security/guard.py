@@ -177,9 +177,9 @@ class _Guarding:
         assert self._authorizer is not None, "nobody decides"
         allows, context = self._authorizer.allows, self._context
         who, host = context.principal, context.client_host
-        return allows(who, host, operation, *resource, is_told=is_told) or (
-            or_else is not None and allows(who, host, or_else, *CLUSTER, is_told=is_told)
-        )
+        if or_else is not None and allows(who, host, or_else, *CLUSTER, is_told=False):
+            return True
+        return allows(who, host, operation, *resource, is_told=is_told)
 
     def _check(self, rule: Whole, request: Any) -> None:
         resource = rule.resource(request)

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker.cluster.acls import Operation
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
@@ -13,7 +15,9 @@ from kafka_ds.wire.messages import (
     DescribeTransactionsRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    MetadataRequest,
 )
+from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.quorum import Cursor
 from kafka_ds.wire.messages.topics import CreatableTopic
 from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
@@ -30,7 +34,10 @@ LOADING = (
 
 
 @in_loop
-async def test_what_may_not_be_described_is_not_told_beside_what_may(tmp_path: Path) -> None:
+async def test_what_may_not_be_described_is_not_told_beside_what_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kafka.authorizer.logger")
     async with in_process(tmp_path, **SETTINGS, **ONE_PARTITION) as broker:
         for name in ("a", "b", "c"):
             await broker.create(name)
@@ -91,3 +98,9 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(tmp_path: P
         await allow(broker, TOPIC, "e", Operation.DESCRIBE_CONFIGS)
         (made,) = (await asks(new("e"), 7)).topics
         assert (made.topic_config_error_code, made.num_partitions) == (0, 2) and made.configs
+        every = await asks(MetadataRequest(topics=None), 12)
+        assert [topic.name for topic in every.topics] == ["a", "c"]
+        # She was refused nothing.
+        assert "alice is Denied" not in caplog.text
+        await asks(MetadataRequest(topics=[MetadataRequestTopic(name="b")]), 12)
+        assert caplog.text.count("alice is Denied Operation = DESCRIBE") == 1

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
 from broker.registry import RequestContext, serves
-from broker.security.asking import may
+from broker.security.asking import sees
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -55,7 +54,7 @@ def describe_topic_partitions(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     image = context.node.metadata
     wanted = {topic.name for topic in request.topics} or {
-        name for name in image.topics if may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+        name for name in image.topics if sees(context, name)
     }
     names = sorted(name for name in wanted if cursor is None or name >= cursor.topic_name)
     first = cursor.partition_index if cursor and names[:1] == [cursor.topic_name] else 0

@@ -37,7 +37,7 @@ from broker.handlers.common import (
 )
 from broker.net.dispatch import failure_of
 from broker.registry import REGISTRY, RequestContext, serves
-from broker.security.asking import may
+from broker.security.asking import may, sees
 from broker.security.guard import guarded
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -104,7 +104,7 @@ def _may_describe(context: RequestContext, name: str) -> bool:
 
 def _may_create(context: RequestContext, name: str) -> bool:
     create = Operation.CREATE
-    return may(context, create) or may(context, create, ResourceType.TOPIC, name)
+    return may(context, create, is_told=False) or may(context, create, ResourceType.TOPIC, name)
 
 
 def _to_create(
@@ -176,7 +176,7 @@ class Answer:
             [
                 self._topic(topic)
                 for topic in self._image.topics.values()
-                if _may_describe(self._context, topic.name)
+                if sees(self._context, topic.name)
             ]
         )
 

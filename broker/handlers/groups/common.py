@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from broker.groups.values import Client, sees_all
 from broker.registry import RequestContext
-from broker.security.asking import authorizer_of, may
+from broker.security.asking import authorizer_of, sees
 from kafka_ds.wire.errors import ErrorCode
 
 
 def client_of(context: RequestContext) -> Client:
     """Who asks, as members are described: Kafka shows the address with a slash."""
     header = context.header
-    sees = sees_all
-    if authorizer_of(context) is not None:
-        sees = partial(may, context, Operation.DESCRIBE, ResourceType.TOPIC)
-    return Client(header.client_id or "", f"/{context.client_host}", header.api_version, sees)
+    shown = sees_all if authorizer_of(context) is None else partial(sees, context)
+    return Client(header.client_id or "", f"/{context.client_host}", header.api_version, shown)
 
 
 def topic_of(

@@ -25,7 +25,7 @@ from broker.groups.shard import FetchOffsets
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
 from broker.registry import RequestContext, serves
-from broker.security.asking import may
+from broker.security.asking import may, sees
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from kafka_ds.wire.messages.group_offsets import (
@@ -107,7 +107,7 @@ async def _fetch(
             group_id=group.group_id, topics=[], error_code=_code_of(answer)
         )
     response: OffsetFetchResponseGroup = answer
-    response.topics = [each for each in response.topics if _may_describe(context, each.name)]
+    response.topics = [each for each in response.topics if sees(context, each.name)]
     if asked_for_all and by_id:
         response.topics = _with_ids(response.topics, image)
     response.topics.extend(wanted.refused)

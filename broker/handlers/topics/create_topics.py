@@ -79,7 +79,7 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
 
 def _answer(result: TopicResult, context: RequestContext) -> CreatableTopicResult:
     name, topic = result.name or "", ResourceType.TOPIC
-    if result.error or may(context, Operation.DESCRIBE_CONFIGS, topic, name):
+    if result.error or may(context, Operation.DESCRIBE_CONFIGS, topic, name, is_told=False):
         return _result(result, context.node.config)
     return CreatableTopicResult(
         name=name,

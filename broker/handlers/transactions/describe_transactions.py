@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from broker.cluster.acls import Operation, ResourceType
 from broker.registry import RequestContext, serves
-from broker.security.asking import may
+from broker.security.asking import sees
 from broker.transactions.records import by_topic
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -59,7 +58,7 @@ def _describe(
         topics=[
             DescribeTransactionsTopicData(topic=topic, partitions=indexes)
             for topic, indexes in by_topic(found.partitions).items()
-            if may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+            if sees(context, topic)
         ],
     )
 
