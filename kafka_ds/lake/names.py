@@ -127,6 +127,11 @@ def deleted_mark(topic_id: bytes) -> str:
     return f"{uuid_text(topic_id)}-deleted"
 
 
+def undecodable_mark(topic_id: bytes, partition: int) -> str:
+    """The application id whose version is the last offset of a partition's batches that are no rows, but residue."""
+    return f"kafkaDs-undecodable-{uuid_text(topic_id)}-{partition}"
+
+
 def complaint_mark(version: int) -> str:
     """The application id whose presence says that a foreign commit was reported."""
     return f"kafkaDs-foreign-{version}"

@@ -13,6 +13,7 @@ from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from kafka_ds.wire.batch import (
+    HEADER_BYTES,
     ControlType,
     Record,
     build_batch,
@@ -20,6 +21,7 @@ from kafka_ds.wire.batch import (
     end_transaction_marker,
     iterate_headers,
     read_header,
+    seal,
 )
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
@@ -197,6 +199,35 @@ def test_a_batch_that_nobody_can_read_stops_nothing(lake: Lake) -> None:
     assert offsets(lake.read(committed_only=False)) == expected
     lake.copy(20, 24, [build_batch(records(20, 5), leader_epoch=3)], [])
     assert offsets(lake.read(committed_only=False)) == [*expected, *range(20, 25)]
+
+
+def test_a_batch_that_cannot_be_decoded_comes_as_it_was_produced(lake: Lake) -> None:
+    """As from the log: clients may get more out of it than we, and what was acknowledged is not passed over."""
+    good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10, 15)]
+    header = read_header(good[1])
+    more = seal(header, good[1][HEADER_BYTES:] + b"what lies behind the last record")
+    aborted = transactional(20, 5, producer=7)
+    unread = seal(read_header(aborted), aborted[HEADER_BYTES:] + b"too")
+    batches = [good[0], more, *good[2:], unread, marker(ControlType.ABORT, 25, 7)]
+    outcome = lake.copy(0, 25, batches, [(7, 20, 25)])
+    assert (outcome.outcome, outcome.rows) == ("finished", 15)
+    lake.copy(26, 30, [build_batch(records(26, 5), leader_epoch=3)], [])
+    committed = lake.read(committed_only=True)
+    assert more in committed
+    assert unread not in committed, "its transaction was aborted"
+    others = [each for each in committed if each != more]
+    assert offsets(others) == [*range(5), *range(10, 20), *range(26, 31)]
+    assert lake.read(committed_only=True, start=7)[0] == more
+    assert {more, unread} <= set(lake.read(committed_only=False))
+    again = Lake(lake.root)
+    assert more in again.read(committed_only=True)
+    # Where that cannot be known any more, nobody is led past it; behind it nothing is missing.
+    (residue,) = (lake.path / "topics" / TOPIC / "_residue" / "partition=0").glob(f"{0:020d}-*")
+    residue.unlink()
+    again = Lake(lake.root)
+    with pytest.raises(StorageError, match="orders-0: no residue file holds offset 0"):
+        again.read(committed_only=True)
+    assert offsets(again.read(committed_only=True, start=10)) == [*range(10, 20), *range(26, 31)]
 
 
 def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:

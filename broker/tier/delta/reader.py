@@ -1,12 +1,13 @@
 """Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
 
-Rules of this file: files are found through the index of the followed snapshot, never by a remembered path. If a file is
-gone when it is opened, the snapshot is old: it is refreshed and the read begins again. Some batch covers every offset
-up to the tiered end, so that a consumer's position gets over gaps. read_committed needs the rows alone;
-read_uncommitted gets the residue in its place. What comes next is prepared ahead once a consumer reads on, or begins at
-the beginning. A reader at a random place gets just that place's piece, and nobody waits for more than its own piece.
-Prepared pieces are kept for others, in memory and on disk, under the files that they were made of: rows that somebody
-has erased since are not found there. Any thread.
+Rules of this file: files are found through the index of the followed snapshot, never by a remembered path. If a file
+is gone when it is opened, the snapshot is old: it is refreshed and the read begins again. Some batch covers every
+offset up to the tiered end, so that a consumer's position gets over gaps. read_committed needs the rows alone, unless
+the table says that there are batches which cannot be decoded: those come as they were produced, as from the log
+(another decoder may get more out of them). read_uncommitted gets all of the residue in its place. What comes next is
+prepared ahead once a consumer reads on, or begins at the beginning. A reader at a random place gets just that place's
+piece, and nobody waits for more than its own piece. Prepared pieces are kept for others, in memory and on disk, under
+the files that they were made of: rows that somebody has erased since are not found there. Any thread.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class _Files:
     log_start: int
     layout: str
     """A digest of the files: what others write anew has other names."""
+    undecodable_to: int = -1
+    """No batch behind this offset is residue because it cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +337,7 @@ class ColdReader:
         """Read the rows from an offset on and encode them again; also returns the layout that they were read from."""
         rows, last, found = self._read_rows(place, offset, size_bytes)
         residue: Iterable[ResiduePiece] = ()
-        if not place.committed_only:
+        if not place.committed_only or offset <= found.undecodable_to:
             residue = self._residue.between(
                 place.topic,
                 place.topic_id,
@@ -343,6 +346,7 @@ class ColdReader:
                 last,
                 tiered_end=found.tiered_end,
                 log_start_offset=found.log_start,
+                undecodable_only=place.committed_only,
             )
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
         piece = self._maker.make(rows, offset, last, residue, batch_bytes)
@@ -418,4 +422,12 @@ def _cluster(
     reach = min([end, *(each.min_offset - 1 for each in following)]) if following else end
     names = "\n".join(sorted(each.path for each in files))
     layout = blake2b(names.encode(), digest_size=8).hexdigest()
-    return _Files(tuple(files), max(reach, cluster_end), cluster_end, end, log_start, layout)
+    return _Files(
+        files=tuple(files),
+        reach=max(reach, cluster_end),
+        cluster_end=cluster_end,
+        tiered_end=end,
+        log_start=log_start,
+        undecodable_to=snapshot.undecodable_to(partition),
+        layout=layout,
+    )

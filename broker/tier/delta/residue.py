@@ -70,8 +70,9 @@ class ResidueFiles:
         *,
         tiered_end: int,
         log_start_offset: int,
+        undecodable_only: bool = False,
     ) -> list[ResiduePiece]:
-        """The batches that hold offsets of [start_offset, last_offset], by offset.
+        """The batches that hold offsets of [start_offset, last_offset], by offset; all, or what cannot be decoded.
 
         Raises StorageError if no file covers an offset at or above the log start: what is missing might
         be an aborted transaction, which Kafka does not pass over either.
@@ -83,7 +84,7 @@ class ResidueFiles:
                 first = max(start_offset, log_start_offset)
                 missing = _first_uncovered(covering, first, last_offset)
                 try:
-                    found = _pieces(covering, start_offset, last_offset)
+                    found = _pieces(covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
                 except FileNotFoundError:
@@ -219,12 +220,14 @@ def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int |
 
 
 def _pieces(
-    covering: Iterable[Residue], start_offset: int, last_offset: int
+    covering: Iterable[Residue], start_offset: int, last_offset: int, undecodable_only: bool
 ) -> dict[int, ResiduePiece]:
     """The batches that hold offsets of [start_offset, last_offset], by base offset."""
     found: dict[int, ResiduePiece] = {}
     for residue in covering:
         for place in residue.header.find(start_offset, last_offset):
+            if undecodable_only and place.kind != "undecodable":
+                continue
             data = residue.batch(place)
             if place.kind == "undecodable" and not _is_batch(data, place):
                 continue

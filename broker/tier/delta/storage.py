@@ -222,6 +222,7 @@ class DeltaStorage:
                 adds=tuple(
                     file.add(shared.folder, partition, now_ms=now_ms) for file in files.values()
                 ),
+                undecodable_to=max(each.parts.undecodable_to for each in parts),
                 segments=tuple(described(each.segment) for each in parts),
             )
 

@@ -41,6 +41,8 @@ class Parts:
 
     files: tuple[WrittenFile, ...]
     begun_ms: int
+    undecodable_to: int = -1
+    """The last offset of batches that cannot be decoded; -1 where all can."""
 
 
 @dataclass(slots=True)
@@ -93,10 +95,10 @@ def write_ranges(
         crash_points.at("after_residue")
     except OSError as error:
         raise StorageError(f"{table}: {error}") from error
-    _warn_of_undecodable(segments, origins)
+    undecodable_to = _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
     log_bytes = max(1, sum(each.size_bytes for each in sources))
-    parts = Parts(files=tuple(files), begun_ms=begun_ms)
+    parts = Parts(files=tuple(files), begun_ms=begun_ms, undecodable_to=undecodable_to)
     return [
         Written(
             segment=replace(
@@ -185,7 +187,9 @@ def _write_residue(
     return name
 
 
-def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> None:
+def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> int:
+    """Warn of batches that cannot be decoded; the last offset of them all, -1 if there is none."""
+    last_offset = -1
     for segment, origin in zip(segments, origins, strict=True):
         lost = [each for each in origin.residue if each.kind == "undecodable"]
         if lost:
@@ -196,6 +200,8 @@ def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence
                 len(lost),
                 lost[0].base_offset,
             )
+            last_offset = max(last_offset, *(each.last_offset for each in lost))
+    return last_offset
 
 
 def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:

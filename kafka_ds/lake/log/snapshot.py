@@ -37,6 +37,7 @@ from kafka_ds.lake.names import (
     quarantined_path,
     resolve_path,
     topic_table,
+    undecodable_mark,
 )
 from kafka_ds.lake.store.store import Store
 from kafka_ds.wire.types import NO_UUID, uuid_from_text
@@ -275,6 +276,12 @@ class TopicSnapshot(TableSnapshot):
     def log_start(self, partition: int) -> int | None:
         """The log start offset as far as the table was told."""
         return self._number(partition, AppIdKind.LOG_START)
+
+    def undecodable_to(self, partition: int) -> int:
+        """The last offset of the partition's batches that are residue since they cannot be decoded, -1 if none is."""
+        topic_id = self.topic_id
+        mark = None if topic_id is None else undecodable_mark(topic_id, partition)
+        return -1 if mark is None else self.txns.get(mark, -1)
 
     def leader_epoch(self, partition: int) -> int | None:
         """The highest leader epoch that wrote."""

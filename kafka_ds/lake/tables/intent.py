@@ -30,7 +30,7 @@ from kafka_ds.lake.actions import (
     txn_action,
 )
 from kafka_ds.lake.log.attempt import Conflict
-from kafka_ds.lake.names import AppIdKind, app_id, parse_app_id
+from kafka_ds.lake.names import AppIdKind, app_id, parse_app_id, undecodable_mark
 from kafka_ds.lake.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA, delta_schema_json
 from kafka_ds.wire.types import uuid_text
 
@@ -83,6 +83,8 @@ class PartitionIntent:
     start_offset: int = -1
     end_offset: int = -1
     """The range that is added, both inclusive; -1 where none is."""
+    undecodable_to: int = -1
+    """The last offset of the range's batches that cannot be decoded; -1 where all can."""
     log_start_offset: int = -1
     """Where the log begins from now on; -1 where it stays."""
     adds: tuple[Action, ...] = ()
@@ -99,6 +101,7 @@ class PartitionIntent:
         )
         assert (self.start_offset < 0) == (self.end_offset < 0), "a range has two ends"
         assert self.start_offset <= self.end_offset, "an offset range"
+        assert self.undecodable_to <= self.end_offset, "batches of the range"
 
     @property
     def has_range(self) -> bool:
@@ -175,6 +178,9 @@ class TopicChange:
             for kind, number in numbers:
                 name = app_id(self.intent.topic_id, part.partition, kind)
                 found.append(txn_action(name, number, self._now_ms))
+            if part.undecodable_to >= 0:
+                name = undecodable_mark(self.intent.topic_id, part.partition)
+                found.append(txn_action(name, part.undecodable_to, self._now_ms))
         return found
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
