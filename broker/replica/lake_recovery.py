@@ -7,7 +7,8 @@ Rules of this file:
   by then it never will, however long it was paused. So the end that is read after the fence is final.
 - If the log has another leader epoch at the lake's end than the lake, the two diverged below it: the whole log goes.
 - A leader that waits for the lake serves neither writes nor reads; other partitions go on. If the lake cannot answer,
-  it is asked again.
+  or the disk refuses, it is tried again.
+- Where that lowers the recovery point, it is written down before the log leads: what comes there is not durable.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ class LakeRecovery:
         tier: Callable[[], TierManager | None],
         decide_recovered: DecideRecovered,
         elected: Callable[[HostedPartition], None],
+        write_recovery_points: Callable[[], Awaitable[None]],
     ) -> None:
         """`led` are all partitions led here at the moment; `elected` begins the epoch of one that may begin."""
         self._led = led
         self._tier = tier
         self._decide_recovered = decide_recovered
         self._elected = elected
+        self._write_recovery_points = write_recovery_points
+        self._is_cut_unwritten = False
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -69,19 +73,30 @@ class LakeRecovery:
         """Compare each recovering partition's end with the lake's, until none is left."""
         try:
             while waiting := [p for p in self._led if p.leader.is_recovering]:
-                known = await self._meet_lake(waiting)
-                for partition in known:
-                    if partition.leader.found_what_was_lost() and not partition.is_lost:
-                        self._elected(partition)
                 try:
-                    await self._decide_recovered([(p.topic_id, p.index) for p in known])
-                except KafkaError as error:
+                    are_known = await self._end_recovery(waiting)
+                except (KafkaError, OSError) as error:
                     _LOGGER.warning("cannot end the recovery yet: %s", error)
-                    known = []
-                if len(known) < len(waiting):
+                    are_known = False
+                except Exception:  # the root of a task: nobody else would hear of it
+                    _LOGGER.exception("cannot end the recovery yet")
+                    are_known = False
+                if not are_known:
                     await asyncio.sleep(RECOVERY_RETRY_SECONDS)
         finally:
             self._task = None
+
+    async def _end_recovery(self, waiting: Sequence[HostedPartition]) -> bool:
+        """Let those lead of whom the lake could say where it ends; whether these are all."""
+        known = await self._meet_lake(waiting)
+        if self._is_cut_unwritten:
+            await self._write_recovery_points()
+            self._is_cut_unwritten = False
+        for partition in known:
+            if partition.leader.found_what_was_lost() and not partition.is_lost:
+                self._elected(partition)
+        await self._decide_recovered([(p.topic_id, p.index) for p in known])
+        return len(known) == len(waiting)
 
     async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
         """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
@@ -141,7 +156,14 @@ class LakeRecovery:
             log.name, log.log_end_offset, end,
             "" if end >= log.log_end_offset else " with records of another epoch",
         )  # fmt: skip
-        log.restart_at(end + 1, ended)
+        recovery_point = log.recovery_point
+        try:
+            log.restart_at(end + 1, ended)
+        except OSError as error:
+            _LOGGER.warning("%s cannot go on behind the lake yet: %s", log.name, error)
+            return False
+        finally:
+            self._is_cut_unwritten |= log.recovery_point < recovery_point
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)
         return True

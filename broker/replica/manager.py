@@ -104,6 +104,7 @@ class ReplicaManager:
             tier=lambda: self.tier,
             decide_recovered=lambda known: self.decide_recovered(known),
             elected=self._transitions.elected,
+            write_recovery_points=log_manager.checkpoint_recovery_points,
         )
 
     def follow_others(self, around: Surroundings) -> None:
