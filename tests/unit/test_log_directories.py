@@ -419,6 +419,19 @@ def old_messages(start: int, end: int) -> bytes:
     return b"".join(message(1, i, b"k", b"v", time=NOW_MS) for i in range(start, end))
 
 
+def test_a_log_in_a_damaged_ones_place_does_not_begin_where_that_did() -> None:
+    bench = TwoDisks()
+    bench.log(3).advance_log_start_offset(2)
+    bench.stop()
+    bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
+    bench.start()
+    bench.manager.create("t", 3, OTHER_ID)
+    bench.append("t", 3)
+    bench.disk.kill()
+    bench.start()
+    assert (bench.log(3).log_start_offset, bench.log(3).log_end_offset) == (0, 1)
+
+
 def test_a_clean_stop_does_not_vouch_for_a_damaged_log_that_was_never_recovered() -> None:
     bench = with_a_damaged_log()
     bench.stop()

@@ -357,6 +357,19 @@ def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
     assert bench.manager.high_watermark_checkpoints() == {("t", 0): 2}
 
 
+def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_due() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.ENOSPC
+    with pytest.raises(OSError, match="rename"):
+        bench.manager.write_recovery_points()
+    bench.disk.failing = set()
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert bench.file("/a/recovery-point-offset-checkpoint") == "0\n1\nt 0 0\n"
+
+
 def test_retention_runs_when_it_is_due() -> None:
     bench = Bench()
     config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1)

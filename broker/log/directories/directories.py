@@ -122,10 +122,10 @@ class LogDirectories:
         if not wait and self._checkpointed.get((directory.path, name)) == offsets:
             return
         work = directory.checkpoint(name, offsets)
-        self._checkpointed[directory.path, name] = offsets
         if wait:
             work()  # A waiting caller relies on it; an earlier write of it may have failed in Background.
-        else:
+        self._checkpointed[directory.path, name] = offsets
+        if not wait:
             self.submit_and_tell(
                 directory, directory.file(name), work, partial(self._written, directory, name)
             )

@@ -262,6 +262,7 @@ class LogManager:
         if self._directories.some_failed and not is_new:
             self._offline.add(key)
             raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
+        home = self.damaged.home_of(key)
         try:
             damage = self.damaged.why_not(key, topic_id, is_new=is_new)
         except OSError as error:
@@ -269,6 +270,8 @@ class LogManager:
         if damage is not None:
             self._offline.add(key)
             raise _unavailable(damage)
+        if home is not None:  # Where the damaged log was that is set aside now.
+            self.checkpoints.gone(home, key)
         self._offline.discard(key)
         in_turn = self._in_turn(key)
         self.preferred.pop(key, None)
