@@ -7,8 +7,9 @@ Rules of this file:
   first, and no other request is sent until the session is renewed.
 - Every question has a deadline, by the event loop's own time. An answer that is late closes the connection: the peer
   may be stuck in the middle of it, and whoever else waits there is better off with a new one.
-- Whatever is wrong (refused, reset, late, malformed, not asked for) is one error, `PeerUnreachable`, to all who wait,
-  and the connection is of no more use. What a peer answers properly, error codes among it, is the caller's matter.
+- Whatever is wrong (refused, reset, late, malformed, not asked for) is one error, `PeerUnreachable`, to all who wait
+  (`PeerLate` if nothing came in time), and the connection is of no more use. What a peer answers properly, error codes
+  among it, is the caller's matter.
 - An answer may look into the connection's own memory: the buffer is used again only when nobody looks into it.
 """
 
@@ -42,6 +43,10 @@ RESPONSE_BYTES_MAX = 2**31 - 1
 
 class PeerUnreachable(ConnectionError):
     """The other broker cannot be reached, has gone, is late, or does not speak our protocol."""
+
+
+class PeerLate(PeerUnreachable):
+    """The other broker does not answer in time: it may live."""
 
 
 class _Question:
@@ -113,6 +118,7 @@ class PeerConnection:
         self._room = asyncio.Semaphore(UNANSWERED_MAX)
         self._versions: dict[int, Versions] = {}
         self._why_closed: str | None = None
+        self._is_late = False
         self._session = wire.session
         self._renewing: asyncio.Task[None] | None = None
         wire.connection = self
@@ -134,7 +140,7 @@ class PeerConnection:
         `receive_buffer_bytes` is the socket's (replica.socket.receive.buffer.bytes), -1 the system's own.
 
         Raises:
-            PeerUnreachable: nobody answers there in time, or not in Kafka's protocol.
+            PeerUnreachable: nobody answers there in time (`PeerLate`), or not in Kafka's protocol.
         """
         address = f"{host}:{port}"
         connection = None
@@ -147,7 +153,7 @@ class PeerConnection:
         except TimeoutError:
             if connection is not None:
                 connection.close()
-            raise PeerUnreachable(f"{address} did not answer within {timeout_ms} ms") from None
+            raise PeerLate(f"{address} did not answer within {timeout_ms} ms") from None
         except (OSError, asyncio.CancelledError) as error:
             if connection is not None:
                 connection.close()
@@ -302,6 +308,7 @@ class PeerConnection:
             self._resolve(question, self._unreachable())
 
     def _late(self, request: type, timeout_ms: int) -> None:
+        self._is_late = self._why_closed is None
         self.fail(f"did not answer {request.__name__} within {timeout_ms} ms")
 
     def _resolve(self, question: _Question, error: PeerUnreachable) -> None:
@@ -309,7 +316,8 @@ class PeerConnection:
             question.future.set_exception(error)
 
     def _unreachable(self) -> PeerUnreachable:
-        return PeerUnreachable(f"{self.address} {self._why_closed}")
+        kind = PeerLate if self._is_late else PeerUnreachable
+        return kind(f"{self.address} {self._why_closed}")
 
 
 def _decode(question: _Question, frame: memoryview) -> Any:

@@ -255,7 +255,7 @@ async def nothing() -> None:
 @in_loop
 async def test_a_second_process_of_one_number_is_refused(tmp_path: Path) -> None:
     settings = {"initial_broker_registration_timeout_ms": 700}
-    # On a machine that runs none of them for a second each would be taken for dead, and its twin let in.
+    # On a machine that runs none of them for so long each would be taken for dead, and its twin let in.
     settings["broker_session_timeout_ms"] = 15_000
     async with in_process_cluster(tmp_path, 2, **settings) as cluster:
         controller, other = cluster.controller.node, cluster.others[0].node

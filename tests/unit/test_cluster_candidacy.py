@@ -16,8 +16,11 @@ from broker.cluster.member import decide_claim
 from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.cluster.metadata.driver import Claiming
 from broker.cluster.metadata.log import Commit
+from broker.config.settings import ConfigError
 from broker.system import new_uuid
+from broker.transport.peer import PeerLate
 from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.wire.messages import ControllerLivenessResponse
 from tests.fakes.memory_disk import ManualClock
 from tests.loops import in_loop
 from tests.unit.metadata_broker import Broker
@@ -116,6 +119,36 @@ async def test_a_controller_that_came_while_the_lease_was_written_is_left_alone(
     assert not late.broker.driver.is_active
     assert await second.broker.driver.confirm()
     for each in (first, second, late):
+        await each.stop()
+
+
+@pytest.mark.parametrize("pauses", [1, 3, 99])
+@in_loop
+async def test_who_does_not_answer_at_once_may_live_in_this_brokers_place(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: int
+) -> None:
+    first = Standing(memory_path, 1)
+    await first.begin()
+    twin, asked = Standing(memory_path, 1), 0
+
+    async def late(*_: object) -> ControllerLivenessResponse:
+        nonlocal asked
+        asked += 1
+        twin.clock.ms += 1_000
+        if asked <= pauses:
+            raise PeerLate("it does not run for a second")
+        return ControllerLivenessResponse(last_heard_ms=0)
+
+    monkeypatch.setattr(twin.candidacy, "_asked", late)
+    if pauses < 9:
+        with pytest.raises(ConfigError, match="is the controller at here:9091"):
+            await twin.candidacy.begin("there", 1)
+        assert not twin.broker.driver.is_active
+    else:
+        # A session's silence, as with any broker.
+        await twin.candidacy.begin("there", 1)
+        assert asked == 9 and twin.broker.driver.is_active
+    for each in (first, twin):
         await each.stop()
 
 

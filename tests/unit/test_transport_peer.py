@@ -12,7 +12,7 @@ import pytest
 
 from broker.system import SystemClock, SystemNetwork
 from broker.transport import peer
-from broker.transport.peer import PeerConnection, PeerUnreachable
+from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.frame import decode_request_header, encode_response
 from kafka_ds.wire.messages import (
@@ -170,7 +170,7 @@ async def test_a_late_answer_closes_the_connection_for_all() -> None:
 
     async with peer_that(acts) as connection:
         patient = asyncio.ensure_future(connection.ask(QUESTION, timeout_ms=600_000))
-        with pytest.raises(PeerUnreachable, match="did not answer MetadataRequest within 20 ms"):
+        with pytest.raises(PeerLate, match="did not answer MetadataRequest within 20 ms"):
             await connection.ask(QUESTION, timeout_ms=20)
         with pytest.raises(PeerUnreachable, match="did not answer"):
             await patient
@@ -269,10 +269,11 @@ async def test_nobody_there_is_unreachable() -> None:
     listener = network.bind("127.0.0.1", 0)
     host, port = listener.address
     await listener.close()
-    with pytest.raises(PeerUnreachable):
+    with pytest.raises(PeerUnreachable) as refused:
         await PeerConnection.connect(
             network, host, port, client_id="x", clock=SystemClock(), timeout_ms=30_000
         )
+    assert not isinstance(refused.value, PeerLate)
 
 
 @in_loop
@@ -280,6 +281,6 @@ async def test_a_peer_that_says_nothing_is_unreachable() -> None:
     async def acts(fake: FakePeer) -> None:
         await fake.reader.read()
 
-    with pytest.raises(PeerUnreachable, match="within 30 ms"):
+    with pytest.raises(PeerLate, match="within 30 ms"):
         async with peer_that(acts, timeout_ms=30):
             pass

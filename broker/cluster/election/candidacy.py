@@ -23,7 +23,7 @@ from broker.cluster.election.election import AskPeers, Claim, Election, Wait
 from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
 from broker.cluster.membership.channel import endpoint_of
 from broker.config.settings import ConfigError
-from broker.transport.peer import PeerConnection, PeerUnreachable
+from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
@@ -249,6 +249,15 @@ class Candidacy:
     async def _ask(
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse | None:
+        try:
+            answer = await self._asked(host, port, controller_id, controller_epoch)
+        except (PeerUnreachable, KafkaError):
+            return None
+        return answer if answer.error_code == ErrorCode.NONE else None
+
+    async def _asked(
+        self, host: str, port: int, controller_id: int, controller_epoch: int
+    ) -> ControllerLivenessResponse:
         settings = self._settings
         request = ControllerLivenessRequest(
             asking_id=settings.node_id,
@@ -256,37 +265,51 @@ class Candidacy:
             controller_epoch=controller_epoch,
         )
         timeout_ms = min(ASK_MS_MAX, settings.session_timeout_ms // 3)
+        connection = await PeerConnection.connect(
+            self._network,
+            host,
+            port,
+            client_id=settings.client_id,
+            clock=self._clock,
+            timeout_ms=timeout_ms,
+        )
         try:
-            connection = await PeerConnection.connect(
-                self._network,
-                host,
-                port,
-                client_id=settings.client_id,
-                clock=self._clock,
-                timeout_ms=timeout_ms,
+            answer: ControllerLivenessResponse = await connection.ask(
+                request, timeout_ms=timeout_ms
             )
-            try:
-                answer: ControllerLivenessResponse = await connection.ask(
-                    request, timeout_ms=timeout_ms
-                )
-            finally:
-                connection.close()
-        except (PeerUnreachable, KafkaError):
-            return None
-        return answer if answer.error_code == ErrorCode.NONE else None
+        finally:
+            connection.close()
+        return answer
 
     async def _refuse_twin(self) -> None:
-        """Before this broker takes its own former place: nobody else may be living in it."""
+        """Before this broker takes its own former place: nobody else may be living in it.
+
+        Where nobody is the question is refused at once. Who lets it wait may only not run for a moment, and is asked
+        for as long as any broker is waited for.
+        """
+        until_ms = self._clock.monotonic_ms() + self._settings.session_timeout_ms
+        while await self._may_be_twin() and self._clock.monotonic_ms() < until_ms:
+            await self._look()
+
+    async def _may_be_twin(self) -> bool:
+        """Whether it is open who has this broker's place; raises ConfigError where another process has."""
         lease, node_id = self._lease, self._settings.node_id
         if lease is None or lease.controller_id != node_id or lease.released:
-            return
+            return False
         if (lease.host, lease.port) == self._address:
-            return  # This port is ours, so it is nobody else's.
-        answer = await self._ask(lease.host, lease.port, node_id, lease.controller_epoch)
-        if answer is not None and answer.last_heard_ms == 0:
+            return False  # This port is ours, so it is nobody else's.
+        try:
+            answer = await self._asked(lease.host, lease.port, node_id, lease.controller_epoch)
+        except PeerLate as error:
+            _LOGGER.warning("a broker with this one's number may live: %s", error)
+            return True
+        except (PeerUnreachable, KafkaError):
+            return False
+        if answer.error_code == ErrorCode.NONE and answer.last_heard_ms == 0:
             raise ConfigError(
                 f"node.id={node_id}: a broker of this number is the controller at {lease.host}:{lease.port}"
             )
+        return False
 
     async def _claim(self, claim: Claim) -> None:
         driver = self._driver
