@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.cluster import metadata
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
+from kafka_ds.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    MetadataRequest,
+)
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     DeleteTopicState,
 )
 from kafka_ds.wire.types import NO_UUID
@@ -270,6 +277,33 @@ async def test_topics_are_not_created_where_that_is_not_wanted(memory_path: Path
         response = await broker.ask(MetadataRequest(topics=wanted("new")), 8)
         assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not broker.node.metadata.topics
+
+
+@in_loop
+async def test_topics_of_coordinators_are_made_by_their_own_settings(memory_path: Path) -> None:
+    """A tool that reads the groups' offsets may be the first to name them: before any group."""
+    names = ("__consumer_offsets", "__transaction_state")
+    settings = {"offsets_topic_num_partitions": 3, "transaction_state_log_num_partitions": 2}
+    async with in_process(memory_path, **settings) as broker:
+        response = await broker.ask(MetadataRequest(topics=wanted(*names, "new")), 8)
+        told = [(t.name, t.error_code, len(t.partitions), t.is_internal) for t in response.topics]
+        assert told == [(names[0], 0, 3, True), (names[1], 0, 2, True), ("new", 0, 1, False)]
+        topics = broker.node.metadata.topics
+        assert {topics[name].configs["cleanup.policy"] for name in names} == {"compact"}
+
+
+@in_loop
+async def test_a_topic_that_is_not_heard_of_yet_is_asked_for_again(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = CreatableTopicResult(name="new", error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
+    async with in_process(memory_path) as broker:
+        with monkeypatch.context() as patched:
+            created_elsewhere = CreateTopicsResponse(topics=[exists])
+            patched.setattr(metadata, "guarded", lambda *_: created_elsewhere)
+            request = MetadataRequest(topics=wanted("new"))
+            response = await broker.ask(request, 8)
+        assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 @in_loop

@@ -7,6 +7,8 @@
   always before) allow it. The answer already holds the new topic, because creating it is one commit; Kafka lets the
   client ask again. If it cannot be created the answer is the reason. It is the client who creates it: its rights and
   its controller_mutation_rate count. Beyond that rate the topic is unknown, and the client asks again (KIP-599).
+  `__consumer_offsets` and `__transaction_state` are made by their own settings (offsets.topic.*,
+  transaction.state.log.*).
 - Brokers and leaders have the address of the request's listener; if a leader does not have this listener, its
   partition is LISTENER_NOT_FOUND.
 - On request the answer has the operations that the client may do (KIP-430).
@@ -63,6 +65,8 @@ _NOT_NOW = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
+    # By another broker, and this one has not heard of it yet.
+    ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.LEADER_NOT_AVAILABLE,
 }
 
 
@@ -129,16 +133,35 @@ async def _create_and_answer(
     refused: dict[str, ErrorCode],
     context: RequestContext,
 ) -> MetadataResponse:
+    errors = refused | await _create_coordinated(missing, context)
+    others = [name for name in missing if name not in errors]
     try:
-        errors = refused | await _create(missing, context)
+        errors |= await _create(others, context)
     except KafkaError:
         # Whatever is wrong now, the client asks again.
-        errors = refused | dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+        errors |= dict.fromkeys(others, ErrorCode.LEADER_NOT_AVAILABLE)
     return Answer(request, context).of(wanted, errors)
+
+
+async def _create_coordinated(
+    names: Sequence[str], context: RequestContext
+) -> dict[str, ErrorCode]:
+    """Make those of coordinators by the coordinators' settings, whoever names them first; what becomes of them."""
+    node, results = context.node, {}
+    for topic in (node.groups.topic, node.transactions.topic):
+        if topic.name in names:
+            try:
+                await topic.ensure()
+                results[topic.name] = ErrorCode.NONE
+            except KafkaError:
+                results[topic.name] = ErrorCode.LEADER_NOT_AVAILABLE
+    return results
 
 
 async def _create(names: Sequence[str], context: RequestContext) -> dict[str, ErrorCode]:
     """What becomes of these topics where the client asks for them by CreateTopics."""
+    if not names:
+        return {}
     served = REGISTRY.get(api_key_of(CreateTopicsRequest))
     assert served is not None, "CreateTopics is served"
     node = context.node
