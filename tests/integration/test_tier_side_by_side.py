@@ -45,6 +45,7 @@ class MeetingStore(MemoryStore):
         super().__init__()
         self.files, self.residue, self.looks = Meeting(), Meeting(), Meeting()
         self.making: list[str] = []
+        self.broken = "of none"
         self.made_at_once = 0
 
     @contextlib.contextmanager
@@ -53,6 +54,8 @@ class MeetingStore(MemoryStore):
         self.made_at_once = max(self.made_at_once, len(self.making))
         with super().create(path) as file:
             yield file
+            if path.startswith(self.broken):
+                raise ValueError("of ours")
             (self.residue if "/_residue/" in path else self.files).wait()
         self.making.remove(path)
 
@@ -131,6 +134,15 @@ def test_one_copy_is_one_commit_of_each_topic_and_what_fails_fails_alone(
     assert [each.tiered_end for each in answer.partitions] == [
         RECORDS - 1 if each == FAILED else 2 * RECORDS - 1 for each in expected
     ]
+
+
+def test_what_nobody_expected_of_one_partition_keeps_no_other_from_the_lake(
+    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+) -> None:
+    store.broken = "topics/t1/partition=2/"
+    expected = [FINISHED] * TOPICS * PARTITIONS
+    expected[PARTITIONS + 2] = FAILED
+    assert outcomes(copy(0)) == expected
 
 
 def test_large_ones_are_written_one_after_the_other(

@@ -1,6 +1,7 @@
 """What the copy loop makes of the lake's answers, and of its quota."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -393,3 +394,28 @@ def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed(
     desk.loop._begin_round()
     asyncio.run(desk.until(10_000))
     assert (len(desk.worker.copied), led.state.copied_offset) == (2, 9)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
+@pytest.mark.parametrize("what", ["closed_segments", "aborted_transactions"])
+def test_a_log_that_cannot_be_read_keeps_no_other_from_being_copied(
+    what: str, error: Exception
+) -> None:
+    # Large: the one that comes first leaves the other no room in its copy.
+    bad, good = led_partition("bad", 0, 2, 1 << 20), led_partition("good", 0, 2, 1 << 20)
+    log: Any = bad.log
+    reads: list[int] = []
+
+    def fail(*_: object) -> Any:
+        reads.append(1)
+        raise error
+
+    able = getattr(log, what)
+    setattr(log, what, fail)
+    desk = Desk(bad, good)
+    asyncio.run(desk.until(50))
+    assert (bad.state.copied_offset, good.state.copied_offset) == (-1, 19)
+    assert len(reads) == 1, "it waits for its next try"
+    setattr(log, what, able)
+    asyncio.run(desk.until(10_000))
+    assert bad.state.copied_offset == 19

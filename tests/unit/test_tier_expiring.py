@@ -1,6 +1,7 @@
 """The leader's loop of retention: the order of its steps, and where they end when the lead is lost in between."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -183,6 +184,32 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
     desk.decision, desk.below = Decision(log_start_offset=10), 1
     desk.clock.ms += 1_000
     assert desk.rounds() == ["survey", "sweep"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
+def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exception) -> None:
+    desk = Desk()
+    other = desk.lead(
+        SimpleNamespace(**{**vars(desk.led.log), "topic": "s", "topic_id": b"s" * 16}),
+        desk.led.state,
+    )
+    other.key, other.name = (b"s" * 16, 0), "s-0"
+    other.log.config = LogConfig(retention_bytes=1)
+    reads: list[int] = []
+
+    def fail() -> int:
+        reads.append(1)
+        raise error
+
+    other.only_local_bytes = fail
+    desk.all.clear()
+    desk.all.update({other.key: other, KEY: desk.led})
+    assert desk.rounds(3) == ["survey", "move_log_start", "log", "sweep"]
+    assert len(reads) == 1, "it is not looked at again at once"
+    assert desk.metrics.topics.of("s").delete_errors == 1
+    desk.clock.ms += 60_000
+    desk.rounds()
+    assert len(reads) == 2
 
 
 def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:

@@ -310,13 +310,16 @@ class Copier:
             self._note(each, committed)
 
     def _write(self, each: _Partition) -> None:
-        """Step 2: make a partition's ranges durable; what cannot be read fails this partition alone."""
+        """Step 2: make a partition's ranges durable; what goes wrong with them fails this partition alone."""
         if not each.segments or self._is_given_up(each):
             return
         try:
             each.written = self._storage.write(each.segments, each.ranges)
         except (SourceGone, *STORE_ERRORS) as error:
             each.fail(str(error))
+        except Exception as error:
+            log.exception("%s-%d cannot be copied", each.topic.topic, each.partition)
+            each.fail(repr(error))
 
     def _note(self, each: _Partition, committed: Committed) -> None:
         dropped = committed.dropped.get(each.partition)

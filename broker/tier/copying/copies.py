@@ -190,39 +190,59 @@ class CopyLoop:
         if lost_ms is not None:
             self._look_again(due, lost_ms)
             return False
-        candidates = []
         # While it was waited for the answer, partitions may have been closed.
-        for led in [each for each in due if self.led.get(each.key) is each]:
-            if led.state.may_copy(now_ms):
-                view, ranges = led.view(
-                    with_active=led.key in self._active_due, now_ms=self._clock.now_ms()
-                )
-                candidates.append((view, ranges))
-                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
-                    self.look_at(led.key, UNSTABLE_RECHECK_MS)
-            elif led.state.phase is Phase.READY:
-                self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+        candidates = self._candidates([each for each in due if self.led.get(each.key) is each])
         chosen = choose(candidates, self._limits())
         if not chosen or self._is_held_back(candidates):
             return False
         left_bytes = _left_bytes(chosen, candidates)
-        topics, taking_part = copy_topics(chosen, self.led, self._compression(left_bytes))
+        topics, taking_part = copy_topics(
+            chosen, self.led, self._compression(left_bytes), self._unreadable
+        )
+        views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
+        taken = {(each.topic_id, each.partition) for each in chosen}
         if not topics:
-            return False
+            # Those that had no room in this copy do not wait for what cannot be read.
+            others = [self.led[key] for key in views if key not in taken]
+            self._look_again(others, 0)
+            return bool(others)
         size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
         self._quota.record(size_bytes, self._clock.monotonic_ms())
         lost_ms = await self._copy(topics, taking_part)
         if lost_ms is None:
             self._pace.copied(left_bytes)
-        views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
         led_still = [self.led[key] for key in views if key in self.led]
         self._active_due.difference_update(
             led.key for led in led_still if _has_all(led, views[led.key])
         )
         # Those that had no room in this copy come first in the next.
-        taken = {(each.topic_id, each.partition) for each in chosen}
         self._look_again(sorted(led_still, key=lambda led: led.key in taken), lost_ms or 0)
         return lost_ms is None
+
+    def _candidates(self, due: Sequence[Led]) -> list[tuple[PartitionView, list[Range]]]:
+        """What may be copied of these now; those that may not are looked at again in time."""
+        now_ms = self._clock.monotonic_ms()
+        found = []
+        for led in due:
+            if led.state.may_copy(now_ms):
+                with_active = led.key in self._active_due
+                try:
+                    view, ranges = led.view(with_active=with_active, now_ms=self._clock.now_ms())
+                except Exception:
+                    log.exception("%s cannot be read, and is not copied for now", led.name)
+                    self._unreadable(led)
+                    continue
+                found.append((view, ranges))
+                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
+                    self.look_at(led.key, UNSTABLE_RECHECK_MS)
+            elif led.state.phase is Phase.READY:
+                self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+        return found
+
+    def _unreadable(self, led: Led) -> None:
+        """Whatever is wrong with one log keeps no other from being copied: this one is tried again later."""
+        self._metrics.copy_failed(led.log.topic)
+        self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
 
     def _limits(self) -> Limits:
         """What one copy takes: with a quota at most one second's bytes, so that the rate is even."""

@@ -4,6 +4,7 @@ Rules of this file: the bridge between a log and `policy`: it asks a log for its
 range into what the worker needs to copy it. It decides nothing and waits for nothing.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,8 @@ from broker.tier.copying.policy import (
 )
 from broker.tier.messages import CopyRange, CopyTopic
 from kafka_ds.wire.types import uuid_text
+
+_LOGGER = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
 
@@ -224,14 +227,25 @@ def _bytes_beyond(log: Log, view: PartitionView) -> int:
 
 
 def copy_topics(
-    chosen: Sequence[PartitionRanges], led: dict[Key, Led], compression: str
+    chosen: Sequence[PartitionRanges],
+    led: dict[Key, Led],
+    compression: str,
+    failed: Callable[[Led], None],
 ) -> tuple[list[CopyTopic], list[Led]]:
-    """The worker's request for the chosen ranges, topic by topic, and the partitions in it."""
+    """The worker's request for the chosen ranges, topic by topic, and the partitions in it.
+
+    A log that cannot be read is left out, and `failed` is told.
+    """
     topics: dict[bytes, CopyTopic] = {}
     taking_part: list[Led] = []
     for each in chosen:
         one = led[each.topic_id, each.partition]
-        ranges = one.copy_ranges(each.ranges)
+        try:
+            ranges = one.copy_ranges(each.ranges)
+        except Exception:
+            _LOGGER.exception("%s cannot be read, and is not copied for now", one.name)
+            failed(one)
+            continue
         if not ranges:
             continue
         taking_part.append(one)

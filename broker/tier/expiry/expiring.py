@@ -95,11 +95,17 @@ class ExpirationLoop:
             known = led.lake_log_start
             if known is not None and known < led.log.log_start_offset:
                 self._agree(led)
-        due = [
-            (watched, retention)
-            for watched in map(self._watch, list(self._led.values()))
-            if (retention := self._reason_to_look(watched)) is not None
-        ]
+        due: list[tuple[_Watched, Retention]] = []
+        for watched in map(self._watch, list(self._led.values())):
+            try:
+                retention = self._reason_to_look(watched)
+            except Exception as error:
+                # Whatever is wrong with one log keeps no other from its retention.
+                log.exception("%s cannot be read", watched.led.name)
+                self._failed(watched, error)
+                continue
+            if retention is not None:
+                due.append((watched, retention))
         for start in range(0, len(due), QUESTION_PARTITIONS_MAX):
             if self._stopped:
                 return
