@@ -262,16 +262,7 @@ class LogManager:
         if self._directories.some_failed and not is_new:
             self._offline.add(key)
             raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
-        home = self.damaged.home_of(key)
-        try:
-            damage = self.damaged.why_not(key, topic_id, is_new=is_new)
-        except OSError as error:
-            damage = str(error)
-        if damage is not None:
-            self._offline.add(key)
-            raise _unavailable(damage)
-        if home is not None:  # Where the damaged log was that is set aside now.
-            self.checkpoints.gone(home, key)
+        self._pass_damaged(key, topic_id, is_new=is_new)
         self._offline.discard(key)
         in_turn = self._in_turn(key)
         self.preferred.pop(key, None)
@@ -281,6 +272,20 @@ class LogManager:
             except OSError as error:
                 self._directories.note(directory, directory.path, error)
         raise _unavailable(f"no log directory takes {topic}-{partition}")
+
+    def _pass_damaged(self, key: Key, topic_id: bytes, *, is_new: bool) -> None:
+        """Set a damaged log aside that another topic left; raises KAFKA_STORAGE_ERROR if it is this one's."""
+        home = self.damaged.home_of(key)
+        if home is None:
+            return
+        try:
+            damage = self.damaged.why_not(key, topic_id, is_new=is_new)
+        except OSError as error:
+            damage = str(error)
+        if damage is not None:
+            self._offline.add(key)
+            raise _unavailable(damage)
+        self.checkpoints.gone(home, key)
 
     def _make(
         self,
