@@ -34,15 +34,12 @@ class Peers:
             case 3:
                 await _for_ever()
             case 4:
-                # The connection was dropped that it waits for (Peers.drop).
-                raise asyncio.CancelledError
-            case 5:
-                raise PeerUnreachable("broker 5 is away")
+                raise PeerUnreachable("broker 4 is away")
         return JudgeSettingsResponse()
 
 
 def asker() -> Parts:
-    brokers = {number: SimpleNamespace(fenced=number == 7) for number in range(2, 8)}
+    brokers = {number: SimpleNamespace(fenced=number == 6) for number in range(2, 7)}
     parts = SimpleNamespace(
         config=SimpleNamespace(node_id=1),
         metadata=SimpleNamespace(brokers=brokers),
@@ -55,7 +52,7 @@ def asker() -> Parts:
 async def test_who_does_not_answer_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "JUDGEMENT_MS_MAX", 20)
     found = await verdicts(asker(), {"": {}}, [""])
-    assert found == {"2": "not with its disk", "6": None}
+    assert found == {"2": "not with its disk", "5": None}
 
 
 @in_loop

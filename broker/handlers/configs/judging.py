@@ -74,8 +74,7 @@ async def verdicts(
     if own in wanted:
         found[own] = await why_not(node, changes)
     for name, answer in zip((each for each in wanted if each != own), answers, strict=True):
-        # CancelledError: its connection was dropped meanwhile. Were it ours, `gather` had raised it.
-        if isinstance(answer, ConnectionError | KafkaError | TimeoutError | asyncio.CancelledError):
+        if isinstance(answer, ConnectionError | KafkaError | TimeoutError):
             why = str(answer) or type(answer).__name__
             _LOGGER.warning("broker %s does not judge its settings: %s", name, why)
         elif isinstance(answer, BaseException):
