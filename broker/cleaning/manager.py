@@ -30,7 +30,7 @@ from broker.metrics.names import Sample
 from broker.seams import Clock, Disk
 from broker.workers.child import Worker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.wire.batch import CorruptRecord
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class LogCleaner:
         yield from self.metrics.samples(self._clock.now_ms(), by_directory)
 
     def _dirty_bytes(self, dirty: Log) -> int:
-        with suppress(OSError, CorruptRecord):
+        with suppress(Exception):  # It may be what has made the log uncleanable.
             return self._state_of(dirty, self._clock.now_ms()).cleanable_bytes
         return 0
 
@@ -164,7 +164,7 @@ class LogCleaner:
         if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
             log.warning("no log is cleaned: %s", error)
             return False
-        if isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK):
+        if _is_of_disk(error):
             log.error("%s is not cleaned now: %s", dirty.name, error)
             return False
         is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
@@ -261,6 +261,13 @@ class LogCleaner:
 async def _ask(worker: Worker, request: Header) -> Header:
     answer, _ = await worker.ask(request)
     return answer
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Whether it may go well the next time: the disk was full, say."""
+    if isinstance(error, KafkaError):
+        return error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    return isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK)
 
 
 def _tell(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:

@@ -30,6 +30,7 @@ from broker.cleaning.policy import Cleanable, Measured, group
 from broker.log import names
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
+from broker.log.segment.trash import keep_open
 from broker.seams import Clock, Disk
 
 Header = dict[str, Any]
@@ -143,6 +144,7 @@ class Run:
     async def _swap(self, old: Sequence[Segment], cleaned: Cleaned) -> None:
         log = self._log
         now_ms = self._clock.now_ms()
+        keep_open(old)  # What may fail for want of files comes first: nothing has changed then.
         try:
             log.segments.replace(
                 old, cleaned.size_bytes, now_ms, now_ms + log.config.file_delete_delay_ms

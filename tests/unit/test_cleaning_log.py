@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 import pytest
 
+from broker.cleaning.messages import GROUP
 from broker.cleaning.settings import CleanerSettings
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction, AppendOrigin
@@ -306,6 +310,59 @@ def test_a_disk_that_refuses_is_asked_again() -> None:
     assert bench.cleaner.uncleanable() == {}
     assert bench.clean()
     assert bench.records() == [(1, b"a", b"2")]
+
+
+def test_a_log_that_cannot_roll_for_want_of_room_is_asked_again() -> None:
+    """Retention would take the active segment, too, which needs a new one."""
+    policy = frozenset({"compact", "delete"})
+    bench = Bench(compacted(cleanup_policy=policy, retention_ms=5000))
+    bench.append([(b"a", b"1"), (b"a", b"2")])
+    bench.clock.ms += 5001
+    bench.disk.failing, bench.disk.failing_with = {"create"}, errno.ENOSPC
+    assert not bench.clean()
+    assert bench.cleaner.uncleanable() == {}
+    bench.disk.failing = set()
+    bench.clean()
+    assert bench.log.log_start_offset == 2
+
+
+def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> None:
+    bench = Bench()
+    bench.append([(b"a", b"1"), (b"a", b"2")])
+    bench.log.roll()
+    bench.manager.close()
+    bench.disk.kill()
+    bench.open()
+    ask = bench.cleaner._ask
+
+    async def asked(request: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(request)
+        if request["op"] == GROUP:
+            bench.disk.failing, bench.disk.failing_with = {"open"}, errno.EMFILE
+        return answer
+
+    bench.cleaner._ask = asked
+    assert not bench.clean()
+    bench.disk.failing, bench.cleaner._ask = set(), ask
+    assert bench.log.storage_error is None
+    bench.append([(b"b", b"1")])
+    assert bench.clean()
+    assert bench.records() == [(1, b"a", b"2"), (2, b"b", b"1")]
+
+
+def test_what_is_to_be_seen_is_seen_whatever_makes_a_log_uncleanable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("an unexpected error")
+
+    bench = Bench()
+    bench.append([(b"a", b"1"), (b"a", b"2")])
+    bench.log.roll()
+    monkeypatch.setattr("broker.cleaning.manager.cleanable", fail)
+    bench.clean()
+    assert list(bench.cleaner.uncleanable()) == ["orders-0"]
+    assert list(bench.cleaner.samples())
 
 
 def test_delete_and_compact_together() -> None:

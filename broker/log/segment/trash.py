@@ -38,9 +38,7 @@ class Trash:
         """
         listed = list(segments)
         paths = []
-        for segment in listed:
-            # Readers that come later find what is open, not the names.
-            _ = segment.file, segment.aborted.entries
+        keep_open(listed)
         for segment in listed:
             for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
                 path = segment.file_path(kind)
@@ -90,6 +88,12 @@ class Trash:
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
             unlink_if_there(self._disk, path)
+
+
+def keep_open(segments: Iterable[Segment]) -> None:
+    """Open what readers may come for when it has other names. Raises OSError, CorruptIndex."""
+    for segment in segments:
+        _ = segment.file, segment.aborted.entries
 
 
 def _ignore(_error: BaseException | None) -> None:
