@@ -4,6 +4,7 @@ Rules of this file:
 - What a running broker of ours lets one change is taken over as that, for all brokers or for the one it was set for.
 - What decides when records are deleted is taken over, or says so in the file already, or nothing is taken over at all:
   with another default records would be gone after the first start.
+- A broker's own min.insync.replicas is not: with eligible leader replicas the cluster's holds for all (KIP-966).
 - Of all else its name is told, and not its value, which may be a secret.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from broker.adoption.plan import takeable
+from broker.cluster.controller.draft import MIN_INSYNC_REPLICAS
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import changeable, with_changes
 from broker.config.listeners import listener_key
@@ -75,7 +77,7 @@ def _taken_of(
 ) -> tuple[dict[str, str], dict[str, object]]:
     """What a resource takes besides the changes of all brokers, and why not the rest."""
     whose = replace(config, node_id=int(resource)) if resource else config
-    known = {name: text for name, text in kafkas.items() if _is_changeable(name)}
+    known = {name: text for name, text in kafkas.items() if _is_changeable(name, resource)}
     own, refused = takeable(known, lambda tried: with_changes(whose, {**changes, resource: tried}))
     others = {
         name: "it cannot be changed while a broker runs" for name in kafkas if name not in known
@@ -83,7 +85,9 @@ def _taken_of(
     return own, {**refused, **others}
 
 
-def _is_changeable(name: str) -> bool:
+def _is_changeable(name: str, resource: str) -> bool:
+    if resource and name == MIN_INSYNC_REPLICAS:
+        return False
     key = listener_key(name)
     return name in changeable() or (key is not None and key.is_changeable)
 

@@ -19,6 +19,7 @@ from broker.cluster.events import (
     PartitionRegistration,
     QuotaComponent,
 )
+from broker.cluster.security_image import QuotaEntity, in_order
 from kafka_ds.wire.errors import MalformedFrame
 from kafka_ds.wire.messages.persisted_metadata import (
     NO_LEADER_CHANGE,
@@ -41,7 +42,7 @@ from kafka_ds.wire.messages.persisted_metadata import (
 
 # Types of records that say what a user has set and that are not taken over. All others are of the quorum's own.
 LEFT_BEHIND = {10: "delegation tokens", 11: "SCRAM credentials"}
-Quota = tuple[tuple[QuotaComponent, ...], str]
+Quota = tuple[QuotaEntity, str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +125,8 @@ class KafkaCluster:
             case RemoveAccessControlEntryRecord():
                 self.acls.pop(record.id, None)
             case ClientQuotaRecord():
-                whom = tuple(
+                # Kafka's records have the parts in any order.
+                whom = in_order(
                     QuotaComponent(entity_type=each.entity_type, entity_name=each.entity_name)
                     for each in record.entity
                 )

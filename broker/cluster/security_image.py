@@ -5,7 +5,7 @@ Rules of this file: part of `MetadataImage`, and by its rules; the credentials t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from broker.cluster.acls import Acl
@@ -29,6 +29,11 @@ SECURITY_EVENTS: tuple[type[Event], ...] = (
     ScramCredentialChanged,
     ScramCredentialDeleted,
 )
+
+
+def in_order(entity: Iterable[QuotaComponent]) -> QuotaEntity:
+    """An entity as it is stored: its parts sorted by type."""
+    return tuple(sorted(entity, key=lambda each: (each.entity_type, each.entity_name or "")))
 
 
 class ScramEntry(NamedTuple):

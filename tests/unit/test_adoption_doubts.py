@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.events import QuotaComponent
+from broker.cluster.security_image import in_order
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, encode_epochs
 from broker.log.producers import Producers
 from kafka_ds.wire.batch import Record, build_batch, read_header
-from kafka_ds.wire.messages.persisted_metadata import ConfigRecord, PartitionChangeRecord
+from kafka_ds.wire.messages.persisted_metadata import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    MetadataQuotaEntity,
+    PartitionChangeRecord,
+)
 from tests.unit.kafka_folders import (
     CLUSTER_ID,
     NOW_MS,
@@ -112,6 +119,7 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
             of_brokers("message.max.bytes", "much"),
             of_brokers("leader.replication.throttled.rate", "1000", "1"),
             of_brokers("leader.replication.throttled.rate", "1000", "77"),
+            of_brokers("min.insync.replicas", "2", "1"),
         ]
     )
     kafka.log("orders", 0, {0: batch(0)}, number=1)
@@ -127,6 +135,8 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
         "num.io.threads of all brokers",
         "ssl.keystore.password of all brokers",
         "message.max.bytes of all brokers",
+        # With eligible leader replicas it holds for all brokers, or for none.
+        "min.insync.replicas of broker 1",
     }
     assert (
         "leader.replication.throttled.rate of broker 77 is not taken over: there is none" in lines
@@ -213,6 +223,34 @@ def test_a_metadata_log_ends_in_its_last_segment(tmp_path: Path) -> None:
     (folder / names.file_name(0, names.LOG)).write_bytes(b"whatever")
     take_over(tmp_path)
     assert image_of(tmp_path).broker_configs == {"": {"log.retention.ms": "5"}}
+
+
+def test_a_quota_is_the_same_in_whatever_order_its_parts_are(tmp_path: Path) -> None:
+    parts = {"user": "ann", "client-id": "app"}
+
+    def record(*types: str, key: str = "producer_byte_rate", remove: bool = False) -> Any:
+        return ClientQuotaRecord(
+            entity=[
+                MetadataQuotaEntity(entity_type=each, entity_name=parts[each]) for each in types
+            ],
+            key=key,
+            value=1e6,
+            remove=remove,
+        )
+
+    kafka = KafkaFolder(tmp_path / "log")
+    kafka.metadata(
+        [
+            broker_record(1, 11),
+            record("user", "client-id"),
+            record("user", "client-id", key="consumer_byte_rate"),
+            record("client-id", "user", key="consumer_byte_rate", remove=True),
+        ]
+    )
+    take_over(tmp_path)
+    quotas = image_of(tmp_path).security.quotas
+    asked = in_order(QuotaComponent(entity_type=kind, entity_name=of) for kind, of in parts.items())
+    assert quotas == {asked: {"producer_byte_rate": 1e6}}
 
 
 def test_a_metadata_log_of_another_cluster_is_refused(tmp_path: Path) -> None:

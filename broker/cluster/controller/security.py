@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.cluster.acls import Acl, AclFilter
@@ -26,7 +26,12 @@ from broker.cluster.events import (
     ScramCredentialDeleted,
 )
 from broker.cluster.quota_names import CLIENT_ID, CLIENT_QUOTAS, IP, IP_QUOTAS, USER
-from broker.cluster.security_image import QuotaEntity, SecurityImage, acl_created
+from broker.cluster.security_image import (
+    QuotaEntity,
+    SecurityImage,
+    acl_created,
+    in_order,
+)
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.types import MAX_I64
 
@@ -112,11 +117,6 @@ def alter_quotas(
         else:
             results.append(None)
     return Decision(events=() if validate_only else tuple(events), result=results)
-
-
-def in_order(entity: Iterable[QuotaComponent]) -> QuotaEntity:
-    """An entity as it is stored: its parts sorted by type."""
-    return tuple(sorted(entity, key=lambda each: (each.entity_type, each.entity_name or "")))
 
 
 def _check_entity(entity: QuotaEntity) -> None:
