@@ -59,7 +59,7 @@ from kafka_ds.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
-from kafka_ds.wire.messages.configs import DescribeConfigsResource
+from kafka_ds.wire.messages.configs import DescribeConfigsResource, DescribeConfigsResult
 from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 from kafka_ds.wire.types import NO_UUID
 
@@ -206,7 +206,15 @@ class Deciding:
             configuration_keys=["cleanup.policy"],
         )
         request = DescribeConfigsRequest(resources=[resource])
-        found = self._cluster.any_broker().call(request, DescribeConfigsResponse).results[0]
+
+        def ask() -> DescribeConfigsResult:
+            answer = self._cluster.any_broker().call(request, DescribeConfigsResponse).results[0]
+            code = ErrorCode(answer.error_code)
+            if code.retriable:
+                raise KafkaError(code, answer.error_message)
+            return answer
+
+        found = self._cluster.persist(f"settings of topic {name}", ask)
         if found.error_code != ErrorCode.NONE:
             # Without DESCRIBE_CONFIGS it cannot be told.
             LOGGER.warning("cleanup.policy of topic %s: %s", name, ErrorCode(found.error_code).name)
