@@ -20,13 +20,13 @@ READ_UNCOMMITTED: Final = "read_uncommitted"
 INT32_MAX: Final = 2**31 - 1
 
 # Settings of consumer groups, metrics and polling: there are none here, so they have nothing to change. The leader is
-# always asked, whatever the rack.
+# always asked, whatever the rack; checksums are always checked; and who connects again waits by retry.backoff.ms.
 _WITHOUT_EFFECT: Final = re.compile(
     r"group\.(id|instance\.id|protocol|remote\.assignor)|session\.timeout\.ms|heartbeat\.interval\.ms"
     r"|max\.poll\.(records|interval\.ms)|partition\.assignment\.strategy|auto\.commit\.interval\.ms"
     r"|metric\.reporters|metrics\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter"
     r"|exclude\.internal\.topics|allow\.auto\.create\.topics|client\.dns\.lookup|metadata\.max\.age\.ms"
-    r"|connections\.max\.idle\.ms|client\.rack|metadata\.recovery\..*"
+    r"|connections\.max\.idle\.ms|client\.rack|metadata\.recovery\..*|check\.crcs|reconnect\.backoff(\.max)?\.ms"
 )
 REFUSED: Final = {
     "auto.offset.reset": "say where to start with 'startingOffsets'; the source keeps its own offsets",
@@ -59,12 +59,9 @@ class ClientSettings:
     default_api_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
     socket_connection_setup_timeout_ms: int = 10_000
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
-    check_crcs: bool = True
     security: ClientSecurity = field(default_factory=ClientSecurity)
 
     @property
@@ -83,8 +80,6 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "default_api_timeout_ms": (1, INT32_MAX),
     "retry_backoff_ms": (0, INT32_MAX),
     "retry_backoff_max_ms": (0, INT32_MAX),
-    "reconnect_backoff_ms": (0, INT32_MAX),
-    "reconnect_backoff_max_ms": (0, INT32_MAX),
     "socket_connection_setup_timeout_ms": (1, INT32_MAX),
     "receive_buffer_bytes": (-1, INT32_MAX),
     "send_buffer_bytes": (-1, INT32_MAX),
@@ -135,10 +130,6 @@ def _parse(field: str, value: str) -> object:
                 f"option '{name}' is {value!r}; it is {READ_COMMITTED} or {READ_UNCOMMITTED}"
             )
         return text.lower()
-    if field == "check_crcs":
-        if text.lower() not in ("true", "false"):
-            raise ClientOptionError(f"option '{name}' is {value!r}; it is true or false")
-        return text.lower() == "true"
     if field == "client_id":
         return text
     if field not in _NUMBERS:

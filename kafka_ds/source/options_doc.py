@@ -97,7 +97,8 @@ def _settings() -> str:
         "offsets that exist), "
         "`max.partition.fetch.bytes` (4 MiB: a task reads one partition) and the socket's buffers (the system's).\n"
         "Settings of groups, metrics and polling (`kafka.group.id`, `kafka.session.timeout.ms`, "
-        "`kafka.max.poll.records` …) are accepted and have no effect. "
+        "`kafka.max.poll.records` …) are accepted and have no effect; nor have `kafka.check.crcs` (checksums are "
+        "always checked) and `kafka.reconnect.backoff.ms` with its `max` (pauses are `kafka.retry.backoff.ms`). "
         f"{', '.join(refused)} and all others are refused by name.\n"
     )
 
