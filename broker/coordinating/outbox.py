@@ -72,6 +72,8 @@ class Outbox(Generic[T]):
         self._peers = others.new_peers()
         self._queues: dict[int, deque[_Queued[T]]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
+        # Brokers that could not be asked, which is told once: callers ask again many times.
+        self._away: set[int] = set()
 
     def __len__(self) -> int:
         """How many questions wait for their turn."""
@@ -130,8 +132,11 @@ class Outbox(Generic[T]):
                 broker_id, *endpoint, request, timeout_ms=others.timeout_ms
             )
         except (PeerUnreachable, KafkaError) as error:
-            _LOGGER.warning("broker %d cannot be asked: %s", broker_id, error)
+            if broker_id not in self._away:
+                _LOGGER.warning("broker %d cannot be asked: %s", broker_id, error)
+            self._away.add(broker_id)
             return [ErrorCode.NETWORK_EXCEPTION] * len(items)
+        self._away.discard(broker_id)
         return list(self._questions.answers(items, response))
 
 

@@ -355,6 +355,8 @@ class Joins:
                 error = raised
             elif raised is None:
                 error = KafkaError(_code(answer.result()))
+            else:
+                _LOGGER.error("a mistake of ours: nobody knows what to join", exc_info=raised)
         if error.code is not ErrorCode.NONE:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:

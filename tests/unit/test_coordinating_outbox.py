@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
+
 from broker.cluster.events import FenceBroker
 from broker.coordinating.outbox import Outbox
 from broker.transport.peer import PeerUnreachable
@@ -40,6 +42,9 @@ class Peers:
         self._waiting.append(waiting)
         return await waiting
 
+    def answer(self) -> None:
+        self._waiting.pop().set_result(None)
+
     def drop(self, broker_id: int) -> None:
         for waiting in self._waiting:
             if not waiting.done():
@@ -50,9 +55,7 @@ class Peers:
         self.drop(2)
 
 
-@in_loop
-async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -> None:
-    peers = Peers()
+def outbox_to(peers: Peers) -> Outbox[Question]:
     endpoint = SimpleNamespace(host="there", port=9092)
     broker = SimpleNamespace(endpoint=lambda listener: endpoint)
     others: Any = SimpleNamespace(
@@ -61,7 +64,13 @@ async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -
         new_peers=lambda: peers,
         timeout_ms=30_000,
     )
-    outbox: Outbox[Question] = Outbox(others, Questions())
+    return Outbox(others, Questions())
+
+
+@in_loop
+async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -> None:
+    peers = Peers()
+    outbox = outbox_to(peers)
     first, second = outbox.send(2, Question("first")), outbox.send(2, Question("second"))
     await asyncio.sleep(0)
     assert peers.asked == [[Question("first")]]
@@ -74,3 +83,27 @@ async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -
     assert peers.asked[1:] == [[Question("third")]]
     outbox.stop()
     assert await third is ErrorCode.NETWORK_EXCEPTION
+
+
+@in_loop
+async def test_a_broker_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Markers are tried ten times a second."""
+    peers = Peers()
+    outbox = outbox_to(peers)
+
+    async def asked(*, answers: bool) -> ErrorCode:
+        asking = outbox.send(2, Question("x"))
+        await asyncio.sleep(0)
+        if answers:
+            peers.answer()
+        else:
+            peers.drop(2)
+        return await asking
+
+    for _ in range(3):
+        assert await asked(answers=False) is ErrorCode.NETWORK_EXCEPTION
+    assert len(caplog.records) == 1
+    assert await asked(answers=True) is ErrorCode.NONE
+    assert await asked(answers=False) is ErrorCode.NETWORK_EXCEPTION
+    assert len(caplog.records) == 2
+    outbox.stop()
