@@ -38,19 +38,10 @@ from kafka_ds.wire.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from tests.in_process import NOW_MS, Cluster, InProcess
+from tests.integration.transactional_client import RETRIABLE
 
 GROUP_TYPE, TRANSACTION_TYPE = 0, 1
 TIMEOUT_S = 120
-RETRIABLE = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-)
 
 
 async def coordinator(cluster: Cluster, key_type: int, key: str) -> InProcess:
