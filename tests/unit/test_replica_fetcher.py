@@ -260,6 +260,19 @@ async def test_a_leader_that_is_behind_is_asked_again() -> None:
 
 
 @in_loop
+async def test_an_answer_that_is_tried_again_is_logged_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    leader, log = leading()
+    leader.errors[KEY] = [ErrorCode.UNKNOWN_TOPIC_ID]
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: has_all(partition, log))
+    assert "t-0: broker 2 answers UNKNOWN_TOPIC_ID" in caplog.messages
+
+
+@in_loop
 async def test_an_idle_partition_does_not_keep_one_waiting_that_is_asked_for_again() -> None:
     leader = FakeLeader()
     for index in range(2):

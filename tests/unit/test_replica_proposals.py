@@ -2,11 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.replica.leader.alter_partition import IsrProposals
+from broker.replica.leader.effects import ProposeIsr
+from broker.replica.leader.isr import Proposal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 from kafka_ds.wire.messages.brokers import (
@@ -14,7 +17,7 @@ from kafka_ds.wire.messages.brokers import (
     AlterPartitionResponseTopic,
 )
 from tests.in_process import batch_of, in_process
-from tests.loops import in_loop, pass_time
+from tests.loops import in_loop, pass_time, turns
 from tests.unit.follower_desk import EPOCH, Desk, desk
 
 
@@ -107,6 +110,7 @@ async def test_a_proposal_goes_out_and_its_answer_comes_back(memory_path: Path) 
         ErrorCode.NONE,  # The answer does not tell of the partition.
         {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR},
         {"error_code": ErrorCode.NOT_CONTROLLER},
+        {"error_code": 9_999},  # Of a controller that is newer than this broker.
     ],
 )
 @in_loop
@@ -121,6 +125,33 @@ async def test_it_is_asked_again(
         await until(lambda: leader.partition.leader.isr == {1, 2})
         assert len(controller.asked) == 3
         assert (proposals.expands, proposals.failed) == (1, 2)
+
+
+@in_loop
+async def test_one_partitions_trouble_with_its_answer_keeps_no_other_from_its_own() -> None:
+    controller = Controller()
+    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH, timeout_ms=1000)
+    proposal = Proposal(isr=((1, -1),), leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
+    told: list[int] = []
+
+    def partition(index: int) -> Any:
+        def answered(*_: object) -> None:
+            told.append(index)
+            assert index, "a mistake of ours"
+
+        return SimpleNamespace(
+            topic="t",
+            index=index,
+            topic_id=b"t" * 16,
+            is_lost=False,
+            leader=SimpleNamespace(awaits=lambda _: True),
+            answered=answered,
+        )
+
+    for index in range(2):
+        proposals.propose(partition(index), ProposeIsr(proposal))
+    await turns()
+    assert told == [0, 1]
 
 
 @in_loop

@@ -7,6 +7,7 @@ def test_codes_have_kafkas_numbers() -> None:
     assert ErrorCode(-1) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert ErrorCode.NONE == 0 and ErrorCode.UNSUPPORTED_VERSION == 35
     assert sorted(ErrorCode) == list(range(-1, len(ErrorCode) - 1))
+    assert ErrorCode(9_999) is ErrorCode.UNKNOWN_SERVER_ERROR, "what a newer peer may say"
 
 
 def test_what_a_client_may_try_again() -> None:

@@ -318,7 +318,7 @@ class Fetcher:
         }
         code = response.error_code
         if not self._session.answered(code, response.session_id, answered):
-            _LOGGER.info("%s: the fetch session begins anew, error code %d", self.name, code)
+            _LOGGER.info("%s: the fetch session begins anew: %s", self.name, ErrorCode(code).name)
             if code not in _LOST_SESSION:
                 for partition, _ in asked.values():
                     self.hold_back(partition)
@@ -377,8 +377,8 @@ class Fetcher:
                 self._fail(partition, ErrorCode(data.error_code).name)
             case Verdict.RETRY:
                 _LOGGER.info(
-                    "%s-%d: broker %d answers with error code %d",
-                    *partition.key, self.source, data.error_code,
+                    "%s-%d: broker %d answers %s",
+                    *partition.key, self.source, ErrorCode(data.error_code).name,
                 )  # fmt: skip
                 self.hold_back(partition, data.error_code)
         return 0

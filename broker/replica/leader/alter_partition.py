@@ -150,7 +150,10 @@ class IsrProposals:
                     "%s-%d keeps its ISR for now: %s",
                     partition.topic, partition.index, answer.error.name,
                 )  # fmt: skip
-            partition.answered(proposal, answer)
+            try:
+                partition.answered(proposal, answer)
+            except Exception:  # as above: the other answers are not asked for again
+                _LOGGER.exception("%s-%d", partition.topic, partition.index)
 
     def _request(self, batch: Batch) -> AlterPartitionRequest:
         own_epoch = self._broker_epoch()
