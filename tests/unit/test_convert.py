@@ -281,6 +281,23 @@ def test_records_that_break_a_rule(payload: bytes, codec: Codec) -> None:
     )
 
 
+def test_a_batch_of_records_that_are_all_alike() -> None:
+    """As Java's producer writes them: it fills a batch by what its records take when they are compressed."""
+    value = bytes(1 << 20)
+    batch = build_batch([Record(i, T0, None, value) for i in range(70)], codec=Codec.ZSTD)
+    assert len(batch) < 1 << 20
+    residue: list[convert.ResidueBatch] = []
+    (rows,) = decode_hot(
+        [batch],
+        columns=frozenset({"offset"}),
+        start_offset=0,
+        end_offset=100,
+        residue=residue,
+    )
+    assert rows.column("offset").to_pylist() == list(range(70))
+    assert residue == []
+
+
 def broken_batches() -> dict[str, bytes]:
     good = simple(5, 2)
     header, payload = read_header(good), good[HEADER_BYTES:]

@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from broker.tier.messages import CopyRange
 from broker.tier.spi import SourceGone
-from kafka_ds.lake.batches.convert import ResidueBatch, decode_batches
+from kafka_ds.lake.batches.convert import UNPACKED_BYTES_MAX, ResidueBatch, decode_batches
 from kafka_ds.wire import decoding, kernel
 from kafka_ds.wire.arrays import read_only
 
 PIECE_BYTES = 1024 * 1024
-# One compressed batch may hold far more than it seems; beyond this it is kept as it is, undecoded.
-BATCH_BYTES_MAX = 256 * 1024 * 1024
 
 
 class RangeSource:
@@ -43,7 +41,8 @@ class RangeSource:
                 start_offset=next_offset,
                 end_offset=end,
                 aborted=aborted,
-                limit_bytes=BATCH_BYTES_MAX,
+                # What holds more is kept as it is, undecoded: memory is bounded, whatever a batch may be.
+                limit_bytes=UNPACKED_BYTES_MAX,
                 # The log start may lie within the first batch.
                 begins_within=next_offset == start,
             )

@@ -33,11 +33,12 @@ from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.wire import decoding, kernel
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, Codec
-from kafka_ds.wire.compression import DECOMPRESSED_BYTES_MAX, CorruptRecord, decompress
+from kafka_ds.wire.compression import CorruptRecord, decompress, decompressed_bytes_max
 from kafka_ds.wire.crc import Buffer
 from kafka_ds.wire.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 
 __all__ = [
+    "UNPACKED_BYTES_MAX",
     "AbortedRange",
     "Decoded",
     "ResidueBatch",
@@ -45,6 +46,10 @@ __all__ = [
     "decode_hot",
     "encode_batches",
 ]
+
+# What one batch may decompress to as a rule. Java's producer fills a batch by its compressed size: of records that are
+# all alike, 108 MB fit into a batch of 256 KiB (seen with zstd).
+UNPACKED_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +117,8 @@ def decode_hot(
     """The wanted columns of the records whose offsets lie in the range, both ends included.
 
     The chunks may hold more, and end within a batch, as the answer to a Fetch may. What yields no
-    row is appended to `residue` where the caller wants to know.
+    row is appended to `residue` where the caller wants to know. Without `limit_bytes` a large batch may decompress to
+    more than UNPACKED_BYTES_MAX.
     """
     unknown = columns - set(TOPIC_FILE_SCHEMA.names)
     if unknown:
@@ -146,7 +152,7 @@ class _Run:
         self._columns = columns
         self._wanted = kernel.EVERYTHING if columns is None else wanted_bits(columns)
         self._is_aligned = is_aligned
-        self._limit_bytes = limit_bytes and min(limit_bytes, DECOMPRESSED_BYTES_MAX)
+        self._limit_bytes = limit_bytes
         self._next_offset = start_offset if is_aligned else 0
         self.begins_within = False
         # The group that is being gathered, and the chunk that each of its sources came from.
@@ -264,8 +270,11 @@ class _Run:
         """The bytes of a batch's records, if there is room for the number of records that it claims."""
         codec = int(row[decoding.ATTRIBUTES]) & CODEC_MASK
         packed = data.data[int(row[decoding.START]) : int(row[decoding.END])]
+        limit_bytes = self._limit_bytes
+        if limit_bytes is None:
+            limit_bytes = max(UNPACKED_BYTES_MAX, decompressed_bytes_max(len(packed)))
         try:
-            payload = decompress(codec, packed, limit_bytes=self._limit_bytes)
+            payload = decompress(codec, packed, limit_bytes=limit_bytes)
         except CorruptRecord:
             return None
         count = int(row[decoding.RECORD_COUNT])
