@@ -72,6 +72,7 @@ class ClusterMember:
             driver,
             self.channel,
             node_id=config.node_id,
+            broker_epoch=lambda: self.broker_epoch,
             request_timeout_ms=config.request_timeout_ms,
         )
         self.candidacy = Candidacy(
@@ -105,15 +106,10 @@ class ClusterMember:
             driver,
             self.channel,
             node_id=config.node_id,
+            broker_epoch=lambda: self.broker_epoch,
             request_timeout_ms=config.request_timeout_ms,
         )
-        balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
-        self.duties = Duties(
-            driver,
-            clock,
-            session_timeout_ms=config.broker_session_timeout_ms,
-            balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
-        )
+        self.duties = self._new_duties()
 
     @property
     def _client_id(self) -> str:
@@ -151,6 +147,16 @@ class ClusterMember:
             self._new_peers(),
             listener=self._config.inter_broker_listener,
             answer_here=self._answer_here,
+        )
+
+    def _new_duties(self) -> Duties:
+        config = self._config
+        balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
+        return Duties(
+            self._driver,
+            self._clock,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
         )
 
     @property

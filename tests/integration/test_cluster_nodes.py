@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from broker.cluster.election.lease import LEASE_PATH
+from broker.cluster.member import ClusterMember
+from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.config.settings import ConfigError
+from broker.replica.manager import ReplicaManager
+from broker.system import new_uuid
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     AllocateProducerIdsRequest,
     ApiVersionsRequest,
@@ -22,7 +26,7 @@ from kafka_ds.wire.messages import (
     UnregisterBrokerRequest,
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster
+from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster, new_node
 from tests.loops import in_loop
 
 
@@ -281,11 +285,46 @@ async def test_a_process_whose_number_another_one_has_taken_stops(tmp_path: Path
             assert old.node.failed is not None
             error = await asyncio.wait_for(old.node.failed, 120)
             assert "another broker of this number has registered" in str(error)
+            # What it still asks for is not asked for by the other one.
+            with pytest.raises(KafkaError) as refused:
+                await old.node.member.requests.allocate_producer_ids()
+            assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
             answer = await old.produce("t", batch_of([b"a"]))
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert is_active(new)
         finally:
             await old.node.stop()
+
+
+@in_loop
+async def test_a_process_whose_number_is_taken_before_it_has_begun_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fetch in the other one's epoch, and leaders would take its log for that one's (KIP-903)."""
+    join, begun = ClusterMember.join, []
+
+    async def joined(member: ClusterMember, identity: BrokerIdentity, online: Any) -> None:
+        await join(member, identity, online)
+        driver = member._driver
+        driver.look(lambda controller: controller._sessions.end(1))
+        await driver.decide(
+            lambda controller: controller.register_broker(
+                1,
+                incarnation_id=new_uuid(),
+                endpoints=identity.endpoints,
+                rack=None,
+                previous_broker_epoch=-1,
+            )
+        )
+
+    async def begin(_: ReplicaManager) -> None:
+        begun.append(True)
+
+    monkeypatch.setattr(ClusterMember, "join", joined)
+    monkeypatch.setattr(ReplicaManager, "start", begin)
+    with pytest.raises(ConfigError, match="another broker of this number has registered"):
+        await new_node(tmp_path).start()
+    assert not begun
 
 
 @in_loop

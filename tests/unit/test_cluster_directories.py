@@ -30,9 +30,12 @@ class Around:
         self.desk.beat(ME)
         self.desk.create((ME, *others), (ME, *others))
         self.damaged = {0}
-        driver = SimpleNamespace(image=self.desk.image, broker_epoch=self.desk.epoch(ME))
         self.assignments = DirectoryAssignments(
-            cast(Any, driver), cast(Any, self), node_id=ME, request_timeout_ms=1
+            cast(Any, SimpleNamespace(image=self.desk.image)),
+            cast(Any, self),
+            node_id=ME,
+            broker_epoch=lambda: self.desk.epoch(ME),
+            request_timeout_ms=1,
         )
 
     async def ask(self, request: Any, *, timeout_ms: int) -> AssignReplicasToDirsResponse:

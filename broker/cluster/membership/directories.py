@@ -52,11 +52,14 @@ class DirectoryAssignments:
         channel: ControllerChannel,
         *,
         node_id: int,
+        broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
+        """`broker_epoch` is that of this process: another one with its number has directories of its own."""
         self._driver = driver
         self._channel = channel
         self._node_id = node_id
+        self._broker_epoch = broker_epoch
         self._timeout_ms = request_timeout_ms
         self._where: DirectoryOf | None = None
         self._is_damaged: IsDamaged | None = None
@@ -138,7 +141,7 @@ class DirectoryAssignments:
     async def _tell(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
         request = AssignReplicasToDirsRequest(
             broker_id=self._node_id,
-            broker_epoch=self._driver.broker_epoch,
+            broker_epoch=self._broker_epoch(),
             directories=_by_directory(wanted),
         )
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.cluster.controller.controller import NewTopic, TopicResult
@@ -55,11 +55,14 @@ class ControllerRequests:
         channel: ControllerChannel,
         *,
         node_id: int,
+        broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
+        """`broker_epoch` is that of this process: one whose number another process has taken asks for nothing."""
         self._driver = driver
         self._channel = channel
         self._node_id = node_id
+        self._broker_epoch = broker_epoch
         self._timeout_ms = request_timeout_ms
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
@@ -99,7 +102,7 @@ class ControllerRequests:
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids for this broker."""
         request = AllocateProducerIdsRequest(
-            broker_id=self._node_id, broker_epoch=self._driver.broker_epoch
+            broker_id=self._node_id, broker_epoch=self._broker_epoch()
         )
         answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
         _check(answer.error_code)
@@ -131,7 +134,7 @@ class ControllerRequests:
             return
         request = AlterPartitionRequest(
             broker_id=self._node_id,
-            broker_epoch=self._driver.broker_epoch,
+            broker_epoch=self._broker_epoch(),
             topics=[
                 AlterPartitionRequestTopic(topic_id=topic_id, partitions=each)
                 for topic_id, each in topics.items()
