@@ -27,6 +27,7 @@ def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[tuple[str, int], int]:
+    """(topic, partition) → offset; raises CorruptCheckpoint."""
     try:
         return {
             (topic, int(part)): int(offset)
@@ -42,6 +43,7 @@ def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    """(leader epoch, start offset) in the order of the file; raises CorruptCheckpoint."""
     try:
         return [
             (int(epoch), int(start)) for epoch, start in (line.split(" ") for line in _lines(data))
@@ -51,10 +53,12 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
+    """The topic id, as in partition.metadata."""
     return f"version: {VERSION}\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
 def decode_partition_metadata(data: bytes) -> bytes:
+    """The topic id; raises CorruptCheckpoint."""
     fields = dict(line.split(": ", 1) for line in _text(data).splitlines() if ": " in line)
     try:
         if int(fields["version"]) != VERSION:
@@ -65,6 +69,7 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """The broker epoch, as in .kafka_cleanshutdown: the next registration names it (KIP-966)."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
@@ -92,6 +97,7 @@ def encode_meta_properties(
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
+    """All entries, as texts; which of them must be there is for the caller to say."""
     properties = {}
     for line in data.decode("latin-1").splitlines():
         key, separator, value = line.strip().partition("=")

@@ -86,6 +86,7 @@ class LeaderEpochs:
         return True
 
     def clear(self) -> None:
+        """Forget all epochs."""
         self._epochs.clear()
         self._starts.clear()
         self.latest_epoch = -1

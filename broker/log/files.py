@@ -65,6 +65,7 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def unlink_if_there(disk: Disk, path: str) -> None:
+    """Unlink a file; one that is not there is fine."""
     try:
         disk.unlink(path)
     except FileNotFoundError:
@@ -72,6 +73,7 @@ def unlink_if_there(disk: Disk, path: str) -> None:
 
 
 def read_or_none(disk: Disk, path: str) -> bytes | None:
+    """The bytes of a file, or None if there is none."""
     try:
         return disk.read_file(path)
     except FileNotFoundError:

@@ -371,6 +371,7 @@ class Log:
 
     @property
     def committed_offset(self) -> int:
+        """The high watermark; the log end offset where nobody has set one."""
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:

@@ -60,6 +60,7 @@ class PartitionFolder(NamedTuple):
 
 
 def file_name(offset: int, kind: str) -> str:
+    """The name of a file of the segment with this base offset: `kind` is its ending, such as .log."""
     return f"{offset:020d}{kind}"
 
 
@@ -77,6 +78,7 @@ def parse_file_name(name: str) -> SegmentFile | None:
 
 
 def folder_name(topic: str, partition: int) -> str:
+    """The name of the folder that holds the log of a partition."""
     return f"{topic}-{partition}"
 
 

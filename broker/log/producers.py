@@ -100,6 +100,7 @@ class Producer:
             self.epoch = epoch
 
     def duplicate_of(self, header: BatchHeader) -> ProducerBatch | None:
+        """The remembered batch with the same sequences, if this one was appended before (KIP-98)."""
         if header.producer_epoch != self.epoch:
             return None
         last = header.last_sequence

@@ -200,6 +200,7 @@ def _check_not_too_old(oldest: int, config: LogConfig, now_ms: int) -> None:
 
 
 def too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
+    """The error for batches that fit into no segment."""
     return KafkaError(
         ErrorCode.RECORD_LIST_TOO_LARGE,
         f"{size} bytes in one append, segment.bytes is {config.segment_bytes}",

@@ -61,6 +61,7 @@ class LogDirectory:
         return self.path
 
     def file(self, name: str) -> str:
+        """The path of a file or folder in this directory."""
         return f"{self.path}/{name}"
 
     def topic_id_of(self, folder: str) -> bytes:
@@ -137,6 +138,7 @@ class LogDirectory:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def read_checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+        """(topic, partition) → offset; nothing where the file is missing or corrupt, which is logged."""
         try:
             return decode_offsets(read_or_none(self._disk, self.file(name)) or b"")
         except CorruptCheckpoint as error:
@@ -165,6 +167,7 @@ class LogDirectory:
         replace(self._disk, self.file(names.CLEAN_SHUTDOWN), data, durable=True)
 
     def release(self) -> None:
+        """Let go of the lock on the directory."""
         release, self._release = self._release, None
         if release is not None:
             release()

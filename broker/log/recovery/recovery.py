@@ -217,6 +217,7 @@ def _begins_old(segment: Segment) -> bool:
 def new_segment(
     disk: Disk, directory: str, config: LogConfig, base_offset: int, now_ms: int
 ) -> Segment:
+    """An empty segment that begins at `base_offset`, with its file."""
     return Segment.create(
         disk,
         directory,

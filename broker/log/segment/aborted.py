@@ -28,6 +28,7 @@ class AbortedIndex:
 
     @property
     def entries(self) -> list[AbortedTransaction]:
+        """By last offset; read from the file when they are first asked for. Raises CorruptIndex, OSError."""
         if self._entries is None:
             found = decode_aborted(read_or_none(self._disk, self.path) or b"")
             # The event loop's thread asks before it removes the file's name: its answer counts.
@@ -46,6 +47,7 @@ class AbortedIndex:
         return all(entry.last_offset >= base_offset for entry in found)
 
     def append(self, transaction: AbortedTransaction) -> None:
+        """Add one, and write it. A failed write is made up for by the next one: until then memory has it."""
         self.add(transaction)
         with suppress(OSError):
             self.write_if_dirty()

@@ -66,6 +66,7 @@ class OffsetIndex:
         return offset, position
 
     def append(self, relative_offset: int, position: int) -> None:
+        """Add the batch that ends at this offset and begins at this position of the .log file."""
         self._data += _OFFSET_ENTRY.pack(relative_offset, position)
         self.count += 1
 
@@ -135,6 +136,7 @@ class TimeIndex:
         return timestamp, offset
 
     def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
+        """Add an entry unless an earlier one is as late: times in the index only rise."""
         if timestamp_ms > self.last_timestamp_ms:
             self._data += _TIME_ENTRY.pack(timestamp_ms, relative_offset)
             self.count += 1
@@ -159,6 +161,7 @@ class TimeIndex:
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """As in a .txnindex file."""
     return b"".join(_TRANSACTION_ENTRY.pack(TRANSACTION_INDEX_VERSION, *t) for t in transactions)
 
 

@@ -135,6 +135,7 @@ class Segment:
 
     @property
     def file(self) -> DiskFile:
+        """The open .log file. If another thread renames or opens it meanwhile, it is tried again. Raises OSError."""
         while self._file is None:
             path = self.path
             try:
@@ -150,6 +151,7 @@ class Segment:
         return self._file
 
     def file_path(self, kind: str) -> str:
+        """The path of one of its files, by the ending."""
         return f"{self.directory}/{names.file_name(self.base_offset, kind)}{self._suffix}"
 
     def moved(self, directory: str) -> None:
@@ -213,6 +215,7 @@ class Segment:
         self.size_bytes = position + size
 
     def add_index_entries(self, last_offset: int, position: int) -> None:
+        """Index the batch that ends at `last_offset`, and the latest time up to it."""
         base_offset = self.base_offset
         self.offset_index.append(last_offset - base_offset, position)
         self.time_index.append_if_later(
