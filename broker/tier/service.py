@@ -13,11 +13,11 @@ from typing import Any
 
 from broker.crash_points import CrashPoints
 from broker.system import SystemClock, SystemDisk, new_uuid
-from broker.tier.copying.copier import STORE_ERRORS, Copier
+from broker.tier.copying.copier import STORE_ERRORS, Copier, apart
 from broker.tier.delta.storage import DeltaStorage
 from broker.tier.expiry.expiration import Retention
 from broker.tier.expiry.sweeper import Place, Sweeper
-from broker.tier.messages import CopyRequest
+from broker.tier.messages import CopyRequest, TieredState
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.metadata.notes import rows_of
 from broker.tier.metadata.remote_log import DeltaMetadata
@@ -199,16 +199,16 @@ class Service:
         return {"partitions": [self._survey_of(each) for each in request["partitions"]]}, ()
 
     def _survey_of(self, question: Header) -> Header:
-        try:
+        answer: Header = {}
+        with apart(partial(answer.__setitem__, "error")):
             survey = self._sweeper.survey(
                 Place.of(question),
                 Retention(**question["retention"]),
                 lineage=[(epoch, start) for epoch, start in question["lineage"]],
                 copied_offset=question["copied_offset"],
             )
-        except STORE_ERRORS as error:
-            return {"error": str(error)}
-        return {**asdict(survey), "decision": survey.decision.header()}
+            answer = {**asdict(survey), "decision": survey.decision.header()}
+        return answer
 
     def _sweep(self, request: Header) -> Answer:
         self._check_store()
@@ -224,10 +224,8 @@ class Service:
         failed: dict[tuple[str, str], str] = {}
         for (topic, topic_id), epochs in wanted.items():
             self._touched[topic] = None
-            try:
+            with apart(partial(failed.__setitem__, (topic, topic_id))):
                 self._storage.fence(topic, uuid_from_text(topic_id), epochs)
-            except STORE_ERRORS as error:
-                failed[topic, topic_id] = str(error)
         asked = [(topic, id_, partition) for topic, id_, partition, _ in request["partitions"]]
         return {"partitions": self._states(asked, failed)}, ()
 
@@ -321,12 +319,15 @@ class Service:
     def _states_of(
         self, topic: str, topic_id: str, partitions: Sequence[int], failure: str | None
     ) -> list[Header]:
-        try:
-            if failure is not None:
-                raise StorageError(failure)
-            states = self._storage.states(topic, uuid_from_text(topic_id), partitions)
-        except STORE_ERRORS as error:
-            return [{"topic": topic, "partition": each, "error": str(error)} for each in partitions]
+        failures = [] if failure is None else [failure]
+        states: Sequence[TieredState] = ()
+        if failure is None:
+            with apart(failures.append):
+                states = self._storage.states(topic, uuid_from_text(topic_id), partitions)
+        if failures:
+            return [
+                {"topic": topic, "partition": each, "error": failures[0]} for each in partitions
+            ]
         return [
             {
                 "topic": topic,

@@ -4,15 +4,18 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from broker.crash_points import CrashPoints
 from broker.tier import service
 from broker.tier.delta import writer
+from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
 from broker.tier.settings import TierSettings
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.tables.topics import TopicTable
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import copy_range, segment
@@ -45,7 +48,6 @@ class MeetingStore(MemoryStore):
         super().__init__()
         self.files, self.residue, self.looks = Meeting(), Meeting(), Meeting()
         self.making: list[str] = []
-        self.broken = "of none"
         self.made_at_once = 0
 
     @contextlib.contextmanager
@@ -54,8 +56,6 @@ class MeetingStore(MemoryStore):
         self.made_at_once = max(self.made_at_once, len(self.making))
         with super().create(path) as file:
             yield file
-            if path.startswith(self.broken):
-                raise ValueError("of ours")
             (self.residue if "/_residue/" in path else self.files).wait()
         self.making.remove(path)
 
@@ -136,13 +136,66 @@ def test_one_copy_is_one_commit_of_each_topic_and_what_fails_fails_alone(
     ]
 
 
-def test_what_nobody_expected_of_one_partition_keeps_no_other_from_the_lake(
-    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+@pytest.mark.parametrize("step", ["states", "write", "commit", "verify", "holds"])
+def test_what_nobody_expected_of_one_topic_keeps_no_other_from_the_lake(
+    copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    store.broken = "topics/t1/partition=2/"
-    expected = [FINISHED] * TOPICS * PARTITIONS
-    expected[PARTITIONS + 2] = FAILED
+    def broken_at(step: str) -> None:
+        able = getattr(DeltaStorage, step)
+
+        def fail_one(self: DeltaStorage, what: Any, *rest: Any) -> Any:
+            first = what[0] if isinstance(what, list) else what
+            if getattr(first, "topic", first) == "t1":
+                raise ValueError("of ours")
+            return able(self, what, *rest)
+
+        monkeypatch.setattr(DeltaStorage, step, fail_one)
+
+    expected = [FINISHED] * PARTITIONS + [FAILED] * PARTITIONS
+    if step == "holds":
+        broken_at("commit")  # So that attempts are left of which it is asked.
+        assert outcomes(copy(0)) == expected
+    broken_at(step)
     assert outcomes(copy(0)) == expected
+    monkeypatch.undo()
+    assert outcomes(copy(0)) == [FINISHED] * TOPICS * PARTITIONS
+
+
+def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
+    store: MeetingStore, copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy(0)
+    able = TopicTable.read
+
+    def fail_one(self: TopicTable) -> TopicSnapshot:
+        if self.topic == "t1":
+            raise AttributeError("of ours")
+        return able(self)
+
+    worker = service.Service(TierSettings(log_dirs=()), CrashPoints())
+    monkeypatch.setattr(TopicTable, "read", fail_one)
+    places = [(f"t{each}", uuid_text(bytes([each + 1]) * 16), 0) for each in range(TOPICS)]
+    questions = [
+        {
+            "topic": topic,
+            "topic_id": id_,
+            "partition": at,
+            "leader_epoch": 99,
+            "retention": {
+                "now_ms": 10**12, "retention_ms": 1, "retention_bytes": -1, "log_start_offset": 0,
+                "limit_offset": RECORDS, "local_bytes": 0,
+            },
+            "lineage": [[0, 0]],
+            "copied_offset": RECORDS - 1,
+        }
+        for topic, id_, at in places
+    ]  # fmt: skip
+    for answer, _ in (
+        worker.reading()["state"]({"partitions": places}),
+        worker.writing()["fence"]({"partitions": [(*each, 99) for each in places]}),
+        worker.writing()["survey"]({"partitions": questions}),
+    ):
+        assert ["error" in each for each in answer["partitions"]] == [False, True]
 
 
 def test_large_ones_are_written_one_after_the_other(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from broker.crash_points import CrashPoints
 from broker.tier.messages import (
@@ -162,11 +163,8 @@ class Copier:
         failed: dict[Key, str],
     ) -> None:
         for segment in segments:
-            try:
+            with apart(partial(_note_failure, failed, segment)):
                 settle(segment, found)
-            except STORE_ERRORS as error:
-                log.error("%s-%d: %s", segment.topic, segment.partition, error)
-                failed[segment.topic_id, segment.partition] = str(error)
 
     def _settle(self, segment: RemoteLogSegment, found: _Settled) -> None:
         """Find out what became of one attempt."""
@@ -246,14 +244,10 @@ class Copier:
             if (topic_id, each.partition) in failed:
                 each.fail(failed[topic_id, each.partition])
         able = [each for each in partitions if (topic_id, each.partition) not in failed]
-        try:
+        with apart(partial(_fail_all, able)):
             states = self._storage.states(topic.topic, topic_id, [each.partition for each in able])
-        except STORE_ERRORS as error:
-            for each in able:
-                each.fail(str(error))
-            return
-        for each, state in zip(able, states, strict=True):
-            self._begin(each, topic_id, state)
+            for each, state in zip(able, states, strict=True):
+                self._begin(each, topic_id, state)
 
     def _begin(self, each: _Partition, topic_id: bytes, state: TieredState) -> None:
         each.tiered_end = state.tiered_end
@@ -297,29 +291,19 @@ class Copier:
         if not written:
             return
         self._crash_points.at("before_commit")
-        try:
-            committed = self._storage.commit(topic.topic, uuid_from_text(topic.topic_id), written)
-        except STORE_ERRORS as error:
-            log.warning("commit of %s: %s", topic.topic, error)
+        topic_id = uuid_from_text(topic.topic_id)
+        with apart(partial(_fail_all, [each for each in partitions if each.written])):
+            committed = self._storage.commit(topic.topic, topic_id, written)
+            self._crash_points.at("after_commit")
             for each in partitions:
-                if each.written:
-                    each.fail(str(error))
-            return
-        self._crash_points.at("after_commit")
-        for each in partitions:
-            self._note(each, committed)
+                self._note(each, committed)
 
     def _write(self, each: _Partition) -> None:
         """Step 2: make a partition's ranges durable; what goes wrong with them fails this partition alone."""
         if not each.segments or self._is_given_up(each):
             return
-        try:
+        with apart(each.fail):
             each.written = self._storage.write(each.segments, each.ranges)
-        except (SourceGone, *STORE_ERRORS) as error:
-            each.fail(str(error))
-        except Exception as error:
-            log.exception("%s-%d cannot be copied", each.topic.topic, each.partition)
-            each.fail(repr(error))
 
     def _note(self, each: _Partition, committed: Committed) -> None:
         dropped = committed.dropped.get(each.partition)
@@ -331,13 +315,15 @@ class Copier:
 
     def _verify(self, each: _Partition) -> None:
         """Step 4: check that each file is there."""
-        try:
+
+        def failed(message: str) -> None:
+            log.error("%s-%d: %s", each.topic.topic, each.partition, message)
+            each.fail(message)
+            each.done = []
+
+        with apart(failed):
             for one in each.done:
                 self._storage.verify(one.segment)
-        except (StorageError, OSError) as error:
-            log.error("%s-%d: %s", each.topic.topic, each.partition, error)
-            each.fail(str(error))
-            each.done = []
 
     def _finish(self, partitions: Sequence[_Partition]) -> None:
         """Step 5: COPY_SEGMENT_FINISHED for all ranges, in one commit."""
@@ -351,6 +337,28 @@ class Copier:
             if each.done:
                 each.tiered_end = each.done[-1].segment.end_offset
                 each.outcome = FINISHED
+
+
+@contextmanager
+def apart(failed: Callable[[str], None]) -> Iterator[None]:
+    """Keep what goes wrong with one partition, or one table, from others: `failed` is told, and they go on."""
+    try:
+        yield
+    except (SourceGone, *STORE_ERRORS) as error:
+        failed(str(error))
+    except Exception as error:
+        log.exception("nobody expected this of one partition or table")
+        failed(repr(error))
+
+
+def _note_failure(failed: dict[Key, str], segment: RemoteLogSegment, message: str) -> None:
+    log.error("%s-%d: %s", segment.topic, segment.partition, message)
+    failed[segment.topic_id, segment.partition] = message
+
+
+def _fail_all(partitions: Sequence[_Partition], message: str) -> None:
+    for each in partitions:
+        each.fail(message)
 
 
 def _await(done: Iterable[None]) -> None:
