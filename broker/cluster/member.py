@@ -23,7 +23,12 @@ from broker.cluster.events import NO_BROKER_EPOCH, ClusterCreated
 from broker.cluster.membership.channel import ControllerChannel, endpoint_of
 from broker.cluster.membership.directories import DirectoryAssignments, DirectoryOf, IsDamaged
 from broker.cluster.membership.following import Following
-from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.membership.lifecycle import (
+    REFUSED_FOR_GOOD,
+    BrokerIdentity,
+    Lifecycle,
+    LifecycleSettings,
+)
 from broker.cluster.membership.requests import ControllerRequests
 from broker.cluster.metadata.duties import Duties
 from broker.cluster.others import OtherBrokers
@@ -32,6 +37,7 @@ from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from broker.cluster.controller.controller import Controller
     from broker.cluster.metadata.driver import Claiming, ClusterDriver
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
@@ -271,7 +277,7 @@ class ClusterMember:
 def decide_claim(claiming: Claiming, identity: BrokerIdentity, dead: int | None) -> None:
     """The decisions in the commit with which a broker becomes the controller.
 
-    Raises ConfigError where the metadata are another cluster's.
+    Raises ConfigError where the metadata are another cluster's, or want what this broker is not.
     """
     image, node_id = claiming.image, identity.node_id
     if image.cluster_id is None:
@@ -285,18 +291,23 @@ def decide_claim(claiming: Claiming, identity: BrokerIdentity, dead: int | None)
     claiming.take(lambda c: c.claim(node_id))
     known = image.brokers.get(node_id)
     if known is None or known.incarnation_id != identity.incarnation_id:
-        claiming.take(
-            lambda c: c.register_broker(
-                node_id,
-                incarnation_id=identity.incarnation_id,
-                endpoints=identity.endpoints,
-                rack=identity.rack,
-                previous_broker_epoch=identity.previous_broker_epoch,
-                log_dirs=identity.log_dirs,
-                features=identity.features,
-                fenced=False,
-            )
-        )
+        try:
+            claiming.take(lambda c: _registration(c, identity))
+        except KafkaError as refusal:
+            raise ConfigError(REFUSED_FOR_GOOD.get(refusal.code, str(refusal))) from refusal
     if dead is not None and dead != node_id:
         # It was silent for a session timeout: as a broker, too.
         claiming.take(lambda c: c.fence_broker(dead))
+
+
+def _registration(controller: Controller, identity: BrokerIdentity) -> Decision[bool]:
+    return controller.register_broker(
+        identity.node_id,
+        incarnation_id=identity.incarnation_id,
+        endpoints=identity.endpoints,
+        rack=identity.rack,
+        previous_broker_epoch=identity.previous_broker_epoch,
+        log_dirs=identity.log_dirs,
+        features=identity.features,
+        fenced=False,
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from broker.cluster.election.candidacy import Candidacy, CandidateSettings
 from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
-from broker.cluster.events import Endpoint
+from broker.cluster.events import Endpoint, SupportedFeature
 from broker.cluster.member import decide_claim
 from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.cluster.metadata.driver import Claiming
@@ -42,7 +42,14 @@ class SlowLease(LocalStore):
 class Standing:
     """A broker's candidacy, without the rest of the broker."""
 
-    def __init__(self, folder: Path, node_id: int, *, store: Any = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node_id: int,
+        *,
+        store: Any = None,
+        features: tuple[SupportedFeature, ...] = (),
+    ) -> None:
         self.broker = Broker(folder, node_id=node_id)
         self.store = store or LocalStore(str(folder))
         self.thread = ThreadPoolExecutor(1)
@@ -54,7 +61,7 @@ class Standing:
             endpoints=(Endpoint(listener="PLAINTEXT", host="here", port=9090 + node_id),),
             rack=None,
             log_dirs=(),
-            features=(),
+            features=features,
             previous_broker_epoch=-1,
         )
 
@@ -150,6 +157,19 @@ async def test_who_does_not_answer_at_once_may_live_in_this_brokers_place(
         assert asked == 9 and twin.broker.driver.is_active
     for each in (first, twin):
         await each.stop()
+
+
+@in_loop
+async def test_who_cannot_work_as_the_cluster_does_is_told_so_before_it_decides(
+    memory_path: Path,
+) -> None:
+    """An older release at the disks of its successor: nobody else is there to refuse it."""
+    old = SupportedFeature(name="transaction.version", lowest=0, highest=1)
+    standing = Standing(memory_path, 1, features=(old,))
+    with pytest.raises(ConfigError, match="does not work at the cluster's feature levels"):
+        await standing.begin()
+    assert standing.broker.image.controller_epoch == 0
+    await standing.stop()
 
 
 @in_loop

@@ -42,7 +42,7 @@ SHUTDOWN_SECONDS_MAX = 300.0
 SOON_SECONDS = 0.05
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 # What no second try will change.
-_FINAL = {
+REFUSED_FOR_GOOD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "lake.uri: the controller belongs to another cluster",
     ErrorCode.INVALID_REGISTRATION: "log.dirs: another broker is registered with one of these directories",
     ErrorCode.UNSUPPORTED_VERSION: "this release does not work at the cluster's feature levels",
@@ -155,8 +155,8 @@ class Lifecycle:
             if error == ErrorCode.NONE:
                 await self._seen(deadline)
                 continue
-            if error in _FINAL:
-                raise ConfigError(_FINAL[error])
+            if error in REFUSED_FOR_GOOD:
+                raise ConfigError(REFUSED_FOR_GOOD[error])
             if error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 why = "a living broker has this number"
             _LOGGER.warning("broker %d is not taken in yet: %s", self.identity.node_id, error.name)
