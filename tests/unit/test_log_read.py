@@ -11,7 +11,7 @@ from broker.log.log import Log
 from broker.log.values import LogRead
 from kafka_ds.wire.batch import iterate_headers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.memory_disk import ManualClock, MemoryDisk, MemoryFile
 from tests.unit.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -202,3 +202,28 @@ def test_segments_as_tiering_sees_them(log: Log) -> None:
         assert epochs[0] == view.base_offset // 3 // 40
         assert epochs[-1] == (view.next_offset - 1) // 3 // 40
     assert log.closed_segments(views[2].next_offset) == views[3:]
+
+
+def test_an_index_that_is_made_anew_hides_nothing_meanwhile(
+    log: Log, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any thread may find that an index is damaged, while others read the same segment."""
+    assert log.close()
+    disk.kill()
+    path = log.segments.all[0].path
+    disk.contents(path.removesuffix(".log") + ".index")[:4] = b"\xff\xff\xff\xff"
+    log = open_log(disk, clean=True)
+    size_bytes, seen = log.size_bytes, []
+    original = MemoryFile.read
+
+    def read_and_look(file: MemoryFile, size: int, position: int) -> bytes:
+        if file.path == path and size > 1000 and not seen:
+            seen.append(log.size_bytes)
+            seen.append(offsets(log, read(log, 20))[0])
+        return original(file, size, position)
+
+    monkeypatch.setattr(MemoryFile, "read", read_and_look)
+    assert offsets(log, read(log, 10))[0] == 9
+    assert seen == [size_bytes, 18]
+    assert log.max_timestamp_offset() is not None
+    assert log.size_bytes == size_bytes

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from copy import copy
 
 from broker.log import names
 from broker.log.files import extend, sync_file
@@ -351,12 +352,16 @@ class Segment:
         self._tail = (array("q"), array("q"))
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Rebuild the indexes of a closed or loaded segment from its headers."""
-        size, next_offset = self.size_bytes, self.next_offset
-        offsets, times = self.reset()
-        for _, header in headers(self.file.read, 0, size):
-            self.note(header)
-        self.size_bytes, self.next_offset = size, max(next_offset, self.next_offset)
+        """Rebuild the indexes of a closed or loaded segment from its headers: aside, as others may be reading here."""
+        aside = copy(self)
+        offsets, times = aside.reset()
+        for _, header in headers(self.file.read, 0, self.size_bytes):
+            aside.note(header)
+        self.first_timestamp_ms = aside.first_timestamp_ms
+        self.max_timestamp_ms = aside.max_timestamp_ms
+        self.max_timestamp_offset = aside.max_timestamp_offset
+        self._written = aside._written
+        self._offset_index, self._time_index = offsets, times
         self.complete_indexes()
         return offsets, times
 
