@@ -185,6 +185,24 @@ def test_a_crash_in_a_cut_leaves_no_hole(operations: int) -> None:
     assert offsets(log) == list(range(log.log_end_offset))
 
 
+@pytest.mark.parametrize("operations", range(12))
+def test_a_crash_in_a_recovery_leaves_no_hole_either(operations: int) -> None:
+    """In a compacted log a gap between segments would be believed."""
+    disk, config = MemoryDisk(), LogConfig(segment_bytes=300, cleanup_policy=COMPACT)
+    log = open_log(disk, config)
+    for number in range(12):
+        give(log, number, 1)
+    disk.kill()
+    disk.contents("/d/t-0/00000000000000000003.log")[-1] ^= 1
+    disk.crash_after = operations
+    with suppress(PowerLoss):
+        open_log(disk, config)
+    disk.kill()
+    log = open_log(disk, config)
+    assert offsets(log) == list(range(5))
+    assert log.log_end_offset == 5
+
+
 @pytest.mark.parametrize("is_reopened", [True, False])
 @pytest.mark.parametrize("segment_bytes", [300, 100_000])
 @pytest.mark.parametrize("refused", ["room", "open", "rename", "truncate", "write", "read"])

@@ -8,6 +8,7 @@ Rules of this file:
   the one before. Everything after it goes. Compaction leaves gaps between segments, and they stay when a topic is not
   compacted any more, so a gap is no error where something tells of compaction: the settings, or gaps within segments.
   Nor is it one below the recovery point, up to where the end of each file did reach the disk.
+- What goes, goes from the end, and the torn batch last: a crash meanwhile leaves no gap that compaction might have left.
 - Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
   that was scanned. They are derived; the batches are the truth.
 - Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
@@ -290,7 +291,9 @@ def _recover(
     epochs.truncate_from_end(scanned_from)
     for index in range(first, len(segments)):
         segment = segments[index]
-        whole, has_gaps = _recover_segment(segment, epochs)
+        size = segment.file.size()
+        has_gaps = _scan_segment(segment, epochs, size)
+        whole = segment.size_bytes == size
         is_compacted = is_compacted or has_gaps
         rest = segments[index + 1 :]
         if rest and segment.next_offset != rest[0].base_offset:
@@ -299,20 +302,23 @@ def _recover(
             whole = whole and gap and (is_compacted or rest[0].base_offset <= durable_to)
             segment.next_offset = rest[0].base_offset if whole else segment.next_offset
         if rest and not whole:
-            remove_segments(disk, rest)
+            remove_segments(disk, rest[::-1])
             del segments[index + 1 :]
+        if segment.size_bytes < size:
+            segment.cut_file(segment.size_bytes)
+        segment.complete_indexes(with_aborted=False)
+        if not whole:
             break
     for segment in segments[first:-1]:
         segment.drop_indexes()
     return scanned_from
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> tuple[bool, bool]:
-    """Truncate a segment at its first bad batch and rebuild its indexes.
+def _scan_segment(segment: Segment, epochs: LeaderEpochs, size: int) -> bool:
+    """Let a segment end at its first bad batch, with new indexes in memory; the file stays as it is.
 
-    Returns whether it was whole, and whether it has gaps, as only compaction makes them.
+    Returns whether it has gaps, as only compaction makes them.
     """
-    size = segment.file.size()
     has_gaps = False
     segment.reset()
     segment.aborted.begin_anew()
@@ -330,12 +336,9 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochs) -> tuple[bool, bool
         segment.note(header)
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
-    if segment.size_bytes < size:
-        if is_old(segment.file.read, segment.size_bytes, size):
-            raise _OldSegments(segment.base_offset)
-        segment.cut_file(segment.size_bytes)
-    segment.complete_indexes(with_aborted=False)
-    return segment.size_bytes == size, has_gaps
+    if segment.size_bytes < size and is_old(segment.file.read, segment.size_bytes, size):
+        raise _OldSegments(segment.base_offset)
+    return has_gaps
 
 
 # -- epochs ---------------------------------------------------------------------------------------
