@@ -8,7 +8,7 @@ Rules of this file:
   the one before. Everything after it goes. Compaction leaves gaps between segments, and they stay when a topic is not
   compacted any more, so a gap is no error where something tells of compaction: the settings, or gaps within segments.
   Nor is it one below the recovery point, up to where the end of each file did reach the disk.
-- What goes, goes from the end, and the torn batch last: a crash meanwhile leaves no gap that compaction might have left.
+- What goes, goes from the end, and the torn batch last: a crash meanwhile leaves no gap as of compaction.
 - Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
   that was scanned. They are derived; the batches are the truth.
 - Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
