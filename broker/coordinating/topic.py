@@ -122,6 +122,8 @@ class CoordinatedTopic(Generic[R]):
             return runner
         partition = self._partitions.find(self.name, index)
         if partition is None:
+            # What one knew that has ended is of no use, and may be large.
+            self._runners.pop(index, None)
             return None
         runner = self._runners[index] = self._begin(partition)
         runner.start()
@@ -136,5 +138,5 @@ class CoordinatedTopic(Generic[R]):
                 yield runner
 
     def begun(self) -> Iterator[R]:
-        """The coordinators that were started here, closed or not; starts none."""
+        """The coordinators that were started here and may not have ended; starts none."""
         return iter(tuple(self._runners.values()))
