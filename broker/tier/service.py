@@ -319,11 +319,12 @@ class Service:
     def _states_of(
         self, topic: str, topic_id: str, partitions: Sequence[int], failure: str | None
     ) -> list[Header]:
+        wanted = uuid_from_text(topic_id)
         failures = [] if failure is None else [failure]
         states: Sequence[TieredState] = ()
         if failure is None:
             with apart(failures.append):
-                states = self._storage.states(topic, uuid_from_text(topic_id), partitions)
+                states = self._storage.states(topic, wanted, partitions)
         if failures:
             return [
                 {"topic": topic, "partition": each, "error": failures[0]} for each in partitions

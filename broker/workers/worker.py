@@ -121,6 +121,14 @@ class Worker:
         except Exception as error:
             log.exception("%s failed", request["op"])
             answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
+        try:
+            self._send(request, answer, payload)
+        except Exception as error:
+            # What cannot be made a frame is one request's trouble: a thread that ended would leave all others waiting.
+            log.exception("the answer to %s cannot be sent", request["op"])
+            self._send(request, {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"})
+
+    def _send(self, request: Header, answer: Header, payload: Sequence[Buffer] = ()) -> None:
         # Without a broker there is nobody to tell: the receiving thread ends the process.
         with contextlib.suppress(OSError):
             self._channel.send({**answer, "id": request["id"]}, payload)

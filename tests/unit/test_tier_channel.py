@@ -24,6 +24,7 @@ from broker.workers import child
 from broker.workers.channel import BlockingChannel, ChannelProtocol
 from broker.workers.child import Worker, WorkerFailed, WorkerLost
 from broker.workers.memory import Trimmer, resident_file_bytes
+from broker.workers.worker import Worker as Serving
 from tests.integration.tier_segments import copy_range, copy_request
 
 
@@ -132,6 +133,37 @@ class EndsAsItIsKilled:
     def kill(self) -> None:
         self._ended.set()
         raise ProcessLookupError
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> None:
+    end, other = socket.socketpair()
+    end.settimeout(60)
+    ours, theirs = BlockingChannel(end), BlockingChannel(other)
+    answers = iter([{"is": {1, 2}}, {"is": 3}])
+
+    worker = Serving(
+        theirs,
+        writing={},
+        reading={"read": lambda request: (next(answers), ())},
+        afterwards=lambda: None,
+        reader_threads=1,
+        reader_niceness=0,
+    )
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    found: list[Any] = []
+    for number in range(2):
+        ours.send({"op": "read", "id": number})
+        received = ours.receive()
+        assert received is not None
+        found.append(received[0])
+    end.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [(each["id"], each.get("error"), each.get("is")) for each in found] == [
+        (0, "internal", None),
+        (1, None, 3),
+    ]
 
 
 def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
