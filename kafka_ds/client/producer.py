@@ -8,6 +8,7 @@ Rules of this file:
   ``max.in.flight.requests.per.connection`` in flight. The queue here is bounded: `send` waits for answers.
 - A retriable error, a lost connection and a late answer are retried until ``delivery.timeout.ms`` has passed since the
   batch was handed over. Before a retry the leader is looked up again.
+- A batch that is too large for its topic is split, as by Java's producer, and so are later ones.
 - Every error names the topic, the partition and the rows.
 """
 
@@ -23,6 +24,7 @@ from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError
 from kafka_ds.client.producer_settings import ProducerSettings
+from kafka_ds.client.splitting import split
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
 from kafka_ds.wire.messages.data import (
@@ -57,6 +59,8 @@ class Outgoing:
     record_count: int
     describe: Callable[[Iterable[int]], str]
     number: int = 0
+    first_record: int = 0
+    """Of a part: how many records of the batch come before it."""
     deadline: float = 0.0
     attempts: int = 0
 
@@ -125,12 +129,17 @@ class Producer:
         self._links: dict[Address, _Link] = {}
         self._waiting_bytes = 0
         self._failures = 0
+        self._bytes_max: dict[str, int] = {}
         self.written: dict[TopicPartition, Written] = {}
 
     @property
     def is_transactional(self) -> bool:
         """Whether batches are part of a transaction."""
         return self._transactional_id is not None
+
+    def batch_bytes_max(self, topic: str) -> int | None:
+        """How many bytes a batch for this topic may have, as far as refusals tell; None if none was refused."""
+        return self._bytes_max.get(topic)
 
     def send(self, batch: Outgoing) -> None:
         """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
@@ -278,6 +287,8 @@ class Producer:
         elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.failed):
             # Out of order is what follows a batch that failed.
             self._came_back([batch], KafkaError(code, answer.error_message))
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            self._split(batch)
         elif self._transactional_id is not None and not answer.record_errors:
             raise KafkaError(code, f"{_place(batch)}: {answer.error_message or 'refused'}")
         else:
@@ -334,16 +345,46 @@ class Producer:
                 ) from problem
             lane.failed.append(batch)
 
+    def _split(self, batch: Outgoing) -> None:
+        """Have parts of it sent, in its place."""
+        lane, size_bytes = self._lanes[batch.key], len(batch.data)
+        limit = min(self._bytes_max.get(batch.topic, size_bytes), size_bytes // 2)
+        self._bytes_max[batch.topic] = limit
+        lane.under_way -= 1
+        self._waiting_bytes -= size_bytes
+        first = 0
+        for data, count in split(batch.data, limit):
+            lane.failed.append(
+                Outgoing(
+                    topic=batch.topic,
+                    partition=batch.partition,
+                    data=data,
+                    record_count=count,
+                    describe=_further(batch.describe, first),
+                    number=batch.number,
+                    first_record=batch.first_record + first,
+                    deadline=batch.deadline,
+                )
+            )
+            self._waiting_bytes += len(data)
+            first += count
+
     def _again(self, back: dict[TopicPartition, _Lane]) -> None:
         """All requests to that broker are answered: failed batches go again, in order, to the present leader."""
-        self._failures += 1
-        client = self._settings.client
-        pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)
-        time.sleep(min(pause_ms, client.retry_backoff_max_ms) / 1_000)
+        # A batch that was never sent is a part of one that was too large: its leader is well, and what came behind it
+        # failed for that alone.
+        troubled = {k: lane for k, lane in back.items() if all(b.attempts for b in lane.failed)}
+        if troubled:
+            self._failures += 1
+            client = self._settings.client
+            pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)
+            time.sleep(min(pause_ms, client.retry_backoff_max_ms) / 1_000)
         for key, lane in back.items():
-            lane.waiting.extendleft(sorted(lane.failed, key=lambda batch: -batch.number))
+            lane.failed.sort(key=lambda batch: (batch.number, batch.first_record))
+            lane.waiting.extendleft(reversed(lane.failed))
             lane.failed.clear()
-            self._find_leader(key, lane)
+            if key in troubled:
+                self._find_leader(key, lane)
 
     def _find_leader(self, key: TopicPartition, lane: _Lane) -> None:
         try:
@@ -353,6 +394,12 @@ class Producer:
             raise NotWritten(
                 f"{_place(batch)}: {batch.describe(range(batch.record_count))}: {problem}"
             ) from problem
+
+
+def _further(
+    describe: Callable[[Iterable[int]], str], first: int
+) -> Callable[[Iterable[int]], str]:
+    return lambda places: describe([first + place for place in places])
 
 
 def _place(batch: Outgoing) -> str:

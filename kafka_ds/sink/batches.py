@@ -171,7 +171,10 @@ class BatchWriter:
         self, target: _Target, partition: int, records: pa.RecordBatch, rows: NDArray[np.int64]
     ) -> None:
         columns = columns_of(_numbered(records))
-        out, batches = kernel.encode(columns, first_offset=0, bytes_max=self._batch_bytes_max)
+        bytes_max = self._producer.batch_bytes_max(target.name) or self._batch_bytes_max
+        out, batches = kernel.encode(
+            columns, first_offset=0, bytes_max=min(bytes_max, self._batch_bytes_max)
+        )
         for row in batches.tolist():
             first, end = row[encoding.FIRST_ROW], row[encoding.END_ROW]
             size = row[encoding.END] - row[encoding.START]

@@ -118,6 +118,27 @@ def test_every_column_arrives_by_every_codec(broker: BrokerProcess, topics: list
         assert at == T0_MS + n if n % 4 else at > T0_MS
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_batches_are_split_until_their_topic_takes_them(
+    broker: BrokerProcess, topics: list[str], codec: str
+) -> None:
+    """`max.message.bytes` is below the batches that a task makes; the limit is found once, and later ones keep it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    narrow = NewTopic(f"{topics[0]}-narrow", 3, 1, config={"max.message.bytes": "50000"})
+    for created in admin.create_topics([narrow]).values():
+        created.result(120)
+    values = [b"%06d" % n + (b"%d" % n) * 150 for n in range(20_000)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    given = options(broker.bootstrap, topic=narrow.topic, **{"kafka.compression.type": codec})
+    sink = BatchSink(given, check_columns({"value": "binary"}, narrow.topic))
+    assert sink.write(iter(table.to_batches(max_chunksize=5_000))) == Wrote(row_count=20_000)
+    read = read_all(broker.bootstrap, [narrow.topic])
+    assert sorted(m.value() for m in read) == values
+    for partition in range(3):
+        inside = [m.value() for m in read if m.partition() == partition]
+        assert inside == sorted(inside)
+
+
 def test_a_row_that_cannot_be_a_record_is_named(broker: BrokerProcess, topics: list[str]) -> None:
     types = {"topic": "string", "value": "string", "partition": "int"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from os import urandom
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.producer import NotWritten, Outgoing, Producer, Written
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.batch import Record, build_batch, read_header
+from kafka_ds.wire.batch import Codec, Record, build_batch, read_header, read_records
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import MetadataResponse, ProduceRequest, ProduceResponse
 from kafka_ds.wire.messages.cluster import (
@@ -314,3 +315,82 @@ def test_a_broker_whose_first_answers_are_not_kafkas_is_asked_again(
     with scripted(log) as broker:
         send(broker, 2)
     assert log.sequences == [0, 2]
+
+
+class NarrowLog(Log):
+    """Partition 0 of a topic with a small ``max.message.bytes``; it keeps what is written."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__()
+        self.bytes_max = bytes_max
+        self.values: list[bytes | None] = []
+        self.refused = 0
+
+    def take(self, given: PartitionProduceData) -> tuple[ErrorCode, int]:
+        assert given.records is not None
+        if len(given.records) > self.bytes_max:
+            self.refused += 1
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
+        code, base_offset = super().take(given)
+        if code == ErrorCode.NONE:
+            self.values += [record.value for record in read_records(given.records)]
+        return code, base_offset
+
+    def __call__(self, request: Any) -> Any:
+        return answer(*self.append(request)) if isinstance(request, ProduceRequest) else None
+
+
+def large(number: int, codec: Codec, *, is_transactional: bool = False) -> Outgoing:
+    """Ten records that are 1,000 bytes and more."""
+    first = 10 * number
+    listed = [Record(n, 5, b"k", b"%03d" % (first + n) + urandom(97)) for n in range(10)]
+    data = build_batch(
+        listed,
+        codec=codec,
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=first,
+        is_transactional=is_transactional,
+    )
+    return Outgoing(
+        topic="t",
+        partition=0,
+        data=data,
+        record_count=10,
+        describe=lambda places: f"rows {[first + place for place in places]}",
+    )
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("transactional_id", [None, "id"])
+def test_a_batch_that_is_too_large_for_its_topic_is_split(
+    codec: Codec, transactional_id: str | None
+) -> None:
+    """As Java's producer does it; the records, their order and their sequences stay what they were."""
+    log = NarrowLog(400)
+    with scripted(log) as broker:
+        made = producer(broker)
+        made = Producer(made._cluster, made._settings, transactional_id=transactional_id)
+        for number in range(20):
+            made.send(large(number, codec, is_transactional=transactional_id is not None))
+            made.push()
+        made.flush()
+        made.close()
+    assert [int(value[:3]) for value in log.values if value is not None] == list(range(200))
+    assert log.next_sequence == 200
+    assert made.written["t", 0] == Written(first_offset=0, last_offset=199, record_count=200)
+    assert made._waiting_bytes == 0
+    limit = made.batch_bytes_max("t")
+    assert limit is not None and limit <= 400
+    assert made.batch_bytes_max("another") is None
+
+
+def test_a_record_that_is_too_large_for_its_topic_is_named() -> None:
+    with scripted(NarrowLog(100)) as broker:
+        made = producer(broker)
+        made.send(large(3, Codec.NONE))
+        with pytest.raises(
+            NotWritten, match=r"topic t, partition 0: rows \[30\]: MESSAGE_TOO_LARGE"
+        ):
+            made.flush()
+        made.close()
