@@ -159,7 +159,7 @@ def plan(
     for topic in drafted.topics:
         given = _given(topic, given_configs)
         topic.configs = _configs(topic, given, check_configs, drafted.lines)
-    _tell(found, logs, drafted)
+    _sum_up(found, logs, drafted)
     return Plan(
         cluster_id=cluster_id,
         events=(
@@ -414,7 +414,8 @@ def _check_policies(
             )
 
 
-def _tell(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+def _sum_up(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+    """What the operator is told last: what is taken over, what stays behind, and which brokers are to follow."""
     lines = drafted.lines
     for log in logs:
         if log.remote_start_offset is not None:

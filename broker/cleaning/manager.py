@@ -155,7 +155,7 @@ class LogCleaner:
             self._busy.discard(dirty)
         outcome.counters.seconds = (self._clock.monotonic_ms() - began_ms) / 1000
         self.metrics.runs[index] = outcome.counters
-        _tell(dirty, plan, outcome)
+        _log_cleaned(dirty, plan, outcome)
         self._logs.checkpoint_cleaned()
         return True
 
@@ -270,7 +270,7 @@ def _is_of_disk(error: Exception) -> bool:
     return isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK)
 
 
-def _tell(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
+def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
     counters = outcome.counters
     log.info(
         "%s is clean up to %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",

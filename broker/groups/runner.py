@@ -213,7 +213,7 @@ class ShardRunner:
                 follows = None
             elif code is None:
                 follows = self.shard.stored(result, self._now())
-                _tell(result.storing)
+                _log_change(result.storing)
             else:
                 follows = self.shard.not_stored(result, code, self._now())
             if code is not None:
@@ -221,7 +221,7 @@ class ShardRunner:
                 replies = [
                     Reply(r.ticket, KafkaError(code)) if r.ticket == ticket else r for r in replies
                 ]
-            self._give(replies)
+            self._answer_when_committed(replies)
             if follows is None:
                 return
             result = follows
@@ -278,7 +278,8 @@ class ShardRunner:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def _give(self, replies: Sequence[Reply]) -> None:
+    def _answer_when_committed(self, replies: Sequence[Reply]) -> None:
+        """Give answers out once all that is written up to now is below the high watermark."""
         if not replies:
             return
         if self.lead.written < self.partition.high_watermark:
@@ -317,7 +318,7 @@ class ShardRunner:
         self.close()
 
 
-def _tell(storing: Storing | None) -> None:
+def _log_change(storing: Storing | None) -> None:
     """One line where a group has begun a generation, or is gone."""
     if isinstance(storing, StoringAssignment):
         _LOGGER.info(

@@ -129,7 +129,7 @@ class Authentication:
                 error_code=error.code, error_message=error.message, auth_bytes=b""
             )
             return self._refuse(error, response)
-        self._look()
+        self._let_in_if_done()
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def _take_bare(self, frame: memoryview) -> Answer:
@@ -138,7 +138,7 @@ class Authentication:
             answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
             return self._end(error)
-        self._look()
+        self._let_in_if_done()
         return [_LENGTH.pack(len(answer)), answer]
 
     def _end(self, error: KafkaError) -> Answer:
@@ -156,7 +156,7 @@ class Authentication:
         self._fail(error)
         return waiting
 
-    def _look(self) -> None:
+    def _let_in_if_done(self) -> None:
         """Lets the client in, if it has just shown who it is."""
         machine = self._machine
         if machine.phase is not Phase.DONE:

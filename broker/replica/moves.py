@@ -250,7 +250,7 @@ class LogMoves:
         await self._manager.checkpoint_log_starts()
         if self._goes_on(future):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._manager.futures.take_name(future, lambda error: _tell(done, error))
+            self._manager.futures.take_name(future, lambda error: _resolve(done, error))
             await done
 
     def _take_place(self, future: FutureLog, log: Log) -> bool:
@@ -359,11 +359,11 @@ class _MustBeginAnew(Exception):
 async def _flushed(log: Log) -> None:
     """Wait until the disk has all of a log; raises OSError."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    log.flush(then=lambda error: _tell(done, error))
+    log.flush(then=lambda error: _resolve(done, error))
     await done
 
 
-def _tell(done: asyncio.Future[None], error: BaseException | None) -> None:
+def _resolve(done: asyncio.Future[None], error: BaseException | None) -> None:
     if done.done():
         return
     if error is None:

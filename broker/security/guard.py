@@ -100,7 +100,7 @@ class _Guarding:
 
     def handle(self, request: Any) -> Any:
         """Ask the rules, then the handler."""
-        request, answer = self._ask(request)
+        request, answer = self._without_refused(request)
         if answer is None and self._throttling is not None:
             request, answer = self._count_mutations(self._throttling, request)
         if answer is not None:
@@ -110,7 +110,7 @@ class _Guarding:
             return result
         return self._later(result) if isinstance(result, Awaitable) else self._finish(result)
 
-    def _ask(self, request: Any) -> tuple[Any, Any]:
+    def _without_refused(self, request: Any) -> tuple[Any, Any]:
         """The request without what is refused; where nothing is left, an answer that lacks only that."""
         version = self._context.header.api_version
         empty = None

@@ -75,7 +75,7 @@ class ListenerSecurity:
     def read_if_changed(self) -> bool:
         """The same where a file has changed since it was read; whether one has."""
         seen = self._now.seen
-        if all(_look(path) == before for path, before in seen.items()):
+        if all(_stamp_of(path) == before for path, before in seen.items()):
             return False
         self.read(self._config)
         return True
@@ -153,7 +153,7 @@ class ListenerSecurity:
             for mechanism in enabled:
                 offered[mechanism] = self._offer(config, mechanism, files)
         seen = {
-            path: _look(path) for path in files
+            path: _stamp_of(path) for path in files
         }  # Before they are read: a change meanwhile is one.
         try:
             context = server_context(tls, client_auth, AlertingContext) if self.uses_tls else None
@@ -230,7 +230,7 @@ class ListenerSecurity:
         )
 
 
-def _look(path: str) -> tuple[int, int] | None:
+def _stamp_of(path: str) -> tuple[int, int] | None:
     """When a file was written, and how long it is; None where it is not there."""
     try:
         status = os.stat(path)

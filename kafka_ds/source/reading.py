@@ -111,11 +111,11 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
             touched.rows += kept.num_rows
             for start in range(0, kept.num_rows, BATCH_ROWS):
                 yield project(kept.slice(start, BATCH_ROWS))
-    _tell(task, touched)
+    _log_touched(task, touched)
     settle()
 
 
-def _tell(task: Task, touched: Touched) -> None:
+def _log_touched(task: Task, touched: Touched) -> None:
     """A line of the log, whose fields `kafka_ds.scan_report` finds again."""
     counted = touched.document()
     text = ", ".join(f"{name}={number}" for name, number in counted.items())

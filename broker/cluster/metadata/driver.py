@@ -188,7 +188,7 @@ class ClusterDriver:
             begin(self._controller)
             self._is_active = True
             self.new_active_controllers += 1
-        self._tell(version, claiming.events)
+        self._tell_of_commit(version, claiming.events)
         return True
 
     async def confirm(self) -> bool:
@@ -408,7 +408,7 @@ class ClusterDriver:
             if not each.done.done():
                 each.done.set_result(None)
         if events:
-            self._tell(version, events)
+            self._tell_of_commit(version, events)
 
     async def _commit(self, events: Sequence[Event]) -> tuple[int, bytes | None]:
         """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
@@ -474,7 +474,7 @@ class ClusterDriver:
         if self.on_resigned is not None:
             self.on_resigned()
 
-    def _tell(self, version: int, events: Sequence[Event]) -> None:
+    def _tell_of_commit(self, version: int, events: Sequence[Event]) -> None:
         if self.on_commit is not None:
             self.on_commit(version, events)
 

@@ -100,11 +100,12 @@ class Upkeep:
         for key, log in asked.items():
             self._quiet.pop(key, None)
             if logs.get(key) is log:
-                self._look(key, log, now_ms, retain=retain)
+                self._look_after(key, log, now_ms, retain=retain)
                 if expire:
                     log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
 
-    def _look(self, key: Key, log: Log, now_ms: int, *, retain: bool) -> None:
+    def _look_after(self, key: Key, log: Log, now_ms: int, *, retain: bool) -> None:
+        """Do what is due in one log, and note until when nothing will be, unless it changes."""
         until_ms = now_ms
         try:
             log.maybe_roll(now_ms)

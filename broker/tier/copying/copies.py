@@ -339,7 +339,7 @@ class CopyLoop:
             if led_now is not None and led_now.leader_epoch == epochs.get(key):
                 self._settle(led_now, outcome)
         self._crash_points.at("broker_after_advance")
-        self._tell(topics, answer)
+        self._log_copied(topics, answer)
         return None
 
     def _settle(self, led: Led, outcome: PartitionOutcome) -> None:
@@ -368,7 +368,7 @@ class CopyLoop:
         led.state.failed(now_ms)
 
     @staticmethod
-    def _tell(topics: list[CopyTopic], answer: CopyAnswer) -> None:
+    def _log_copied(topics: list[CopyTopic], answer: CopyAnswer) -> None:
         """One line a person can follow."""
         done = [each for each in answer.partitions if each.outcome == FINISHED]
         if not done:

@@ -30,7 +30,7 @@ class LocalDeletion:
 
     def advanced(self, led: Led) -> None:
         """More of a partition is FINISHED."""
-        self._tell(led)
+        self._let_go(led)
         if self._timer is None:
             self._schedule()
 
@@ -46,15 +46,15 @@ class LocalDeletion:
         if known:
             # Grouped: what ends its grace within the same second goes together.
             delay_ms = max(0, min(known) - self._clock.monotonic_ms()) + min(1_000, self._grace_ms)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tell_all)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._let_all_go)
 
-    def _tell_all(self) -> None:
+    def _let_all_go(self) -> None:
         self._timer = None
         for led in list(self._led.values()):
-            self._tell(led)
+            self._let_go(led)
         self._schedule()
 
-    def _tell(self, led: Led) -> None:
+    def _let_go(self, led: Led) -> None:
         """Let the log delete, by its local retention, what was FINISHED long enough ago."""
         let_go(led.log, led.state, self._clock, grace_ms=self._grace_ms)
 

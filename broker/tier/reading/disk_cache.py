@@ -195,17 +195,18 @@ class DiskCache:
     def _run(self) -> None:
         while True:
             with suppress(queue.Empty):
-                self._do(self._work.get(timeout=EXPIRE_EVERY_SECONDS))
+                self._try(self._work.get(timeout=EXPIRE_EVERY_SECONDS))
             if self._clock.monotonic_ms() >= self._expire_at_ms:
-                self._do(self._expire)
+                self._try(self._expire)
 
     def work(self) -> None:
         """Do all pending work, and look for what has expired."""
-        self._do(self._expire)
+        self._try(self._expire)
         while not self._work.empty():
-            self._do(self._work.get())
+            self._try(self._work.get())
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do it, unless the cache is off. An error of the disk switches it off; if the disk is full its files go."""
         if self.counts.is_off:
             return
         try:

@@ -127,12 +127,12 @@ class LayoutLoop:
             self._at_work = None
         watched.backoff.succeeded()
         watched.seen, watched.rounds = seen, 0
-        self._tell(led, done)
+        self._count_and_log(led, done)
         if not done["is_done"]:
             watched.seen = None
         return bool(done["is_done"])
 
-    def _tell(self, led: Led, done: Mapping[str, Any]) -> None:
+    def _count_and_log(self, led: Led, done: Mapping[str, Any]) -> None:
         count = sum(done["reasons"].values())
         if not count:
             return
