@@ -13,7 +13,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,6 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import in_force
-from broker.config.settings import ConfigError
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.replica.fetcher.fetchers import Fetchers
@@ -219,11 +217,7 @@ class ReplicaManager:
         image = self._image.topics.get(topic)
         if image is None:
             return
-        try:
-            config = self._log_config(in_force(image.name, image.configs))
-        except ConfigError as error:
-            _LOGGER.error("the logs of %s go on as they were: %s", topic, error)
-            return
+        config = self._log_config(in_force(image.name, image.configs))
         for partition in self._replicas.led_of(topic):
             before = partition.log.config
             if before == config:

@@ -215,7 +215,7 @@ def groups_do_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
         for reply in replies:
             self._answer(reply)
 
-    patch.setattr(ShardRunner, "_give", give)
+    patch.setattr(ShardRunner, "_answer_when_committed", give)
 
 
 @mutation

@@ -113,7 +113,7 @@ def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> Non
             led.log.highest_offset_in_remote_storage = end
             led.log.delete_local_segments(self._clock.now_ms())
 
-    patch.setattr(LocalDeletion, "_tell", tell)
+    patch.setattr(LocalDeletion, "_let_go", tell)
 
 
 @mutation
