@@ -7,6 +7,7 @@ Broker 1 has the controller; broker 2 came later and fell silent. `orders` has a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _registered(broker_id: int, epoch: int, *, fenced: bool) -> RegisterBroker:
     )
 
 
-def _setting(topic: str, name: str, value: str | None) -> ConfigChanged:
+def setting(topic: str, name: str, value: str | None) -> ConfigChanged:
     return ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
 
 
@@ -88,20 +89,20 @@ COMMITS: tuple[tuple[Event, ...], ...] = (
         TopicCreated(topic="orders", topic_id=ORDERS),
         _partition("orders", ORDERS, 0, replicas=(1, 2), isr=(1, 2), leader=1),
         _partition("orders", ORDERS, 1, replicas=(2, 1), isr=(2, 1), leader=2),
-        _setting("orders", "retention.ms", "1"),
+        setting("orders", "retention.ms", "1"),
     ),
     (
         TopicCreated(topic="gone", topic_id=GONE),
         _partition("gone", GONE, 0, replicas=(1,), isr=(1,), leader=1),
-        _setting("gone", "retention.ms", "5"),
+        setting("gone", "retention.ms", "5"),
         TopicCreated(topic="table", topic_id=TABLE),
         _partition("table", TABLE, 0, replicas=(1,), isr=(1,), leader=1),
-        _setting("table", "cleanup.policy", "compact"),
-        _setting("table", "segment.bytes", "1000"),
+        setting("table", "cleanup.policy", "compact"),
+        setting("table", "segment.bytes", "1000"),
         TopicCreated(topic="__consumer_offsets", topic_id=OFFSETS_TOPIC),
         _partition("__consumer_offsets", OFFSETS_TOPIC, 0, replicas=(2, 1), isr=(2, 1), leader=2),
     ),
-    (_setting("orders", "retention.ms", "3600000"), _setting("table", "segment.bytes", None)),
+    (setting("orders", "retention.ms", "3600000"), setting("table", "segment.bytes", None)),
     (
         FenceBroker(broker_id=2, broker_epoch=12),
         _partition(
@@ -119,7 +120,7 @@ COMMITS: tuple[tuple[Event, ...], ...] = (
     (
         _partition("orders", ORDERS, 2, replicas=(1,), isr=(1,), leader=1),
         _partition("orders", ORDERS, 3, replicas=(1,), isr=(1,), leader=1),
-        _setting("orders", "retention.bytes", "-1"),
+        setting("orders", "retention.bytes", "-1"),
         TopicCreated(topic="plain", topic_id=PLAIN),
         _partition("plain", PLAIN, 0, replicas=(1,), isr=(1,), leader=1),
         _of_brokers("", "log.retention.ms", "-1"),
@@ -202,7 +203,7 @@ def write(folder: Path) -> Store:
     """The lake in that folder."""
     clock = FakeLogClock()
     store = LocalStore(str(folder))
-    _write_cluster(store, clock)
+    write_cluster(store, clock, COMMITS)
     events = RemoteLogEvents(store, clock=clock)
     events.open()
     for each in _events():
@@ -221,10 +222,11 @@ def write(folder: Path) -> Store:
     return store
 
 
-def _write_cluster(store: Store, clock: FakeLogClock) -> None:
+def write_cluster(store: Store, clock: FakeLogClock, commits: Iterable[tuple[Event, ...]]) -> None:
+    """The decisions of a controller, a second apart, as rows of the table."""
     log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
     image = log.load()
-    for events in COMMITS:
+    for events in commits:
         clock.now_ms += 1000
         version = log.commit(log.begin(events, image))
         assert version is not None

@@ -10,11 +10,15 @@ from typing import Any
 import duckdb
 import pytest
 
+from broker.cluster.events import Event, TopicCreated, TopicDeleted
 from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS
-from spark_conf.system_views import DUCKDB, SPARK, duckdb_views, main, questions, statements
+from kafka_ds.lake.store.local import LocalStore
+from spark_conf.system_views import DUCKDB, FOLDER, SPARK, duckdb_views, main, questions, statements
 from tests.duck import connect
+from tests.fakes.lake_store import FakeLogClock
 from tests.lake import known_cluster
 
+TEXTS = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.sql"))}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -36,6 +40,37 @@ def views(lake: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def test_duckdb_sees_the_known_cluster(views: duckdb.DuckDBPyConnection, name: str) -> None:
     query, expected = known_cluster.EXPECTED[name]
     assert views.execute(query).fetchall() == expected
+
+
+def test_a_topic_of_the_same_name_has_no_settings_of_the_one_before(tmp_path: Path) -> None:
+    def created(topic_id: bytes, value: str) -> tuple[Event, ...]:
+        made = TopicCreated(topic="again", topic_id=topic_id)
+        return (
+            made,
+            known_cluster.setting("again", value.partition("=")[0], value.partition("=")[2]),
+        )
+
+    deleted = TopicDeleted(topic="again", topic_id=b"1" * 16)
+    commits = (
+        created(b"1" * 16, "retention.ms=1"),
+        # One commit holds all decisions that waited for it.
+        (deleted, *created(b"2" * 16, "segment.bytes=5")),
+    )
+    known_cluster.write_cluster(LocalStore(str(tmp_path)), FakeLogClock(), commits)
+    with connect() as connection:
+        duckdb_views(connection, tmp_path)
+        found = connection.execute("SELECT topic, name, value FROM topic_configs").fetchall()
+    assert found == [("again", "segment.bytes", "5")]
+
+
+def test_views_of_which_others_are_made_scan_a_table_once() -> None:
+    """Spark reads a table's log again for each scan in a plan: seconds, where the views are joined."""
+    made_of = {word for text in TEXTS.values() for word in re.findall(r"(?:FROM|JOIN) (\w+)", text)}
+    scans = {
+        name: TEXTS[name].count("FROM ${") + TEXTS[name].count("JOIN ${")
+        for name in made_of & set(TEXTS)
+    }
+    assert {name for name, count in scans.items() if count > 1} == set()
 
 
 def test_each_view_is_in_the_docs_with_its_question() -> None:
