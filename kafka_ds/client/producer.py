@@ -387,13 +387,18 @@ class Producer:
                 self._find_leader(key, lane)
 
     def _find_leader(self, key: TopicPartition, lane: _Lane) -> None:
-        try:
-            self._cluster.leader_address(key, refresh=True)
-        except ClientError as problem:
-            batch = lane.waiting[0]
-            raise NotWritten(
-                f"{_place(batch)}: {batch.describe(range(batch.record_count))}: {problem}"
-            ) from problem
+        """Look it up again, for as long as the first batch may wait (`max.block.ms` alone is for what is not sent yet)."""
+        batch = lane.waiting[0]
+        while True:
+            try:
+                self._cluster.leader_address(key, refresh=True)
+                return
+            except ClientError as problem:
+                if isinstance(problem, BrokerTimeout) and time.monotonic() < batch.deadline:
+                    continue
+                raise NotWritten(
+                    f"{_place(batch)}: {batch.describe(range(batch.record_count))}: {problem}"
+                ) from problem
 
 
 def _further(

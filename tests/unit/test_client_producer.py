@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from os import urandom
 from typing import Any
@@ -195,6 +196,29 @@ def test_without_acks_nobody_is_waited_for() -> None:
     with scripted(silent) as broker:
         made = send(broker, 4, acks=0, enable_idempotence=False)
         assert made.written["t", 0].record_count == 8
+
+
+def test_a_leader_that_is_long_in_coming_is_waited_for_as_long_as_a_batch_may_take() -> None:
+    """`delivery.timeout.ms` says how long that is; asking for the leader gives up earlier, by `max.block.ms`."""
+    log = Log([ErrorCode.NOT_LEADER_OR_FOLLOWER])
+    asked = [0]
+
+    def script(request: Any) -> Any:
+        if isinstance(request, ProduceRequest):
+            return log(request)
+        asked[0] += 1
+        if 1 < asked[0] < 40:
+            return broker.metadata(error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+        return None
+
+    with scripted(script) as broker:
+        made = producer(broker)
+        client = replace(made._settings.client, default_api_timeout_ms=10)
+        made = Producer(Cluster(client), replace(made._settings, client=client))
+        made.send(outgoing(0))
+        made.flush()
+        made.close()
+    assert log.sequences == [0]
 
 
 def test_a_fenced_transaction_says_so_by_its_code() -> None:
