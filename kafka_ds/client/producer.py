@@ -387,7 +387,7 @@ class Producer:
                 self._find_leader(key, lane)
 
     def _find_leader(self, key: TopicPartition, lane: _Lane) -> None:
-        """Look it up again, for as long as the first batch may wait (`max.block.ms` alone is for what is not sent yet)."""
+        """Look it up again, for as long as the first batch may wait (``max.block.ms`` bounds first look-ups)."""
         batch = lane.waiting[0]
         while True:
             try:
