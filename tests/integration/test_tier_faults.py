@@ -13,8 +13,11 @@ from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import CONFLICT, FAILED, FINISHED, PartitionOutcome
 from broker.tier.metadata.remote_log import DeltaMetadata
 from broker.tier.settings import TierSettings
+from broker.tier.spi import StorageError
 from kafka_ds.lake.actions import encode_actions, txn_action
+from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.snapshot import TableSnapshot
 from kafka_ds.lake.names import AppIdKind, app_id, commit_file
 from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
@@ -129,6 +132,31 @@ def test_lost_answers_neither_lose_nor_double(
         assert each.finished() == [(0, 9), (10, 19), (20, 24)]
         each.copier.recover()
         assert each.metadata.unfinished() == []
+
+
+def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_does(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    log = DeltaLog(store, TABLE, clock=store.clock)
+
+    def change(value: str) -> None:
+        snapshot = TableSnapshot(log)
+        snapshot.read()
+        configuration = {**snapshot.configuration, "delta.appendOnly": value}
+        action = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+        log.commit(log.begin(PlainChange("SET", actions=[action])), read_version=snapshot.version)
+
+    def move() -> None:
+        worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=99, offset=5)
+
+    change("true")
+    with pytest.raises(StorageError, match="appendOnly"):
+        move()
+    change("false")
+    move()
+    assert worker.storage.state(TOPIC, TOPIC_ID, 0).log_start_offset == 5
 
 
 @pytest.mark.parametrize("table", [TABLE, EVENTS])

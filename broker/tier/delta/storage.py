@@ -238,6 +238,9 @@ class DeltaStorage:
         with shared.lock:
             try:
                 self._commit_alone(shared, intent)
+            except TableChanged as conflict:
+                # Until somebody has undone that: whoever asks asks again.
+                raise StorageError(str(conflict)) from conflict
             except Conflict as conflict:
                 # It is there or beyond already, or not ours to say any more: nothing is left to do.
                 log.info("%s: the log start is not moved: %s", shared.folder, conflict)
