@@ -193,10 +193,13 @@ class LogMoves:
                 _LOGGER.error("%s does not get on with its move to %s: %s", name, home, error)
             except Exception:  # the root of a task: nobody else would hear of it
                 _LOGGER.exception("%s does not move to %s", name, home)
-            await asyncio.sleep(max(self._around.backoff_ms, 1) / 1_000)
+            await self._pause()
         if home.failure is not None:
             self._failed.add((future.log.topic, future.log.partition))
         _LOGGER.warning("%s does not move to %s any more", name, home)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(max(self._around.backoff_ms, 1) / 1_000)
 
     def _anew(self, future: FutureLog) -> FutureLog:
         """Copy a log once more, from where it begins now."""
@@ -275,11 +278,20 @@ class LogMoves:
         return True
 
     async def _leave(self, log: Log) -> None:
-        """Take the old folder away when all that was in it is durable in the new one."""
+        """Take the old folder away when all that was in it is durable in the new one; a full disk is waited for."""
         manager = self._manager
-        if manager.get(log.topic, log.partition) is not log:
-            return
-        await _flushed(log)
+        while True:
+            if manager.get(log.topic, log.partition) is not log:
+                return
+            try:
+                await _flushed(log)
+            except OSError as error:
+                if log.storage_error is not None:
+                    raise
+                _LOGGER.error("%s keeps its old folder as well for now: %s", log.name, error)
+                await self._pause()
+            else:
+                break
         manager.futures.leave(log.topic, log.partition)
         for directory in manager.directories.online:
             manager.checkpoints.logs(directory)

@@ -192,6 +192,30 @@ async def test_a_full_disk_is_waited_for() -> None:
 
 
 @in_loop
+async def test_an_old_folder_goes_when_a_full_disk_has_room_for_what_was_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = MovingBench()
+    bench.append(20)
+    exchange = bench.manager.futures.exchange
+
+    def exchange_and_fill(topic: str, partition: int) -> None:
+        exchange(topic, partition)
+        bench.append(1, epoch=1)
+        bench.disk.capacity_bytes = 0
+
+    monkeypatch.setattr(bench.manager.futures, "exchange", exchange_and_fill)
+    bench.moves.alter("t", 0, "/b")
+    for _ in range(200):
+        await asyncio.sleep(0.001)
+    assert bench.log.directory == "/b/t-0"
+    assert bench.folders() == {"/a/t-0", "/b/t-0"}
+    bench.disk.capacity_bytes = None
+    await until_ended(bench)
+    assert bench.folders() == {"/a/t-0-delete", "/b/t-0"}
+
+
+@in_loop
 async def test_a_copy_that_cannot_be_begun_leaves_nothing_behind() -> None:
     """Else the next start would take it for one to go on with, though the move was refused."""
     bench = MovingBench()
