@@ -34,6 +34,7 @@ from broker.cluster.features import supported_features
 from broker.cluster.image import MetadataImage
 from broker.cluster.member import ClusterMember
 from broker.cluster.membership.lifecycle import BrokerIdentity, endpoints_told
+from broker.cluster.metadata.applying import take_effect
 from broker.cluster.metadata.driver import ClusterDriver
 from broker.cluster.metadata.event_lines import Told, lines_of
 from broker.cluster.metadata.log import MetadataLog
@@ -396,15 +397,21 @@ class Node(Parts):
             return
         for text, fields in lines_of(events, self._told):
             log.info("%s", text, extra=fields)
-        self.security.apply(events)
+        parts = (
+            self.security.apply,
+            self._apply_settings,
+            self.replica_manager.apply,
+            self.member.directories.applied,
+            self.groups.apply,
+            self.transactions.apply,
+        )
+        await take_effect(events, parts)
+
+    async def _apply_settings(self, events: Sequence[Event]) -> None:
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_changes(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
             await self.server.configure(self.config)
-        await self.replica_manager.apply(events)
-        self.member.directories.applied(events)
-        self.groups.apply(events)
-        self.transactions.apply(events)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:

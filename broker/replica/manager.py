@@ -13,6 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import in_force
+from broker.config.settings import ConfigError
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.replica.fetcher.fetchers import Fetchers
@@ -45,6 +47,8 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.tier.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_MS = 5_000
 
@@ -217,7 +221,11 @@ class ReplicaManager:
         image = self._image.topics.get(topic)
         if image is None:
             return
-        config = self._log_config(in_force(image.name, image.configs))
+        try:
+            config = self._log_config(in_force(image.name, image.configs))
+        except ConfigError as error:
+            _LOGGER.error("the logs of %s go on as they were: %s", topic, error)
+            return
         for partition in self._replicas.led_of(topic):
             before = partition.log.config
             if before == config:

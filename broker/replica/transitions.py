@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.cluster.events import NO_LEADER, PartitionChanged, PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import in_force
+from broker.config.settings import ConfigError
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
@@ -144,7 +145,8 @@ class Transitions:
                 self._follow(event, changes)
             else:
                 self._leave(event, changes)
-        except (OSError, KafkaError) as error:
+        except (OSError, KafkaError, ConfigError) as error:
+            # ConfigError: the controller's release or file allows what those of this broker do not.
             if key not in self._unopened:
                 _LOGGER.error("%s-%d cannot be opened: %s", *key, error)
             if self._logs.is_offline(*key):

@@ -1,0 +1,77 @@
+"""What a commit does at a broker: what one part of it cannot take keeps no other part from its own."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.cluster.controller.draft import Decision
+from broker.cluster.events import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigChanged,
+    Event,
+    PartitionChanged,
+    PartitionRegistration,
+    TopicCreated,
+)
+from broker.system import new_uuid
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from tests.in_process import InProcess, in_process
+from tests.loops import in_loop
+
+
+def made(topic: str, *settings: str) -> list[Event]:
+    topic_id = new_uuid()
+    led_here = PartitionRegistration(replicas=(1,), isr=(1,), leader=1)
+    return [
+        TopicCreated(topic=topic, topic_id=topic_id),
+        PartitionChanged(topic=topic, topic_id=topic_id, partition=0, registration=led_here),
+        *(setting(topic, each) for each in settings),
+    ]
+
+
+def setting(topic: str, name: str) -> ConfigChanged:
+    return ConfigChanged(
+        resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value="anything"
+    )
+
+
+async def decided(broker: InProcess, *events: Event) -> None:
+    await broker.node.controller.decide(lambda _: Decision(events=events, result=None))
+
+
+@in_loop
+async def test_a_setting_of_a_later_release_keeps_no_other_topic_from_its_leader(
+    memory_path: Path,
+) -> None:
+    """While brokers are upgraded one after the other, the controller may be ahead of this one."""
+    async with in_process(memory_path) as broker:
+        replicas = broker.node.replica_manager
+        await broker.create("old")
+        await decided(
+            broker,
+            *made("later", "of.a.later.release"),
+            *made("plain"),
+            setting("old", "of.a.later.release"),
+            *made("plain-2"),
+        )
+        with pytest.raises(KafkaError) as refused:
+            replicas.get("later", 0)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        for topic in ("plain", "plain-2", "old"):
+            assert replicas.get(topic, 0).topic == topic
+        assert broker.node.controller.apply_errors == 0
+
+
+@in_loop
+async def test_what_one_part_cannot_take_the_others_still_take(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        of_brokers = ConfigChanged(
+            resource_type=BROKER_RESOURCE, resource_name="", name="of.a.later.release", value="x"
+        )
+        heard: list[int] = []
+        broker.node.transactions.apply = lambda events: heard.append(len(events))  # type: ignore[method-assign]
+        await decided(broker, of_brokers, *made("plain"))
+        assert broker.node.replica_manager.get("plain", 0).topic == "plain"
+        assert heard == [3]
+        assert broker.node.controller.apply_errors == 1
