@@ -336,23 +336,22 @@ class Cluster:
 
     def _ask_broker_setting(self, name: str) -> str | None:
         self._ask_topics([])
-        for node_id, address in sorted(self._brokers.items()):
-            resource = DescribeConfigsResource(
-                resource_type=BROKER_RESOURCE,
-                resource_name=str(node_id),
-                configuration_keys=[name],
-            )
-            answer = self.connection(address).call(
-                DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
-            )
-            for result in answer.results:
-                if result.error_code:
-                    raise KafkaError(ErrorCode(result.error_code), result.error_message)
-                for config in result.configs:
-                    if config.name == name:
-                        return config.value
+        if not self._brokers:
             return None
-        return None
+        node_id, address = min(self._brokers.items())
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE,
+            resource_name=str(node_id),
+            configuration_keys=[name],
+        )
+        answer = self.connection(address).call(
+            DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
+        )
+        for result in answer.results:
+            if result.error_code:
+                raise KafkaError(ErrorCode(result.error_code), result.error_message)
+        configs = (config for result in answer.results for config in result.configs)
+        return next((config.value for config in configs if config.name == name), None)
 
     # -- brokers --------------------------------------------------------------------------------
 

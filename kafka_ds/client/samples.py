@@ -129,15 +129,23 @@ def _look_at(
             for tp in asked:
                 _ask(cluster, connection, tp, places[tp])
             for tp in asked:
-                answer: FetchResponse = connection.receive()
-                for partition in (p for topic in answer.responses for p in topic.partitions):
-                    if ErrorCode(partition.error_code).retriable:
-                        doubtful.add(tp[0])
-                    seen = _seen(partition, places[tp])
-                    if seen is not None:
-                        found[tp] = seen
+                if _note(connection.receive(), tp, places[tp], found):
+                    doubtful.add(tp[0])
     for name in doubtful:
         cluster.forget(name)
+
+
+def _note(
+    answer: FetchResponse, tp: TopicPartition, place: int, found: dict[TopicPartition, _Seen]
+) -> bool:
+    """Note what an answer shows of a partition; whether it is doubtful that its leader was asked."""
+    is_doubtful = False
+    for partition in (p for topic in answer.responses for p in topic.partitions):
+        is_doubtful |= ErrorCode(partition.error_code).retriable
+        seen = _seen(partition, place)
+        if seen is not None:
+            found[tp] = seen
+    return is_doubtful
 
 
 def _ask(cluster: Cluster, connection: Connection, tp: TopicPartition, place: int) -> None:

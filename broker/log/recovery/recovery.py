@@ -155,11 +155,7 @@ def _load(
     log_start_offset: int,
 ) -> LoadedLog:
     segments = _open_segments(disk, directory, files, config, now_ms)
-    # Those that compaction has emptied say nothing of those behind them.
-    filled = (segment for segment in segments if segment.size_bytes)
-    old = [segment.base_offset for segment in takewhile(_begins_old, filled)]
-    if old:
-        raise _OldSegments(*old)
+    _refuse_old(segments)
     epochs, epochs_known = _load_epochs(disk, directory)
     stored = epochs.entries
     scanned_from: int | None = None
@@ -189,10 +185,9 @@ def _load(
         start_offset = max(start_offset, segments[0].base_offset)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
-    # What was scanned may have taken some with it.
-    snapshots = offsets_in(
-        files if clean_shutdown else list_files(disk, directory), names.PRODUCER_SNAPSHOT
-    )
+    # What was scanned may have taken snapshots with it.
+    files = files if clean_shutdown else list_files(disk, directory)
+    snapshots = offsets_in(files, names.PRODUCER_SNAPSHOT)
     producers = _producers_from(
         disk, directory, snapshots, segments, end_offset=end_offset, scanned_from=scanned_from
     )
@@ -209,6 +204,15 @@ def _load(
         was_clean=clean_shutdown,
         epochs_dirty=epochs.entries != stored,
     )
+
+
+def _refuse_old(segments: Sequence[Segment]) -> None:
+    """Raises _OldSegments if the log begins with messages of format 0 or 1."""
+    # Those that compaction has emptied say nothing of those behind them.
+    filled = (segment for segment in segments if segment.size_bytes)
+    old = [segment.base_offset for segment in takewhile(_begins_old, filled)]
+    if old:
+        raise _OldSegments(*old)
 
 
 def _begins_old(segment: Segment) -> bool:
