@@ -56,6 +56,11 @@ class Jvm:
         exits.setExitProcedure(self._exit)
         exits.setHaltProcedure(self._exit)
 
+    @property
+    def classes(self) -> Any:
+        """Java's packages, as attributes."""
+        return self._gateway.jvm
+
     def run(self, name: str, *words: str) -> str:
         """What a tool prints on both streams; raises ToolFailed unless it ends well."""
         jvm = self._gateway.jvm
