@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.controller.brokers import HeartbeatReply
 from broker.cluster.events import PartitionChanged
 from broker.cluster.image import MetadataImage
 from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
@@ -312,18 +313,21 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
         await asyncio.sleep(0.01)
     second = asyncio.ensure_future(broker.create("b"))
     await asyncio.sleep(0)
-    reply = await broker.driver.decide(
-        lambda c: c.heartbeat(
-            1,
-            broker.driver.broker_epoch,
-            metadata_version=broker.image.version,
-            want_fence=False,
-            want_shut_down=False,
-            now_ms=0,
-        ),
-        at_once=True,
-    )
-    assert not reply.is_fenced
+
+    async def beat() -> HeartbeatReply:
+        return await broker.driver.decide(
+            lambda c: c.heartbeat(
+                1,
+                broker.driver.broker_epoch,
+                metadata_version=broker.image.version,
+                want_fence=False,
+                want_shut_down=False,
+                now_ms=0,
+            ),
+            at_once=True,
+        )
+
+    assert not (await beat()).is_fenced
     with pytest.raises(OSError, match="away"):
         await other.start()
     assert not first.done() and not second.done()
@@ -332,6 +336,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     with pytest.raises(KafkaError) as refused:
         await broker.create("c")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not (await beat()).is_fenced, "who lives is heard, also where nothing more can wait"
     store.is_away = False
     assert [result.error for (result,) in (await first, await second)] == [ErrorCode.NONE] * 2
     assert sorted(durable(memory_path).topics) == ["a", "b"]

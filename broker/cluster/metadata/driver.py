@@ -331,12 +331,13 @@ class ClusterDriver:
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER, "this broker does not decide for the cluster"
             )
-        if len(self._queue) >= PENDING_MAX:
-            message = f"{PENDING_MAX} decisions wait for {self.folder}"
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         decision = make(self._controller)
         if not decision.events and (at_once or self._committer is None):
             return decision.result
+        # Only now: heartbeats that decide nothing are heard, or all brokers would be fenced when the store is back.
+        if len(self._queue) >= PENDING_MAX:
+            message = f"{PENDING_MAX} decisions wait for {self.folder}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         # A result without events may still speak of what is only about to be true.
         ahead = self._controller.image
         for sequence, event in enumerate(decision.events):
