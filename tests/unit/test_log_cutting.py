@@ -142,6 +142,16 @@ def test_a_cut_behind_a_gap_of_compaction_ends_where_it_was_made(offset: int, en
     assert log.log_end_offset == end
 
 
+def test_a_cut_in_a_gap_between_segments_ends_where_it_was_made() -> None:
+    log = open_log(MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT))
+    give(log, 0, 4)
+    give(log, 10, 4)
+    truncate(log, 7)
+    assert log.log_end_offset == 7
+    give(log, 7, 1)
+    assert offsets(log) == [0, 7]
+
+
 def test_a_cut_between_segments_ends_there_after_a_restart_too() -> None:
     disk, config = MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT)
     log = open_log(disk, config)

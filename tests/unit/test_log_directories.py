@@ -419,12 +419,15 @@ def old_messages(start: int, end: int) -> bytes:
     return b"".join(message(1, i, b"k", b"v", time=NOW_MS) for i in range(start, end))
 
 
-def test_a_log_in_a_damaged_ones_place_does_not_begin_where_that_did() -> None:
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_log_in_a_damaged_ones_place_does_not_begin_where_that_did(is_deleted: bool) -> None:
     bench = TwoDisks()
     bench.log(3).advance_log_start_offset(2)
     bench.stop()
     bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
     bench.start()
+    if is_deleted:
+        bench.manager.delete("t", 3)
     bench.manager.create("t", 3, OTHER_ID)
     bench.append("t", 3)
     bench.disk.kill()

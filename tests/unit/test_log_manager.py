@@ -244,6 +244,22 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     assert (new.log_start_offset, new.log_end_offset) == (0, 3)
 
 
+def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
+    bench = Bench()
+    old = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    old.advance_log_start_offset(8)
+    bench.manager.checkpoints.logs(bench.manager.directories.all[0], wait=True)
+    bench.manager.set_aside("t", 0)
+    bench.manager.create("t", 0, new_uuid())
+    bench.append("t", count=3)
+    bench.disk.kill()
+    bench.start()
+    new = bench.manager.get("t", 0)
+    assert new is not None
+    assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+
+
 def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
     bench = Bench()
     for partition in range(GONE_MAX + 10):
