@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_writable = False
-        self._all.keeps(self, self._transport.get_write_buffer_size())
+        self._all.keeps(self, self.unsent_bytes())
 
     def resume_writing(self) -> None:
         self._is_writable = True
@@ -280,6 +280,10 @@ class Connection(asyncio.BufferedProtocol):
             self._handle = handle
 
     # -- what the server calls ----------------------------------------------------------------------
+
+    def unsent_bytes(self) -> int:
+        """How much of its answers lies here."""
+        return self._transport.get_write_buffer_size()
 
     def drain(self) -> None:
         """Takes no more requests; closes as soon as those that were begun are answered."""
@@ -404,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
         gathers, by_tls = self._all.gathers_writes, self._came_by_tls
         write(self._transport, out, size, gathers=gathers, by_tls=by_tls)
         if not self._is_writable:
-            self._all.keeps(self, self._transport.get_write_buffer_size())
+            self._all.keeps(self, self.unsent_bytes())
 
     # -- back-pressure, and the end -----------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Shell: what all connections share: limits, the list of them, buffers, and which was silent for too long.
 
 Rules of this file: it knows no Kafka. Silence is measured in ticks, counted by one timer; a connection notes the
-tick of its last byte, so that a request costs no timer and no look at a clock.
+tick of its last byte, so that a request costs no timer and no look at a clock. Who reads a large answer slowly is not
+silent, either, as in Kafka.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Guest(Protocol):
     peer: str  # host and port
     listener: str
     last_tick: int
+
+    def unsent_bytes(self) -> int:
+        """How much of its answers lies here."""
 
     def drain(self) -> None:
         """Answer what was begun, and close."""
@@ -210,6 +214,13 @@ class Connections:
         if not self._open and self._all_gone is not None:
             self._all_gone.set()
 
+    def _look_at_slow_readers(self) -> None:
+        for connection, before in tuple(self._unsent.items()):
+            size_bytes = connection.unsent_bytes()
+            if size_bytes < before:
+                connection.last_tick = self.tick
+            self.keeps(connection, size_bytes)
+
     def _tick(self) -> None:
         """Counts on, closes who was silent for the idle time, lets go of memory that nobody used."""
         idle_ms = self._config.connections_max_idle_ms
@@ -223,6 +234,7 @@ class Connections:
         self._bytes_at_last_tick = self.metrics.bytes_in
         if idle_ms < 0:
             return
+        self._look_at_slow_readers()
         ticks_max = max(-(-idle_ms // int(seconds * 1000)), 1)
         for connection in self:
             if self.tick - connection.last_tick > ticks_max:

@@ -450,6 +450,26 @@ def test_who_is_silent_is_closed_and_who_speaks_is_not() -> None:
     run(test())
 
 
+def test_who_reads_a_large_answer_slowly_is_not_silent() -> None:
+    async def test() -> None:
+        harness = Harness("connections.max.idle.ms=400")
+        harness.handlers.metadata_bytes = 400_000
+        connections = harness.server.connections
+        connection, transport = harness.connect()
+        transport.is_slow = True
+        feed(connection, b"".join(metadata(i) for i in range(5)))
+        for _ in range(20):
+            transport.unsent -= 1_000
+            connections._tick()
+            assert connections.unsent_bytes == transport.unsent > limits.UNSENT_BYTES_MAX
+        assert not transport.closing
+        for _ in range(20):
+            connections._tick()
+        assert transport.closing
+
+    run(test())
+
+
 def test_what_a_handler_keeps_is_not_overwritten() -> None:
     """A slice of a large request stays as it was, although the memory of answered requests is used again."""
 
