@@ -230,6 +230,20 @@ def test_a_batch_that_cannot_be_decoded_comes_as_it_was_produced(lake: Lake) -> 
     assert offsets(again.read(committed_only=True, start=10)) == [*range(10, 20), *range(26, 31)]
 
 
+def test_rows_are_not_hidden_by_what_a_lost_leader_could_not_decode(lake: Lake) -> None:
+    good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10)]
+    broken = [seal(read_header(each), each[HEADER_BYTES:] + b"more") for each in good]
+    assert lake.copy(0, 14, [*good[:2], broken[2]], []).outcome == "finished"
+    (residue,) = Path(lake.path).rglob("*.residue")
+    other = Lake(lake.root / "other")
+    assert other.copy(0, 9, [good[0], broken[1]], []).outcome == "finished"
+    (lost,) = Path(other.path).rglob("*.residue")
+    residue.with_name(f"{0:020d}-{'z' * 22}.residue").write_bytes(lost.read_bytes())
+    found = Lake(lake.root).read(committed_only=True)
+    assert found[-1] == broken[2]
+    assert offsets(found[:-1]) == list(range(10))
+
+
 def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
     outcome = lake.copy(0, 9, [build_batch(records(0, 5), leader_epoch=3), b"\x00" * 400], [])
     assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 5, 9)

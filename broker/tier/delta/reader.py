@@ -1,13 +1,16 @@
 """Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
 
-Rules of this file: files are found through the index of the followed snapshot, never by a remembered path. If a file
-is gone when it is opened, the snapshot is old: it is refreshed and the read begins again. Some batch covers every
-offset up to the tiered end, so that a consumer's position gets over gaps. read_committed needs the rows alone, unless
-the table says that there are batches which cannot be decoded: those come as they were produced, as from the log
-(another decoder may get more out of them). read_uncommitted gets all of the residue in its place. What comes next is
-prepared ahead once a consumer reads on, or begins at the beginning. A reader at a random place gets just that place's
-piece, and nobody waits for more than its own piece. Prepared pieces are kept for others, in memory and on disk, under
-the files that they were made of: rows that somebody has erased since are not found there. Any thread.
+Rules of this file (any thread may call):
+- Files are found through the index of the followed snapshot, never by a remembered path. If a file is gone when it is
+  opened, the snapshot is old: it is refreshed and the read begins again.
+- Every offset up to the tiered end is covered by some batch, so that a consumer's position gets over gaps.
+- read_committed needs the rows alone, unless the table says that there are batches which cannot be decoded. Those come
+  as they were produced, as from the log: another decoder may get more out of them. read_uncommitted gets all of the
+  residue in its place.
+- What comes next is prepared ahead once a consumer reads on, or begins at the beginning. A reader at a random place
+  gets just that place's piece, and nobody waits for more than its own piece.
+- Prepared pieces are kept for others, in memory and on disk, under the files that they were made of: rows that somebody
+  has erased since are not found there.
 """
 
 from __future__ import annotations
@@ -348,6 +351,9 @@ class ColdReader:
                 log_start_offset=found.log_start,
                 undecodable_only=place.committed_only,
             )
+        if place.committed_only and residue:
+            # A leader whose log was given up may have left residue for offsets that another one's rows have now.
+            residue = [each for each in residue if not _has_rows(rows, each)]
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
         piece = self._maker.make(rows, offset, last, residue, batch_bytes)
         return piece, found.layout
@@ -410,6 +416,14 @@ class ColdReader:
             self._known[place] = _Known(snapshot, snapshot.version, first, found)
             if len(self._known) > PLACES_MAX:
                 self._known.popitem(last=False)
+
+
+def _has_rows(rows: Rows, batch: ResiduePiece) -> bool:
+    """Whether any of the rows has an offset of the batch."""
+    from kafka_ds.lake.batches.records import offsets_of
+
+    low, high = offsets_of(rows).searchsorted([batch.base_offset, batch.last_offset + 1])
+    return bool(low < high)
 
 
 def _cluster(
