@@ -1,9 +1,9 @@
 """Pure: which requests this broker serves, in which versions, and by which function.
 
-Rules of this file: a handler announces itself by the decorator `serves`, once; the answer to ApiVersions, the
-check of a request's version and the coverage table of the documentation all come from here, so that they always
-match the code. Handlers are plain functions that may return an awaitable: a handler that answers at once needs no
-task.
+Rules of this file:
+- A handler announces itself once, by the decorator `serves`. The answer to ApiVersions, the check of a request's version
+  and the table in docs/protocol.md all come from here, so that they always match the code.
+- Handlers are plain functions that may return an awaitable: a handler that answers at once needs no task.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Shell: brings the jars that Spark and the tests need into a folder, through the Ivy that PySpark carries.
 
-Rules of this file: every version is pinned here and nowhere else; nothing but Java and PySpark is needed (no Maven, no
-registry named: Ivy's own default resolver is used); a set is complete or absent, never half (it is fetched into a
-neighbouring folder that is renamed when all of it is there); what Ivy waits for is the network, so sets come at once.
+Rules of this file:
+- Every version is pinned here and nowhere else.
+- Nothing but Java and PySpark is needed: no Maven, and no registry is named, since Ivy has a default resolver.
+- A set is complete or absent, never half: it is fetched into a folder beside, which is renamed when all of it is there.
+- Several sets are fetched at the same time: Ivy mostly waits for the network.
 
 Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 """

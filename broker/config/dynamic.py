@@ -1,10 +1,11 @@
 """Shell: settings of a broker that change while it runs (KIP-226).
 
 Rules of this file:
-- Changeable are the settings that give topics their defaults, under the first of their names: open logs are given
-  them at once; and those of `CHANGEABLE`, rates above all, which are looked up where they hold
-  (`BrokerConfig.in_force`), and what a listener has of its own of them (`broker.config.listeners`). All others are read
-  once, at the start, and are refused by name: an answer that says "changed" while nothing changes would be a lie.
+- Three kinds of settings can be changed. Those that give topics their defaults, under the first of their names: open
+  logs are given them at once. Those of `CHANGEABLE`, rates above all, which are looked up where they hold
+  (`BrokerConfig.in_force`). And what a listener has of its own of the latter (`broker.config.listeners`).
+- All others are read once, at the start, and are refused by name: an answer that says "changed" while nothing changes
+  would be a lie.
 - A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """

@@ -1,9 +1,10 @@
 """Pure: the settings of a broker that say how its listeners are secured: TLS, SASL, limits of connections.
 
 Rules of this file:
-- Declarations, a part of `broker.config.broker` that has a file of its own for its length, and how one listener's own
-  are called: `listener.name.<listener>.<setting>`, with the listener's name in lower case, and for what is a SASL
-  mechanism's matter `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226). The nearest name wins.
+- The declarations are a part of `broker.config.broker`, in a file of their own for their length.
+- A setting of one listener alone is called `listener.name.<listener>.<setting>`, with the listener's name in lower case.
+  What is a SASL mechanism's matter is called `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226). The
+  nearest name wins.
 - A JAAS entry is always one mechanism's of one listener, as in Kafka.
 """
 

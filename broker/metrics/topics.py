@@ -1,8 +1,9 @@
 """Pure: the counters that each topic has, and their samples.
 
-Rules of this file: code that counts holds its topic's counters, so counting is an addition. The broker's own totals
-are the sums over its topics, and over those that it has no part of any more: a topic's samples go with its last
-partition here, as Kafka's do, while what was counted of it stays in the totals.
+Rules of this file:
+- Code that counts holds its topic's counters: counting is an addition.
+- A topic's samples go with its last partition here, as Kafka's do. What was counted of it stays in the broker's totals:
+  these are the sums over the topics of which it has, or once had, a partition.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Pure: how much of a broker clients may have, and how long one that had more has to wait (KIP-13, KIP-124, KIP-219).
 
 Rules of this file:
-- A quota is the nearest of Kafka's eight: of user and client id, of the user and any client id, of the user, of any
-  user with the client id, of any user and any client id, of any user, of the client id, of any client id. Who has the
-  same one shares it: a user's is shared by its client ids, a client id's by its users.
-- A rate is taken over quota.window.num samples of quota.window.size.seconds each; a window that is not full yet counts
+- A client has the first of Kafka's eight kinds of quota that is set: for this user and this client id; this user and
+  any client id; this user; any user and this client id; any user and any client id; any user; this client id; any
+  client id. All who have the same one share it: a user's client ids share the user's, its users a client id's.
+- A rate is taken over quota.window.num samples of quota.window.size.seconds each. A window that is not full yet counts
   as if all samples but the last had been silent, so that one burst at the start is no violation by itself. Who is above
-  the quota waits as long as it takes until the rate over a window that is longer by that time is the quota.
+  the quota waits until the rate is the quota, over a window that is longer by that wait.
 - A share of the broker's time never keeps a client waiting for longer than one sample.
 - Changes of topics are counted by partitions in a bucket that fills at the rate of the quota, up to a whole window's
-  worth: as long as it is not below zero one may take from it, also more than is there (KIP-599). What is asked for is
-  taken at once, or several requests of one moment would all pass; counted in the end is what was granted, never the
-  number that a client names.
+  worth (KIP-599). As long as it is not below zero one may take from it, also more than is there. What is asked for is
+  taken at once, or several requests of one moment would all pass. In the end what was granted counts, never the number
+  that a client names.
 - Nobody is told to wait for longer than an answer can say. Names are told apart by their first NAME_LENGTH_MAX
   characters: they are the clients' own words, and are remembered.
 - Clients that nobody hears of any more are forgotten, the longest silent first, where there are more than SENSORS_MAX.

@@ -1,10 +1,10 @@
 """Pure: what a broker must know of its users to let them authenticate with SCRAM (RFC 5802, KIP-84, KIP-554).
 
 Rules of this file:
-- A broker never knows a password, only what it was salted to; that is enough to guess passwords by, so it is never
+- A broker never knows a password, only what it was salted to. That is enough to guess passwords by, so it is never
   printed: not in a `repr`, not in a log line, not in an exception.
-- Credentials come from the cluster's metadata (who has one) and from objects of the lake that are no table (what it
-  is): `put` is called by whoever has read the second, and `forget` by whoever has replayed that it is gone.
+- The cluster's metadata say who has a credential; what it is lies in objects of the lake that are no table. Whoever has
+  read such an object calls `put`; whoever has replayed that the credential is gone calls `forget`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Pure: a stream of bytes, received as it comes, cut into requests.
 
-Rules of this file: bytes are copied once at most. What arrives is received into a scratch buffer that all
-connections of the event loop share (it is empty again before the next one receives); a request that lies whole in
-it is copied out, as a handler may keep it and may write into it. A request of which only a part is there gets a
-buffer of its own, into which the rest is received directly. At most 4 MiB more memory is allocated than bytes have
-arrived: a length is only a promise. If the memory of all connections is limited, a request that is larger than the
-scratch buffer is received only when there is room; until then `needs_room` is true and nothing is received. Connections
-that are not authenticated yet are exempt (`is_exempt`), as in Kafka: their requests are small, they take nothing of
-that memory and do not wait for it. Otherwise half a request of an unknown client could block known ones.
+Rules of this file:
+- Bytes are copied once at most. What arrives is received into a scratch buffer that all connections of the event loop
+  share; it is empty again before the next one receives. A request that lies whole in it is copied out, as a handler
+  may keep it and may write into it. A request of which only a part is there gets a buffer of its own, into which the
+  rest is received directly.
+- At most 4 MiB more memory is allocated than bytes have arrived: a length is only a promise.
+- If the memory of all connections is limited, a request that is larger than the scratch buffer is received only when
+  there is room. Until then `needs_room` is true and nothing is received.
+- Connections that are not authenticated yet are exempt (`is_exempt`), as in Kafka: their requests are small, they take
+  nothing of that memory and do not wait for it. Otherwise half a request of an unknown client could block known ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Pure: the memory that requests of all connections may take together (queued.max.request.bytes, KIP-72).
 
-Rules of this file, which are Apache Kafka's: a request that begins while there is room gets the memory for its length,
-so one request at most passes the limit, and a large one never starves; a request that begins without room waits,
-and is called in the order of coming. What a connection has read already, one buffer at most, is counted and stays.
+Rules of this file, which are Apache Kafka's:
+- A request that begins while there is any room gets the memory for its whole length. So one request at most passes the
+  limit, and a large one never starves.
+- A request that begins without room waits; those who wait get room in the order in which they came.
+- What a connection has read already, one buffer at most, is counted and stays.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Shell: a rule for Spark's optimizer: each query has a plan of its own, and reads the columns that it uses.
 
 Rules of this file:
-- Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share: after
-  `df.where("partition = 0").count()`, `df.count()` would read partition 0 alone, and of two scans in one query both
-  would read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of
-  its own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
+- Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share. After
+  `df.where("partition = 0").count()`, `df.count()` would read partition 0 alone. Of two scans in one query both would
+  read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of its
+  own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
 - A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
 - A query with filters is planned by now: `explain` then says what it will read (`batch.DescribedPartition`).
 - It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public

@@ -1,8 +1,9 @@
 """Pure: every option of the source in one value; the only place that knows their names, types and defaults.
 
-Rules of this file: names are case-insensitive (Spark hands them over in lower case) and errors spell them as the
-documentation does; an unknown option is an error, since a misspelt one would silently read other rows; Spark's own
-options keep Spark's meaning and default, except that `isolation` is read_committed.
+Rules of this file:
+- Names are case-insensitive, since Spark hands them over in lower case; errors spell them as the documentation does.
+- An unknown option is an error: a misspelt one would silently read other rows.
+- Spark's own options keep Spark's meaning and default, except that `isolation` is read_committed.
 """
 
 from __future__ import annotations

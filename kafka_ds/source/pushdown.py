@@ -1,8 +1,9 @@
 """Pure: Spark's pushed filters, read into a predicate.
 
-Rules of this file: filters are told by their class's name, so that nothing of PySpark is imported to plan; what is not
-taken is handed back as the same object (Spark compares identities); what is taken is applied to every row, so Spark
-need not look again.
+Rules of this file:
+- Filters are told by their class's name: planning imports nothing of PySpark.
+- What is not taken is handed back as the same object, since Spark compares identities.
+- What is taken is applied to every row: Spark need not look again.
 """
 
 from __future__ import annotations

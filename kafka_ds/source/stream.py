@@ -1,10 +1,14 @@
 """Shell: the stream reader: offsets for each micro-batch in Spark's driver-side worker, rows on the executors.
 
-Rules of this file: `read` is stateless and the reader is pickled for the executors, so connections live in a survey
-that is left out of the pickle; an end is pinned when it is named (high watermark or last stable offset) and read as
-often as Spark replays the batch, with the same rows; what Spark asks with `ReadAllAvailable` overrides our limits. A
-batch without rows of the tables that is planned right after its end was named asks nothing again: what goes meanwhile
-is missed when it is read. The rows of a small micro-batch go along with its plan (`along`).
+Rules of this file:
+- `read` is stateless and the reader is pickled for the executors: connections live in a survey, which is left out of
+  the pickle.
+- An end is pinned when it is named (high watermark or last stable offset). As often as Spark replays the batch, it
+  reads the same rows.
+- What Spark asks with `ReadAllAvailable` overrides our limits.
+- A batch without rows of the tables that is planned right after its end was named asks nothing again: if records go
+  meanwhile, the read of them says so.
+- The rows of a small micro-batch go along with its plan (`along`).
 """
 
 from __future__ import annotations

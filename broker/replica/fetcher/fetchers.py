@@ -1,8 +1,8 @@
 """Shell: the fetchers of this broker: which of them follows which partition, and what is to be seen of them.
 
 Rules of this file:
-- A partition's fetcher is told by its leader and by Kafka's hash of its name, so that it is always the same one; with
-  num.replica.fetchers of them a leader, all of a broker's partitions are asked for in so many requests.
+- Each leader has num.replica.fetchers fetchers here, each with one request under way for all of its partitions. Which
+  of them a partition has follows from Kafka's hash of its name, so that it is always the same one.
 - Changes come in batches: what is taken away first, then what is added.
 - A fetcher without partitions ends. One that failed is tried again when metadata speak of its partition.
 - Leaders are asked what is in the lake from the first tiered partition on.

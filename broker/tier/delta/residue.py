@@ -1,11 +1,13 @@
 """Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
 
-Rules of this file: a residue file holds what its range held below the last stable offset, which is the same in every
-attempt: so any file that covers an offset will do, and a batch that is in two of them counts once. Files are listed
-when a reader asks beyond what was listed, or misses a file. Skipped are files of another incarnation of the topic, and
-bytes that no client could take for a batch (their place is not known either): the offsets of the neighbouring batches
-cover them, so that a position gets over them. Open files are bounded by number and by their batches: one file for a
-segment of small transactions knows the places of a hundred thousand markers. Any thread.
+Rules of this file (any thread may call):
+- A residue file holds what its range held below the last stable offset. That is the same in every attempt at the range:
+  any file that covers an offset will do, and a batch that is in two of them counts once.
+- Files are listed when a reader asks beyond what was listed, or misses a file.
+- Files of another incarnation of the topic are skipped. So are bytes that no client could take for a batch, whose
+  offsets nobody knows: the neighbouring batches cover these offsets, so that a position gets over them.
+- Open files are bounded by number and by their batches: the file for a segment of small transactions knows the places
+  of a hundred thousand markers.
 """
 
 import logging

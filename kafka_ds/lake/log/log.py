@@ -5,10 +5,10 @@ Rules of this file (one instance is used by one thread at a time):
 - An exception is not "not committed", and "exists" is not "lost": version N is read back, and the
   commit id in it decides. While it cannot be read, the same bytes are tried again, a bounded number of
   times; then FateUnknown is raised, with which the same attempt may be committed again.
-- Put-if-absent is exclusive only while version N still exists. What is known of the newest version is
-  therefore kept with the time at which it was known, by a clock that counts sleep; older than a quarter
-  of the log's retention it is worth nothing: the log is listed, and a win that took so long counts only
-  when no checkpoint at or above N is found, or the versions beside N are there.
+- Put-if-absent is exclusive only while version N still exists: once clean-up has removed it, anybody could win it
+  again. So with the newest version that is known goes the time at which it was known, by a clock that counts sleep.
+  After a quarter of the log's retention it is worth nothing, and the log is listed. A win that took so long counts
+  only when no checkpoint at or above N is found, or the versions beside N are there.
 - The whole log is listed only where nothing newer is known: else the next version is probed for.
 """
 

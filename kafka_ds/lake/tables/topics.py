@@ -2,8 +2,8 @@
 
 Rules of this file (one instance is used by one thread at a time):
 - A table is never begun anew. Deleting a topic is a commit that removes all files, clears the topic id and leaves a
-  mark for it, so that a leader that slept through the deletion never takes the table up again; a topic of the
-  same name that comes later goes on in the same log under its own id.
+  mark for it: a leader that slept through the deletion never takes the table up again. A later topic of the same name
+  goes on in the same log under its own id.
 - What is committed is first held against the newest state that is known, then against each version
   that comes between: `intent` has the rules.
 - A folder that holds something else is refused with its name, and never written to.
