@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +13,7 @@ from broker.log.ending import Ending
 from broker.log.following import append_as_follower, runs
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
+from broker.replica.follower.partition import State
 from kafka_ds.wire.batch import BatchHeader, ControlType, iterate_headers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.data import FetchPartitionData
@@ -271,6 +275,28 @@ def test_a_log_that_begins_anew_forgets_what_it_knew() -> None:
     again = open_log(disk)
     assert again.log_end_offset == 100
     assert again.leader_epochs.entries in (((7, 100),), ())
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_follower_knows_where_a_log_ends_that_the_disk_did_not_cut_completely(
+    *, anew: bool
+) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for _ in range(40):
+        append(log, "x" * 40, 1)
+    partition = followed(log)
+    partition.follow(2, 1)
+    disk.failing, disk.failing_with = {"create"}, errno.EMFILE
+    with pytest.raises(OSError, match="create"):
+        partition.restart_at(50) if anew else partition.truncate_to(25)
+    assert log.log_end_offset < 40
+    assert partition.follower.fetch_offset == log.log_end_offset
+    assert partition.follower.state is State.TRUNCATING, "the leader is asked again"
+    disk.failing = set()
+    partition.restart_at(50)
+    assert partition.follower.fetch_offset == log.log_end_offset == 50
+    assert partition.follower.state is State.FETCHING
 
 
 def test_a_log_is_cut_below_its_first_segment() -> None:

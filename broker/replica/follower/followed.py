@@ -241,15 +241,23 @@ class FollowedPartition:
         self.truncate_to(cut.offset, is_complete=cut.is_complete)
 
     def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
-        """Cut the log to an offset."""
-        following.truncate(self.log, offset)
+        """Cut the log to an offset. If it raises OSError, the leader is to be asked again from where the log ends."""
+        try:
+            following.truncate(self.log, offset)
+        except OSError:
+            self._cut(is_complete=False)
+            raise
         self._cut(is_complete=is_complete)
 
     def restart_at(
         self, offset: int, ended: Ending = UNKNOWN, *, log_start_offset: int = 0
     ) -> None:
-        """Drop the log and start over at an offset, with this state of what came before."""
-        following.restart(self.log, offset, ended)
+        """Drop the log and start over at an offset, with this state of what came before; OSError as `truncate_to`."""
+        try:
+            following.restart(self.log, offset, ended)
+        except OSError:
+            self._cut(is_complete=False)
+            raise
         # All below is committed: the leader has deleted it, or it is in the lake.
         self.follower.high_watermark = max(self.follower.high_watermark, offset)
         self._cut(is_complete=True)
