@@ -113,7 +113,7 @@ class HotPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one Spark partition reads: pieces of one topic partition, in the order of offsets."""
+    """Pieces of one topic partition in the order of offsets; a Spark partition reads one task or more (`packing`)."""
 
     topic: str
     partition: int

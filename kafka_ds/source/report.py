@@ -26,7 +26,7 @@ def keeps_logs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def scan_report(spark: SparkSession) -> DataFrame:
-    """A row for each task of ``format("kafka_ds")`` that read to its end, in batches and streams of this session.
+    """A row for each topic partition that a task of ``format("kafka_ds")`` read to its end, in batches and streams.
 
     Parameters
     ----------
