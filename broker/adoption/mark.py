@@ -1,8 +1,8 @@
 """Shell: that a data directory of Apache Kafka has been taken over, as its broker's first start asks.
 
-Rules of this file: `adopt` leaves a file in each directory, which says into which lake. A broker that was taken over
-with its cluster and has not been started since is refused where its logs lie in a directory without: where they begin,
-and whether the lake is behind them, `adopt` alone looks at. After the first start nobody asks any more.
+Rules of this file: `adopt` leaves a file in each directory, which says into which lake it was taken. At the first start
+after that, a broker whose logs lie in a directory without this file, or of another lake, is refused: only `adopt` looks
+where logs begin, and whether the lake reaches up to there. After the first start nobody asks any more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: what a broker notes in the lake of where its partitions and groups are, as it goes to the worker.
 
-Rules of this file: lists, not objects, as there may be many, in the order of the columns in
-`broker/tier/metadata/notes.py`, which makes rows of them; ids are texts, times milliseconds, -1 where there is none.
+Rules of this file: notes are lists and not objects, as there may be many. Their values have the order of the columns in
+`broker/tier/metadata/notes.py`, which makes rows of them. Ids are texts, times milliseconds, -1 where there is none.
 The groups of one partition of `__consumer_offsets` are encoded once, and again only when something was written there.
 """
 

@@ -1,7 +1,8 @@
 """Shell: the listeners, from the port that is taken to the last answer that is owed.
 
-Rules of this file: it knows no Kafka. Ports are taken first, so that what is in use is found out before anything is
-begun; keys are opened once it is known what was changed by command, for the file may name what is gone.
+Rules of this file: it knows no Kafka. Ports are taken first, so that a port in use is found out before anything is
+begun. Keys are opened later, when the settings that were changed while the broker ran are known: the file of settings
+may still name keys that are gone.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Rules of this file:
   have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
   other settings. Changes are found by looking, so that code that changes a log need not report it.
 - Each run of retention asks all logs again.
-- A clock that is set back delays nothing (in Kafka the scheduler has a clock of its own): what was due after a while is
-  due after that while, and not when the time of before has come again.
+- A clock that is set back delays nothing, as in Kafka, whose scheduler has a clock of its own: what was due in an hour
+  is still due in an hour.
 - A log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
 """
 

@@ -1,7 +1,7 @@
 """Shell: walking the batches of a segment file without its index.
 
-Rules of this file: the walk ends at anything that does not fit: a length beyond the end of the file, a magic other than
-2 or offsets that do not ascend, as after a torn write or in foreign bytes.
+Rules of this file: the walk ends at the first bytes that are no batch in its place, as after a torn write: a length
+beyond the end of the file, a magic other than 2, or offsets that do not ascend.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Shell: rows of a table and residue as a piece of batches, in the memory from which it is sent.
 
-Rules of this file: rows are encoded into a reused buffer that is in the processor's cache, and copied once to where
-they stay: to the memory that is shared with the broker or, if there is none or no room in it, to a buffer of their own.
-A batch ends where residue comes between the rows. Any thread.
+Rules of this file (any thread may call):
+- Rows are encoded into a buffer that is used again and again, and so is in the processor's cache. From there they are
+  copied once to where they stay: to the memory that is shared with the broker, or to a buffer of their own if there is
+  none or no room in it.
+- A batch ends where residue comes between the rows.
 """
 
 from __future__ import annotations
