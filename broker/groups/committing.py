@@ -15,6 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from broker.groups.consumer.committing import check_commit, check_fetch
@@ -66,7 +67,7 @@ from kafka_ds.wire.types import MAX_I64, NO_UUID
 
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
 DEFAULT_RETENTION = -1
-# How much is expired in one event; others get their turn in between.
+# How much is expired, or deleted with its topic, in one event; others get their turn in between.
 EXPIRED_RECORDS_MAX = 500
 
 
@@ -77,6 +78,8 @@ class Committing:
         self._state = state
         self._rebalancing = rebalancing
         self._to_expire: list[str] = []
+        # Group, topic and partition of what is to be deleted with its topic, and what was there then.
+        self._to_delete: deque[tuple[str, str, int, CommittedOffset | None]] = deque()
 
     # -- OffsetCommit -------------------------------------------------------------------------------
 
@@ -262,8 +265,8 @@ class Committing:
         self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)
 
-    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: Step) -> None:
-        """Delete all groups' offsets of deleted topics (name, id), in one walk over the groups for all of them."""
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: Step) -> bool:
+        """Delete some of all groups' offsets of deleted topics (name, id); returns whether there are more."""
         gone: dict[str, list[bytes]] = {}
         for name, topic_id in topics:
             gone.setdefault(name, []).append(topic_id)
@@ -274,7 +277,17 @@ class Committing:
                 if found is None or not all(
                     _is_of_another_topic(found, id_) for id_ in gone[topic]
                 ):
-                    step.records.append(offset_tombstone(group_id, topic, partition))
+                    self._to_delete.append((group_id, topic, partition, found))
+        return self.delete_more(step)
+
+    def delete_more(self, step: Step) -> bool:
+        """Delete some more of these; returns whether there are still more."""
+        while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
+            group_id, topic, partition, found = self._to_delete.popleft()
+            # What was committed since is of the topic that has this name now.
+            if self._state.offsets.get(group_id, topic, partition) is found:
+                step.records.append(offset_tombstone(group_id, topic, partition))
+        return bool(self._to_delete)
 
     # -- the end of offsets -------------------------------------------------------------------------
 

@@ -162,6 +162,7 @@ class ShardRunner:
         elif self.is_active:
             request = TopicsDeleted(topics=tuple(topics))
             self._perform(self.shard.handle(request, _OURSELVES, _NOBODY, self._now()), None)
+            self._arm()
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """A marker was appended to the partition's log; while that is being read, reading will find it."""

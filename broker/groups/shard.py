@@ -108,6 +108,7 @@ Request: TypeAlias = (
     | TopicsDeleted
 )
 _EXPIRE = TimerKey(TimerKind.EXPIRE)
+_DELETE = TimerKey(TimerKind.DELETE)
 
 
 class GroupShard:
@@ -289,7 +290,8 @@ class GroupShard:
             case OffsetDeleteRequest():
                 return self._committing.delete(request, step)
             case TopicsDeleted():
-                self._committing.topics_deleted(request.topics, step)
+                more = self._committing.topics_deleted(request.topics, step)
+                self._expect_deletion(now, more=more)
                 return None
             case _:
                 return self._respond_to_operator(request, client, step)
@@ -347,6 +349,9 @@ class GroupShard:
             more = self._committing.expire(now, step)
             self._expect_expiry(now, at_once=more)
             return step.result()
+        if key.kind is TimerKind.DELETE:
+            self._expect_deletion(now, more=self._committing.delete_more(step))
+            return step.result()
         consumer = self.state.consumers.get(key.group_id)
         if consumer is not None:
             self._consumers.tick(consumer, key, now, step)
@@ -365,6 +370,10 @@ class GroupShard:
     def _expect_expiry(self, now: Instant, *, at_once: bool = False) -> None:
         interval_ms = 0 if at_once else self._settings.offsets_retention_check_interval_ms
         self.state.timers.set(_EXPIRE, now.monotonic_ms + interval_ms)
+
+    def _expect_deletion(self, now: Instant, *, more: bool) -> None:
+        if more:
+            self.state.timers.set(_DELETE, now.monotonic_ms)
 
     # -- monitoring ---------------------------------------------------------------------------------
 

@@ -24,10 +24,14 @@ class TimerKind(IntEnum):
     """Old offsets are looked for."""
     REBALANCE = 4
     """A member of the consumer protocol has had its time to give partitions back."""
+    DELETE = 5
+    """More offsets of deleted topics are to be deleted."""
 
 
 class TimerKey(NamedTuple):
-    """What a deadline belongs to: in a classic group members only have sessions, in a consumer group all but EXPIRE."""
+    """What a deadline belongs to: in a classic group members only have sessions, in a consumer group all that is not
+    about offsets.
+    """
 
     kind: TimerKind
     group_id: str = ""

@@ -401,6 +401,24 @@ async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_many_offsets_go_with_their_topic_in_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    for number in range(3):
+        runner.submit(commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX), CLIENT)
+    groups = runner.shard.state.offsets.group_ids
+    runner.topics_deleted([("t", bytes(16))])
+    assert groups() == {"g1", "g2"}
+    # There is a new topic of that name already, and its offsets are in use.
+    runner.submit(commit(6, "g2"), CLIENT)
+    runner._tick()
+    assert groups() == {"g2"}
+    runner._tick()
+    assert offsets_of(runner.submit(fetch("g2"), CLIENT)) == {("t", 0): 6}
+    runner.close()
+
+
+@in_loop
 async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
     tmp_path: Path,
 ) -> None:
