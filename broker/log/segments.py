@@ -91,10 +91,11 @@ class Segments:
 
     def discard_oldest(self, count: int, due_ms: int) -> list[int]:
         """Remove the oldest segments; returns their base offsets."""
-        gone, self.all = self.all[:count], self.all[count:]
-        assert self.all
-        self._loaded = [segment for segment in self._loaded if segment not in gone]
+        gone, kept = self.all[:count], self.all[count:]
+        assert kept
         self.trash.discard(gone, due_ms)
+        self.all = kept
+        self._loaded = [segment for segment in self._loaded if segment not in gone]
         return [segment.base_offset for segment in gone]
 
     def replace(self, old: Sequence[Segment], size_bytes: int, now_ms: int, due_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -275,3 +276,30 @@ class TestReadersOfWhatGoes:
         taken = bench.log.segments.all
         bench.log.delete_local_segments(NOW_MS)
         assert len(taken) == 3
+
+
+@pytest.mark.parametrize("refused", ["open", "rename"])
+def test_what_the_disk_does_not_let_go_stays_until_it_does(refused: str) -> None:
+    """Else the earliest offset would be one that cannot be read, and the files would stay."""
+    bench = Bench(segments_of(2))
+    bench.append(7)
+    bench.log.close()
+    bench.disk.kill()
+    log = Log.open(
+        "/data/t-0",
+        segments_of(2, retention_bytes=2 * BATCH_BYTES),
+        bench.disk,
+        bench.clock,
+        topic="t",
+        partition=0,
+        clean_shutdown=True,
+    )
+    bench.disk.failing, bench.disk.failing_with = {refused}, errno.EMFILE
+    with pytest.raises(OSError, match=refused):
+        log.delete_local_segments(NOW_MS)
+    bench.disk.failing = set()
+    assert log.local_log_start_offset == log.log_start_offset == 0
+    assert log.read(0, max_bytes=1, upper_bound_offset=7, min_one_batch=True).size_bytes
+    log.delete_local_segments(NOW_MS)
+    assert log.local_log_start_offset == log.log_start_offset == 4
+    assert not [path for path in bench.disk.paths() if path.endswith("/00000000000000000000.log")]
