@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,13 @@ class DiesAt(CrashPoints):
 
 
 def die_copying(worker: Worker, point: str, *ranges: Any) -> None:
+    numbers = count(len(worker.store.objects))
     copier = Copier(
         worker.storage,
         worker.metadata,
         node_id=1,
         crash_points=DiesAt(point),
-        new_id=lambda: bytes([len(worker.store.objects)]) * 16,
+        new_id=lambda: bytes([next(numbers)]) * 16,
     )
     with pytest.raises(Died):
         copier.copy(copy_request(ranges))
@@ -73,6 +75,29 @@ def source(tmp_path: Path) -> Callable[..., Any]:
         )
 
     return made
+
+
+def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    partitions = range(20)
+    won = [replace(source(0, 9), partition=each) for each in partitions]
+    die_copying(Worker(store), "after_commit", *won)
+    lost = [replace(source(10, 19), partition=each) for each in partitions]
+    die_copying(Worker(store), "before_commit", *lost)
+    other = Worker(store, node_id=2)
+    other.copy(*lost)
+    for start in range(20, 520, 10):
+        other.copy(replace(source(start, start + 9), partition=0))
+    reads: list[str] = []
+    store.on_read = reads.append
+    later = Worker(store)
+    assert later.copier.recover() == {}
+    assert later.metadata.unfinished() == []
+    assert later.finished(partitions[-1]) == [(0, 9), (10, 19)]
+    versions = [path for path in reads if path.startswith(f"{TABLE}/_delta_log/")]
+    # Followed once and looked through once, and for each attempt a few: what is new, and what won.
+    assert len(versions) < 2 * 60 + 6 * len(partitions)
 
 
 def optimize_and_vacuum(store: MemoryStore) -> None:

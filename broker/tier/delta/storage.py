@@ -10,10 +10,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from broker.crash_points import CrashPoints
 from broker.tier.copying.turns import Turns
+from broker.tier.delta.decided import Decided
 from broker.tier.delta.ending import EndingReader
 from broker.tier.delta.front import drop_residue, front_of, removals, residue_of
 from broker.tier.delta.layout import LayoutKeeper
@@ -35,7 +36,6 @@ from broker.tier.spi import (
 )
 from broker.tier.upkeep.upkeep import Upkeep
 from broker.workers.shared_memory import WorkerMemory
-from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
@@ -112,6 +112,7 @@ class DeltaStorage:
             commit=self._commit_alone,
         )
         self._unsettled: dict[str, Attempt] = {}
+        self._decided = Decided()
         self._turns = Turns(settings.lake_copy_threads)
         self._large = Turns(settings.lake_copy_threads)
         self._lost: set[bytes] = set()
@@ -167,6 +168,7 @@ class DeltaStorage:
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
         table = self._tables.get(topic)
+        self._decided.forget()
         with table.lock:
             self._settle(table)
             for _ in range(TRIES_MAX):
@@ -343,7 +345,7 @@ class DeltaStorage:
                 if tiered_end(snapshot, segment.topic_id, segment.partition) < segment.end_offset:
                     return None
                 assert snapshot is not None
-                decided = self._decided(table, snapshot.version, segment)
+                decided = self._decided.attempts(table.table.log, snapshot.version, segment)
                 if decided is None:
                     # What is left of its files in the table is known: none where others replaced them, or it lost.
                     return replace(
@@ -354,31 +356,6 @@ class DeltaStorage:
                 return completed(segment, each)
         self._lost.add(segment.segment_id)
         return None
-
-    @staticmethod
-    def _decided(
-        table: SharedTable, version: int, segment: RemoteLogSegment
-    ) -> list[dict[str, Any]] | None:
-        """The attempts in the commit that made the segment's range visible; None if that commit was cleaned up.
-
-        Empty if no commit did: the log start was moved past the range, and copies begin there.
-        """
-        topic_id = uuid_text(segment.topic_id)
-        while version >= 0:
-            actions = table.table.log.read_version(version)
-            if actions is None:
-                return None
-            ours = ours_of(actions) or {}
-            for part in ours.get("partitions", ()) if ours.get("topicId") == topic_id else ():
-                if part["partition"] != segment.partition or part["startOffset"] < 0:
-                    continue
-                if part["endOffset"] < segment.end_offset:
-                    return []  # Those before it end earlier still.
-                if part["startOffset"] <= segment.end_offset:
-                    found: list[dict[str, Any]] = part.get("segments", [])
-                    return found
-            version -= 1
-        return []
 
     def verify(self, segment: RemoteLogSegment) -> None:
         table = self._tables.get(segment.topic)
