@@ -143,7 +143,7 @@ class ClusterMember:
         return await self._asking.ask(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
-        peers = Peers(self._network, self._clock, client_id=self._client_id)
+        peers = Peers(self._network, client_id=self._client_id)
         self._peers.append(peers)
         return peers
 

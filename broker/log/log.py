@@ -159,7 +159,7 @@ class Log:
             if earlier is not None:
                 time_ms = earlier.timestamp_ms if config.uses_log_append_time else -1
                 first, last = earlier.first_offset, earlier.last_offset
-                return AppendInfo(first, last, time_ms, self.log_start_offset, True, 1, size)
+                return AppendInfo(first, last, time_ms, self.log_start_offset, True, size)
         first_offset = self.log_end_offset
         time_ms = -1
         if config.uses_log_append_time:
@@ -173,7 +173,7 @@ class Log:
         if self.flushes_in_append:
             self._flush_if_many()
         last_offset = self.log_end_offset - 1
-        return AppendInfo(first_offset, last_offset, time_ms, self.log_start_offset, False, 1, size)
+        return AppendInfo(first_offset, last_offset, time_ms, self.log_start_offset, False, size)
 
     def _append_own(
         self, records: memoryview, leader_epoch: int, now_ms: int, origin: AppendOrigin
@@ -194,10 +194,8 @@ class Log:
             self._flush_if_many()
         is_timed = self.config.uses_log_append_time and origin is not AppendOrigin.REPLICATION
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
-        time_ms, count = now_ms if is_timed else -1, len(batches)
-        return AppendInfo(
-            first_offset, last_offset, time_ms, start_offset, False, count, len(records)
-        )
+        time_ms = now_ms if is_timed else -1
+        return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, len(records))
 
     def _flush_if_many(self) -> None:
         if self.flushes_in_append and self.unflushed_count >= self.config.flush_messages:

@@ -42,7 +42,6 @@ class AppendInfo(NamedTuple):
     """-1 unless the topic uses LogAppendTime."""
     log_start_offset: int
     duplicate: bool
-    batch_count: int
     size_bytes: int
 
 

@@ -29,7 +29,7 @@ from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsRes
 from kafka_ds.wire.types import Versions, message_info
 
 if TYPE_CHECKING:
-    from broker.seams import Clock, Network
+    from broker.seams import Network
     from broker.transport.secure_network import Session
 
 log = logging.getLogger(__name__)
@@ -105,11 +105,9 @@ class PeerConnection:
     """A negotiated connection to another broker. Made by `connect`; of no use after its first error."""
 
     def __init__(
-        self, wire: _Wire, transport: asyncio.Transport, address: str, client_id: str, clock: Clock
+        self, wire: _Wire, transport: asyncio.Transport, address: str, client_id: str
     ) -> None:
         self.address = address
-        self.last_answer_ms = clock.monotonic_ms()
-        self._clock = clock
         self._client_id = client_id
         self._transport = transport
         self._loop = asyncio.get_running_loop()
@@ -131,7 +129,6 @@ class PeerConnection:
         port: int,
         *,
         client_id: str,
-        clock: Clock,
         timeout_ms: int,
         receive_buffer_bytes: int = -1,
     ) -> PeerConnection:
@@ -147,7 +144,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 transport, wire = await network.connect(_Wire, host, port)
-                connection = cls(wire, transport, address, client_id, clock)
+                connection = cls(wire, transport, address, client_id)
                 _set_receive_buffer(transport, receive_buffer_bytes)
                 await connection._negotiate(timeout_ms)
         except TimeoutError:
@@ -281,7 +278,6 @@ class PeerConnection:
             return
         question.drop()
         self._room.release()
-        self.last_answer_ms = self._clock.monotonic_ms()
         try:
             answer = _decode(question, frame)
         except MalformedFrame as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker.transport.peer import PeerConnection, PeerUnreachable
 
 if TYPE_CHECKING:
-    from broker.seams import Clock, Network
+    from broker.seams import Network
 
 
 class _Kept(NamedTuple):
@@ -34,9 +34,8 @@ class _Kept(NamedTuple):
 class Peers:
     """The connections of one part of this broker, so that no part waits behind another one's requests."""
 
-    def __init__(self, network: Network, clock: Clock, *, client_id: str) -> None:
+    def __init__(self, network: Network, *, client_id: str) -> None:
         self._network = network
-        self._clock = clock
         self._client_id = client_id
         self._kept: dict[int, _Kept] = {}
 
@@ -56,7 +55,6 @@ class Peers:
                     host,
                     port,
                     client_id=self._client_id,
-                    clock=self._clock,
                     timeout_ms=timeout_ms,
                 )
             )

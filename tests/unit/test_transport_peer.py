@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.system import SystemClock, SystemNetwork
+from broker.system import SystemNetwork
 from broker.transport import peer
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -96,7 +96,6 @@ async def peer_that(
             host,
             port,
             client_id="broker-1",
-            clock=SystemClock(),
             timeout_ms=timeout_ms,
         )
         yield connection
@@ -270,9 +269,7 @@ async def test_nobody_there_is_unreachable() -> None:
     host, port = listener.address
     await listener.close()
     with pytest.raises(PeerUnreachable) as refused:
-        await PeerConnection.connect(
-            network, host, port, client_id="x", clock=SystemClock(), timeout_ms=30_000
-        )
+        await PeerConnection.connect(network, host, port, client_id="x", timeout_ms=30_000)
     assert not isinstance(refused.value, PeerLate)
 
 

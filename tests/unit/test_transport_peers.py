@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.system import SystemClock
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
 from kafka_ds.wire.messages import MetadataRequest
@@ -24,7 +23,7 @@ class SilentNetwork:
 @in_loop
 async def test_who_waits_for_a_broker_that_has_moved_is_told_and_not_cancelled() -> None:
     """A task that is cancelled ends without a word: what it had begun would wait for its answer for ever."""
-    peers = Peers(SilentNetwork(), SystemClock(), client_id="x")  # type: ignore[arg-type]
+    peers = Peers(SilentNetwork(), client_id="x")  # type: ignore[arg-type]
 
     def ask(host: str) -> asyncio.Future[Any]:
         return asyncio.ensure_future(

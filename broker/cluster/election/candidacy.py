@@ -270,7 +270,6 @@ class Candidacy:
             host,
             port,
             client_id=settings.client_id,
-            clock=self._clock,
             timeout_ms=timeout_ms,
         )
         try:

@@ -41,8 +41,6 @@ class Duties:
         self._clock = clock
         self._pause_ms = int(STEP_SECONDS_MAX * 1_000) + session_timeout_ms // 2
         self._balance_interval_ms = balance_interval_ms
-        # Counted for the metrics.
-        self.decisions_failed = 0
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
@@ -77,7 +75,7 @@ class Duties:
         try:
             await self._driver.decide(lambda c: c.expire_sessions(now_ms), at_once=True)
         except KafkaError as error:
-            self._failed("sessions that ended wait", error)
+            _warn("sessions that ended wait", error)
             return False
         return True
 
@@ -85,11 +83,11 @@ class Duties:
         try:
             moved = await self._driver.decide(lambda c: c.balance_leaders())
         except KafkaError as error:
-            self._failed("leaders stay where they are", error)
+            _warn("leaders stay where they are", error)
             return
         if moved:
             _LOGGER.info("%d partitions went back to their preferred leaders", moved)
 
-    def _failed(self, what: str, error: KafkaError) -> None:
-        self.decisions_failed += 1
-        _LOGGER.warning("%s: %s", what, error.message or error.code.name)
+
+def _warn(what: str, error: KafkaError) -> None:
+    _LOGGER.warning("%s: %s", what, error.message or error.code.name)

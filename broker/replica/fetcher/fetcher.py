@@ -196,7 +196,6 @@ class Fetcher:
             around.network,
             *address,
             client_id=f"broker-{around.node_id}-fetcher-{self.fetcher_id}",
-            clock=around.clock,
             timeout_ms=self._settings.replica_socket_timeout_ms,
             receive_buffer_bytes=self._settings.replica_socket_receive_buffer_bytes,
         )

@@ -39,9 +39,7 @@ class TieredEnds:
     ) -> None:
         self._around = around
         self._followed = followed
-        self._peers = Peers(
-            around.network, around.clock, client_id=f"broker-{around.node_id}-tiered-ends"
-        )
+        self._peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-ends")
         self._known: dict[FollowedPartition, CopyState] = {}
         self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
