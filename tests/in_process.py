@@ -126,6 +126,16 @@ class InProcess:
         data: FetchPartitionData = response.responses[0].partitions[0]
         return data
 
+    async def cut_off(self) -> None:
+        """Nothing goes out or comes in any more, as after SIGKILL; what asks it in this process is still answered."""
+        for task in self.node.member._tasks.values():
+            task.cancel()
+        for peers in self.node.member._peers:
+            peers.close()
+        await self.node.server.stop_accepting()
+        for connection in self.node.server.connections:
+            connection.abort()
+
 
 @contextlib.asynccontextmanager
 async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProcess]:

@@ -39,18 +39,6 @@ async def everywhere(cluster: Cluster, what: str, holds: Callable[[InProcess], b
     await cluster.until(what, lambda: all(map(holds, cluster.nodes.values())))
 
 
-async def silence(broker: InProcess) -> None:
-    """Let a broker do nothing any more, as SIGKILL would; its sockets are closed, its metadata are left as they are."""
-    node = broker.node
-    for task in node.member._tasks.values():
-        task.cancel()
-    for peers in node.member._peers:
-        peers.close()
-    await node.server.stop_accepting()
-    for connection in node.server.connections:
-        connection.abort()
-
-
 @in_loop
 async def test_one_of_several_decides_and_all_know_it(tmp_path: Path) -> None:
     async with in_process_cluster(tmp_path, 3) as cluster:
@@ -189,7 +177,7 @@ async def test_a_controller_that_dies_is_replaced_and_fenced_in_one_commit(tmp_p
         dead_id = dead.node.config.node_id
         epoch, before = dead.node.metadata.controller_epoch, dead.node.metadata.version
         others = cluster.others
-        await silence(dead)
+        await dead.cut_off()
         await cluster.until("another controller", lambda: any(is_active(b) for b in others))
         (new,) = [b for b in others if is_active(b)]
         assert new.node.metadata.controller_epoch == epoch + 1
@@ -217,7 +205,7 @@ async def test_a_broker_that_dies_is_fenced_in_one_commit(tmp_path: Path) -> Non
         dead_id = dead.node.config.node_id
         led = [i for i, leader in leaders(cluster.controller, "t").items() if leader == dead_id]
         assert len(led) > 300
-        await silence(dead)
+        await dead.cut_off()
         await cluster.until("its end", lambda: controller.metadata.brokers[dead_id].fenced)
         (commit,) = [
             entry

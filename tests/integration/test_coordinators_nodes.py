@@ -393,7 +393,7 @@ async def test_a_former_coordinator_confirms_nothing(tmp_path: Path) -> None:
         assert await producer.end(committed=True) is NONE
         await stable(cluster)
         former = cluster.nodes.pop(1)
-        await hear_nothing(former)
+        await former.cut_off()
         await cluster.until("another one", lambda: leader(cluster, STATE, 0) is not None)
         assert await producer.add(2) is NONE
         assert await producer.write(2, b"second") is NONE
@@ -408,18 +408,6 @@ async def test_a_former_coordinator_confirms_nothing(tmp_path: Path) -> None:
         assert await producer.end(committed=False) is NONE
         await cluster.until("the end", lambda: nothing_is_open(cluster.nodes[3]))
         assert await read(cluster, 2) == [b"first"]
-
-
-async def hear_nothing(broker: InProcess) -> None:
-    """Cut a broker off from the others and the lake, but not from who asks it here."""
-    node = broker.node
-    for task in node.member._tasks.values():
-        task.cancel()
-    for peers in node.member._peers:
-        peers.close()
-    await node.server.stop_accepting()
-    for connection in node.server.connections:
-        connection.abort()
 
 
 def nothing_is_open(broker: InProcess) -> bool:
