@@ -84,8 +84,8 @@ class Setting:
         value = self._typed(text.strip())
         self._check_bounds(text, value)
         if self.honours is not None and (self.text(value) or "") not in self.honours:
-            accepted = " or ".join(self.honours)
-            way_out = f"leave it out, or at {accepted}" if accepted else "leave it out"
+            accepted = " or ".join(filter(None, self.honours))
+            way_out = f"leave it out, or set it to {accepted}" if accepted else "leave it out"
             shown = "(hidden)" if self.sensitive else text
             raise ConfigError(f"{self.name}={shown} is not honoured by this broker: {way_out}")
         return value
@@ -133,7 +133,8 @@ class Setting:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:
                     allowed = ", ".join(self.choices)
-                    raise ConfigError(f"{self.name}={text} is none of: {allowed}")
+                    which = f": {item}" if isinstance(value, tuple) and len(value) > 1 else ""
+                    raise ConfigError(f"{self.name}={text}{which} is none of: {allowed}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if not (self.low is None or value >= self.low):

@@ -13,6 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import struct
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
     from broker.seams import Listener, Network
 
+_LOGGER = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 _HANDSHAKE_VERSION = 1
 _AUTHENTICATE_VERSION = 2
@@ -66,6 +68,10 @@ class Session:
 
     renew_at_s: float | None
     authenticate: Callable[[Ask], Awaitable[float | None]]
+
+
+class NotLetIn(ConnectionRefusedError):
+    """Another broker refuses what this one logs in with: nothing goes on until a human being mends that."""
 
 
 class _Talk(asyncio.BufferedProtocol):
@@ -129,6 +135,8 @@ class SecureNetwork:
         self._config = current
         self._mechanism = str(config.sasl_mechanism_inter_broker_protocol)
         self._entry: JaasEntry | None = None
+        # Where it was said already: it is tried again several times a second.
+        self._refused_at: set[tuple[str, int]] = set()
         if self._protocol.startswith("SASL"):
             self._entry = self._login(config)
 
@@ -157,9 +165,13 @@ class SecureNetwork:
             if self._entry is not None:
                 authenticate = partial(self._authenticate, self._entry)
                 session = Session(await authenticate(partial(self._ask, talk)), authenticate)
-        except BaseException:
+        except BaseException as error:
             transport.abort()
+            if isinstance(error, NotLetIn) and (host, port) not in self._refused_at:
+                self._refused_at.add((host, port))
+                _LOGGER.warning("the broker at %s:%d: %s", host, port, error)
             raise
+        self._refused_at.discard((host, port))
         protocol = protocol_factory()
         if session is not None and hasattr(protocol, "session"):
             protocol.session = session
@@ -196,18 +208,19 @@ class SecureNetwork:
         handshake = SaslHandshakeRequest(mechanism=self._mechanism)
         answer = await ask(handshake, _HANDSHAKE_VERSION)
         if answer.error_code:
-            raise ConnectionRefusedError(f"it does not offer {self._mechanism}")
+            raise NotLetIn(f"it does not offer {self._mechanism}")
         message, began_s, lifetime_ms = exchange.first(), asyncio.get_running_loop().time(), 0
         while not exchange.is_done:
             request = SaslAuthenticateRequest(auth_bytes=message)
             step: SaslAuthenticateResponse = await ask(request, _AUTHENTICATE_VERSION)
             if step.error_code:
                 why = step.error_message or ErrorCode(step.error_code).name
-                raise ConnectionRefusedError(f"it does not let this broker in: {why}")
+                setting = names_of(self._listener, JAAS, self._mechanism)[0]
+                raise NotLetIn(f"it does not let this broker in by {setting}: {why}")
             try:
                 message = exchange.respond(bytes(step.auth_bytes))
             except (ScramError, Refused) as error:
-                raise ConnectionRefusedError(str(error)) from None
+                raise NotLetIn(str(error)) from None
             lifetime_ms = step.session_lifetime_ms
         return began_s + RENEWED_AFTER * lifetime_ms / 1_000 if lifetime_ms > 0 else None
 

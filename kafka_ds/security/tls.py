@@ -162,7 +162,9 @@ def _load_chain(context: ssl.SSLContext, path: str, password: Secret | None, whe
     try:
         context.load_cert_chain(path, password=text)
     except (ssl.SSLError, OSError, ValueError) as error:
-        hint = " or ssl.key.password is not the one" if isinstance(error, ssl.SSLError) else ""
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+            raise TlsError(f"{where}: {_trouble(error)}") from None
+        hint = ", or ssl.key.password is not the one" if isinstance(error, ssl.SSLError) else ""
         raise TlsError(
             f"{where}: no private key with its certificates can be read there{hint}"
         ) from None
@@ -220,9 +222,11 @@ def _read(location: str, setting: str) -> bytes:
         with open(location, "rb") as file:
             return file.read()
     except OSError as error:
-        raise TlsError(
-            f"{setting}={location}: {(error.strerror or 'cannot be read').lower()}"
-        ) from None
+        raise TlsError(f"{setting}={location}: {_trouble(error)}") from None
+
+
+def _trouble(error: OSError) -> str:
+    return (error.strerror or "cannot be read").lower()
 
 
 def _key_of_pkcs12(location: str, password: Secret | None, where: str) -> bytes:

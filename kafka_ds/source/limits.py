@@ -98,7 +98,7 @@ def parse_limit(
             return Everywhere(option=option, offset=LATEST)
         case "earliest":
             return Everywhere(option=option, offset=EARLIEST)
-    found = parse_partition_numbers(option, text)
+    found = parse_partition_numbers(option, text, or_words="earliest, latest or ")
     below = {tp: n for tp, n in found.items() if n < EARLIEST}
     if below:
         raise OptionError(f"option '{option}' holds an offset below {EARLIEST}: {names(below)}")
@@ -137,10 +137,13 @@ def _leader_epoch(options: Mapping[str, str]) -> AtLeaderEpoch:
     return AtLeaderEpoch(option=option, epochs=found)
 
 
-def parse_partition_numbers(option: str, text: str) -> dict[TopicPartition, int]:
-    """``{"orders": {"0": 23, "1": -2}}`` as numbers by topic and partition."""
+def parse_partition_numbers(
+    option: str, text: str, *, or_words: str = ""
+) -> dict[TopicPartition, int]:
+    """``{"orders": {"0": 23, "1": -2}}`` as numbers by topic and partition; `or_words` could have stood there."""
     shape = (
-        f'option \'{option}\' is {text[:100]!r}; it is JSON such as {{"topic":{{"0":23,"1":-2}}}}'
+        f"option '{option}' is {text[:100]!r}; "
+        f'it is {or_words}JSON such as {{"topic":{{"0":23,"1":-2}}}}'
     )
     try:
         document = json.loads(text)

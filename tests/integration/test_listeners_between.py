@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from broker.config.settings import ConfigError
+from broker.system import SystemNetwork
+from broker.transport.secure_network import SecureNetwork
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import CreateTopicsRequest
 from kafka_ds.wire.messages.topics import CreatableTopic
@@ -72,6 +75,26 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         )
         answer = await leader.produce("t", batch_of([b"y"]))
         assert answer.error_code == ErrorCode.NONE
+
+
+@in_loop
+async def test_a_wrong_password_between_brokers_is_said_once_by_its_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    between = 'x.PlainLoginModule required username="broker" password="{}" user_broker="hush";'
+    given = settings_of(tmp_path)
+    async with in_process_cluster(tmp_path, 1, **given) as cluster:
+        port = cluster.nodes[1].node.metadata.brokers[1].endpoints[0].port
+        given["listener_name_between_plain_sasl_jaas_config"] = between.format("mistyped")
+        config = new_node(tmp_path / "other", **given).config
+        network = SecureNetwork(SystemNetwork(), config, lambda: config)
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError, match="Invalid username or password"):
+                await network.connect(asyncio.Protocol, "127.0.0.1", port)
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == SecureNetwork.__module__]
+    assert f"127.0.0.1:{port}: it does not let this broker in by " in warning
+    assert "listener.name.between.plain.sasl.jaas.config: " in warning
+    assert "mistyped" not in caplog.text
 
 
 @in_loop

@@ -80,7 +80,12 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("segment.bytes=2097152", "for all topics it is called log.segment.bytes"),
         (
             "num.io.threads=9",
-            "num.io.threads=9 is not honoured by this broker: leave it out, or at 8 (--override)",
+            "num.io.threads=9 is not honoured by this broker: leave it out, or set it to 8 (--ov",
+        ),
+        ("authorizer.class.name=mine.Own", "leave it out, or set it to org.apache.kafka.metadata"),
+        (
+            "sasl.enabled.mechanisms=PLAIN,GSSAPI",
+            "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is none of: PLAIN, SCRAM-SHA-256",
         ),
         ("controller.quorum.voters=1@a:1", "is not honoured by this broker: leave it out (--o"),
         ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),

@@ -110,6 +110,10 @@ def test_keys_that_cannot_be_read_are_told_by_their_setting(tmp_path: Path) -> N
         ),
         ({"ssl_keystore_type": "PEM", "ssl_keystore_location": str(jks)}, "no private key"),
         (
+            {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(tmp_path / "no")},
+            "ssl.keystore.location=.*no: no such file",
+        ),
+        (
             {"ssl_keystore_type": "PEM", "ssl_keystore_key": Secret(HUSH)},
             "ssl.keystore.certificate.chain is not given",
         ),

@@ -100,6 +100,11 @@ def test_every_option_is_read() -> None:
     )
 
 
+def test_a_start_that_is_neither_word_nor_json_is_told_of_both() -> None:
+    with pytest.raises(OptionError, match="'soon'; it is earliest, latest or JSON such as"):
+        parse_options({**LEAST, "startingOffsets": "soon"}, stream=False)
+
+
 @pytest.mark.parametrize("spelt", [str.upper, str.lower])
 def test_names_of_options_have_any_case(spelt: Callable[[str], str]) -> None:
     given = {spelt(name): value for name, value in EACH.items()}
