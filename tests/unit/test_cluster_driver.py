@@ -343,6 +343,48 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     await stop(broker, other)
 
 
+class MuteStore(LosingStore):
+    """Nobody hears what becomes of a commit that is told to be lost, nor is it done."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if self.loses and path.endswith(".json"):
+            raise OSError("no answer")
+        return LocalStore.put_if_absent(self, path, data)
+
+
+@pytest.mark.parametrize("kind", [MuteStore, LosingStore])
+@in_loop
+async def test_who_does_not_hear_of_its_claim_follows_whoever_decides(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[LosingStore]
+) -> None:
+    """It alone has lost the store, and would lead by old decisions for as long as that lasts."""
+    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
+    store = kind(str(memory_path))
+    gone, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    cut_off = Broker(memory_path, node_id=3, store=store)
+    await gone.start()
+    await cut_off.driver.catch_up()
+    known = cut_off.image.version
+    store.loses = 1
+    async with asyncio.timeout(120):
+        with pytest.raises(OSError, match="the fate of a commit is unknown"):
+            await cut_off.start()
+    assert not cut_off.driver.is_active
+    await new.driver.catch_up()
+    # The claim that nobody waited for may be in the log all the same: its epoch is over now.
+    assert (new.image.controller_id == 3) is (kind is LosingStore)
+    assert await new.start(dead=1)
+    entries = new.driver.entries_after(known, 1 << 20)
+    assert entries
+    async with asyncio.timeout(120):
+        await cut_off.driver.follow([(each.version, each.events) for each in entries])
+    assert cut_off.image.controller_id == 2
+    store.loses = 0
+    assert await cut_off.start(dead=2)
+    assert cut_off.driver.is_active and not await new.driver.confirm()
+    await stop(gone, new, cut_off)
+
+
 @in_loop
 async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) -> None:
     leader, follower = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)

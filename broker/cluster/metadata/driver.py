@@ -157,7 +157,8 @@ class ClusterDriver:
         `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
         `begin` is called when the claim is durable, before anything else is decided.
 
-        Raises OSError where the store does not answer: nothing was tried then.
+        Raises OSError where the store does not answer. The claim may be in the log then, or come to be there: nobody
+        decides by it, and whoever reads it, this broker too, claims anew.
         """
         return await self._to_the_end(self._claim(decide, controller_epoch, begin))
 
@@ -176,7 +177,8 @@ class ClusterDriver:
             claiming = Claiming(self._controller, self.folder)
             decide(claiming)
             try:
-                version, encoded = await self._commit(claiming.events)
+                # Who waited for its fate here could not follow whoever has become the controller meanwhile.
+                version, encoded = await self._commit(claiming.events, asks_again=False)
             except (Superseded, Undecided) as error:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
                 await self._read_log()
@@ -411,8 +413,12 @@ class ClusterDriver:
         if events:
             self._tell_of_commit(version, events)
 
-    async def _commit(self, events: Sequence[Event]) -> tuple[int, bytes | None]:
+    async def _commit(
+        self, events: Sequence[Event], *, asks_again: bool = True
+    ) -> tuple[int, bytes | None]:
         """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
+
+        Raises Superseded, Undecided, and OSError where its fate is unknown and nobody `asks_again`.
 
         A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
         there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
@@ -434,6 +440,8 @@ class ClusterDriver:
             if done is not None:
                 return done
             self.fates_unknown += 1
+            if not asks_again:
+                raise OSError(f"{self.folder}: the fate of a commit is unknown")
             _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
             await asyncio.sleep(FATE_RETRY_SECONDS)
 
