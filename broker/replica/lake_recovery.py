@@ -46,7 +46,7 @@ class LakeRecovery:
         tier: Callable[[], TierManager | None],
         decide_recovered: DecideRecovered,
         elected: Callable[[HostedPartition], None],
-        write_recovery_points: Callable[[], Awaitable[None]],
+        write_recovery_points: Callable[[str], Awaitable[None]],
     ) -> None:
         """`led` are all partitions led here at the moment; `elected` begins the epoch of one that may begin."""
         self._led = led
@@ -54,7 +54,8 @@ class LakeRecovery:
         self._decide_recovered = decide_recovered
         self._elected = elected
         self._write_recovery_points = write_recovery_points
-        self._is_cut_unwritten = False
+        # Log directories that have yet to know of lowered recovery points, with a log's folder in each.
+        self._cut: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -89,9 +90,14 @@ class LakeRecovery:
     async def _end_recovery(self, waiting: Sequence[HostedPartition]) -> bool:
         """Let those lead of whom the lake could say where it ends; whether these are all."""
         known = await self._meet_lake(waiting)
-        if self._is_cut_unwritten:
-            await self._write_recovery_points()
-            self._is_cut_unwritten = False
+        for home, folder in tuple(self._cut.items()):
+            try:
+                await self._write_recovery_points(folder)
+            except OSError as error:
+                _LOGGER.warning("logs in %s cannot lead yet: %s", home, error)
+            else:
+                del self._cut[home]
+        known = [p for p in known if _home_of(p.log) not in self._cut]
         for partition in known:
             if partition.leader.found_what_was_lost() and not partition.is_lost:
                 self._elected(partition)
@@ -163,7 +169,8 @@ class LakeRecovery:
             _LOGGER.warning("%s cannot go on behind the lake yet: %s", log.name, error)
             return False
         finally:
-            self._is_cut_unwritten |= log.recovery_point < recovery_point
+            if log.recovery_point < recovery_point:
+                self._cut[_home_of(log)] = log.directory
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)
         return True
@@ -190,6 +197,10 @@ class LakeRecovery:
             offset = await tier.known_tiered_end(*where)
         next_offset, ended = await tier.ending(*where, offset)
         return next_offset, replace(ended, has_markers_to_come=True)
+
+
+def _home_of(log: Log) -> str:
+    return log.directory.rpartition("/")[0]
 
 
 def _must_fence(partition: HostedPartition) -> bool:

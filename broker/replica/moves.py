@@ -223,7 +223,7 @@ class LogMoves:
         assert log is not None
         topic, partition = log.topic, log.partition
         # What a directory once knew of a log of this name must not be believed of the copy.
-        await self._manager.checkpoint_recovery_points()
+        await self._manager.checkpoint_recovery_points(future.log.directory)
         async with self._turns:
             while not await self._is_level(future, log):
                 pass
@@ -249,8 +249,8 @@ class LogMoves:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is gone")
         self._manager.futures.follow_start(log, future)
         await _flushed(future.log)
-        await self._manager.checkpoint_recovery_points()
-        await self._manager.checkpoint_log_starts()
+        await self._manager.checkpoint_recovery_points(future.log.directory)
+        await self._manager.checkpoint_log_starts(future.log.directory)
         if self._goes_on(future):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._manager.futures.take_name(future, lambda error: _resolve(done, error))
@@ -311,7 +311,7 @@ class LogMoves:
                 raise _MustBeginAnew
             case Step.CUT:
                 truncate(copy, agreed_end(log, copy))
-                await self._manager.checkpoint_recovery_points()
+                await self._manager.checkpoint_recovery_points(copy.directory)
                 return False
             case Step.COPY:
                 end_offset = log.log_end_offset

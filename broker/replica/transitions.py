@@ -189,7 +189,7 @@ class Transitions:
             if registration.partition_epoch < followed.follower.partition_epoch:
                 return
             if followed.is_cut_unwritten:
-                self._logs.write_recovery_points()
+                self._logs.write_recovery_points(followed.log.directory)
             self._unfollow(followed, changes)
         partition = self._replicas.find(topic, index)
         if partition is None:

@@ -251,7 +251,7 @@ class Follower:
         self.fetchers = Fetchers(self.around)
         self.partitions: list[FollowedPartition] = []
 
-    async def _write(self) -> None:
+    async def _write(self, _folder: str) -> None:
         self.written += 1
 
     def register(self, address: tuple[str, int]) -> None:

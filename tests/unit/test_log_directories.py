@@ -419,6 +419,27 @@ def old_messages(start: int, end: int) -> bytes:
     return b"".join(message(1, i, b"k", b"v", time=NOW_MS) for i in range(start, end))
 
 
+def test_a_full_directory_keeps_no_recovery_point_of_another_one_from_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = TwoDisks()
+    bench.log(0).flush(wait=True)
+    rename = bench.disk.rename
+
+    def refuse(source: str, target: str) -> None:
+        if source.startswith("/b/"):
+            raise OSError(errno.ENOSPC, "full", source)
+        rename(source, target)
+
+    monkeypatch.setattr(bench.disk, "rename", refuse)
+    bench.manager.write_recovery_points(bench.log(0).directory)
+    assert bench.file(f"/a/{names.RECOVERY_POINT_CHECKPOINT}") == "0\n2\nt 0 3\nt 2 0\n"
+    with pytest.raises(OSError, match="full"):
+        bench.manager.write_recovery_points(bench.log(1).directory)
+    with pytest.raises(OSError, match="full"):
+        bench.manager.write_recovery_points()
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_log_in_a_damaged_ones_place_does_not_begin_where_that_did(is_deleted: bool) -> None:
     bench = TwoDisks()

@@ -285,7 +285,7 @@ async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
     append(log, "new", 2)
     written = asyncio.Event()
 
-    async def write() -> None:
+    async def write(_folder: str) -> None:
         await written.wait()
 
     async with following(leader) as broker:
@@ -314,7 +314,7 @@ async def test_a_cut_that_could_not_be_written_is_written_before_anything_is_fet
     tried = 0
     has_room = False
 
-    async def write() -> None:
+    async def write(_folder: str) -> None:
         nonlocal tried
         tried += 1
         if not has_room:
@@ -357,3 +357,39 @@ async def test_what_has_moved_to_another_leader_is_not_held_back_for_the_loss_of
         assert partition.follower.due_ms == 0
         append(log, "y", 2)
         await until(lambda: has_all(partition, log))
+
+
+@in_loop
+async def test_a_full_directory_keeps_no_cut_of_another_one_waiting() -> None:
+    leader, followed = FakeLeader(), []
+    for index, folder in enumerate(("/d/t-0", "/e/t-1")):
+        log = log_of("t", index)
+        other = Log.open(
+            folder,
+            SMALL,
+            MemoryDisk(),
+            ManualClock(),
+            topic="t",
+            partition=index,
+            topic_id=b"t" * 16,
+        )
+        for each in (log, other):
+            append(each, "both", 1)
+        append(other, "never committed", 1)
+        other.flush(wait=True)
+        leader.lead(log, 2)
+        append(log, "new", 2)
+        followed.append((other, log))
+    has_room = False
+
+    async def write(folder: str) -> None:
+        if folder.startswith("/e/") and not has_room:
+            raise OSError(errno.ENOSPC, "full")
+
+    async with following(leader) as broker:
+        broker.around.write_recovery_points = write
+        good, full = [broker.follow(other, 2) for other, _ in followed]
+        await until(lambda: has_all(good, followed[0][1]) and full.is_cut_unwritten)
+        assert full.log.log_end_offset == 1
+        has_room = True
+        await until(lambda: has_all(full, followed[1][1]))

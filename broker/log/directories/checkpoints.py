@@ -9,7 +9,7 @@ would have the new log begin where the old one did, and cut off what is in it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from broker.log import names
@@ -64,25 +64,37 @@ class Checkpoints:
             }
             self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
 
-    async def recovery_points(self) -> None:
-        """Write recovery-point-offset-checkpoint; raises OSError."""
-        await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+    async def recovery_points(self, *folders: str) -> None:
+        """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError."""
+        homes = self._homes_of(folders)
+        await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
 
-    def write_recovery_points(self) -> None:
+    def write_recovery_points(self, *folders: str) -> None:
         """The same, waiting for the disk."""
-        for directory in self._directories.online:
+        for directory in self._homes_of(folders):
             own = self._recovery_points(directory)
             self._write(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
 
-    async def log_starts(self) -> None:
-        """Write log-start-offset-checkpoint; raises OSError."""
-        await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts)
+    async def log_starts(self, *folders: str) -> None:
+        """Write log-start-offset-checkpoint, as `recovery_points`; raises OSError."""
+        homes = self._homes_of(folders)
+        await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts, homes)
 
-    async def _write_now(self, name: str, offsets: Callable[[LogDirectory], Offsets]) -> None:
+    def _homes_of(self, folders: Collection[str]) -> list[LogDirectory]:
+        """The directories of logs that are in these folders; without any, all that are online."""
+        homes = {folder.rpartition("/")[0] for folder in folders}
+        return [each for each in self._directories.online if not homes or each.path in homes]
+
+    async def _write_now(
+        self,
+        name: str,
+        offsets: Callable[[LogDirectory], Offsets],
+        homes: Iterable[LogDirectory],
+    ) -> None:
         """Write in Background, even if another write of the same may be in progress."""
         loop = asyncio.get_running_loop()
         waiting = []
-        for directory in self._directories.online:
+        for directory in homes:
             written: asyncio.Future[None] = loop.create_future()
             self._directories.checkpoint_and_tell(
                 directory,

@@ -411,18 +411,19 @@ class LogManager:
         """Write replication-offset-checkpoint."""
         self.checkpoints.high_watermarks(high_watermarks)
 
-    async def checkpoint_recovery_points(self) -> None:
+    async def checkpoint_recovery_points(self, *folders: str) -> None:
         """Write up to where logs are durable, in Background, also what another write may have under way; raises
-        OSError. A log that was cut must not be appended to while its old recovery point would be believed."""
-        await self.checkpoints.recovery_points()
+        OSError. A log that was cut must not be appended to while its old recovery point would be believed.
+        `folders`: of logs, if only their directories are meant: another one's disk may be full."""
+        await self.checkpoints.recovery_points(*folders)
 
-    def write_recovery_points(self) -> None:
+    def write_recovery_points(self, *folders: str) -> None:
         """The same for a log that is appended to at once: waits for the disk."""
-        self.checkpoints.write_recovery_points()
+        self.checkpoints.write_recovery_points(*folders)
 
-    async def checkpoint_log_starts(self) -> None:
+    async def checkpoint_log_starts(self, *folders: str) -> None:
         """Write where logs begin, as `checkpoint_recovery_points`."""
-        await self.checkpoints.log_starts()
+        await self.checkpoints.log_starts(*folders)
 
     def checkpoint_cleaned(self) -> None:
         """Write cleaner-offset-checkpoint."""

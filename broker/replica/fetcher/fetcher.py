@@ -350,7 +350,8 @@ class Fetcher:
             await self._placing.write_cuts(unwritten)
         except OSError as error:
             for partition in unwritten:
-                self.failed(partition, error)
+                if partition.is_cut_unwritten:
+                    self.failed(partition, error)
 
     async def _take_one(
         self,

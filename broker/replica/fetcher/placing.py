@@ -77,12 +77,23 @@ class Placing:
             )  # fmt: skip
 
     async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
-        """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free."""
-        await asyncio.shield(asyncio.ensure_future(self._write_cuts(partitions)))
+        """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free.
+
+        A directory whose disk refuses keeps none of another waiting.
+        """
+        by_directory: dict[str, list[FollowedPartition]] = {}
+        for partition in partitions:
+            home = partition.log.directory.rpartition("/")[0]
+            by_directory.setdefault(home, []).append(partition)
+        writes = [asyncio.ensure_future(self._write_cuts(each)) for each in by_directory.values()]
+        for outcome in await asyncio.shield(asyncio.gather(*writes, return_exceptions=True)):
+            if outcome is not None:
+                raise outcome
 
     async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        """The same for logs of one directory."""
         cuts = [(partition, partition.cuts) for partition in partitions]
-        await self._around.write_recovery_points()
+        await self._around.write_recovery_points(partitions[0].log.directory)
         for partition, known in cuts:
             partition.cuts_written(known)
 

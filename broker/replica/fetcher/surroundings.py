@@ -37,7 +37,7 @@ async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, En
     )
 
 
-async def _nothing_written() -> None:
+async def _nothing_written(_: str) -> None:
     """Nobody keeps recovery points."""
 
 
@@ -45,10 +45,10 @@ async def _nothing_written() -> None:
 class Surroundings:
     """The machine, the metadata, the settings, and callbacks.
 
-    `write_recovery_points` makes lowered recovery points durable (OSError where it cannot). `failed` hears of a
-    partition that cannot be followed until metadata change. `end_of_lake` gives the first offset behind
-    the range of the lake that holds an offset (None: the lake's last one), and what the lake keeps besides the records
-    up to there (KafkaError where it cannot say).
+    `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError
+    where it cannot). `failed` hears of a partition that cannot be followed until metadata change. `end_of_lake` gives
+    the first offset behind the range of the lake that holds an offset (None: the lake's last one), and what the lake
+    keeps besides the records up to there (KafkaError where it cannot say).
     """
 
     network: Network
@@ -58,7 +58,7 @@ class Surroundings:
     listener: str
     """The inter-broker listener's name."""
     settings: ReplicationSettings
-    write_recovery_points: Callable[[], Awaitable[None]] = _nothing_written
+    write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
     failed: Callable[[FollowedPartition], None] = lambda _: None
     end_of_lake: Callable[[FollowedPartition, int | None], Awaitable[tuple[int, Ending]]] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
