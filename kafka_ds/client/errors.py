@@ -32,7 +32,14 @@ class UnsupportedByBroker(ClientError):
 
 
 class TopicGone(ClientError):
-    """A topic that is not there, or another one under its name; the message names both ids."""
+    """A topic that is not there, or another one under its name; the message names both ids.
+
+    ``position`` is the next offset of who was reading it.
+    """
+
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class PlanDiverged(ClientError):

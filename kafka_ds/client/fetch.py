@@ -31,6 +31,8 @@ from kafka_ds.wire.types import MAX_I64, NO_UUID
 CONSUMER: Final = -1
 TOPIC_IDS_VERSION: Final = 13  # KIP-516
 UNKNOWN_EPOCH: Final = -1
+# Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.
+ABSENCES_MAX: Final = 4
 
 _MOVED: Final = frozenset(
     {
@@ -84,7 +86,7 @@ def fetch_range(
     Raises:
         OffsetsGone: the leader's log begins above the start or ends below the end.
         PlanDiverged: the log below the end of the range was replaced since it was planned.
-        TopicGone: the topic is gone, or another one bears its name.
+        TopicGone: the topic is gone, or another one bears its name; the error has the position.
         BrokerTimeout: no progress within ``kafkaConsumer.pollTimeoutMs``.
     """
     return _RangeReader(cluster, wanted, poll_timeout_ms, read_committed=read_committed).chunks()
@@ -108,14 +110,19 @@ class _RangeReader:
 
     def chunks(self) -> Iterator[Chunk]:
         pause_ms = self._settings.retry_backoff_ms
+        absences = 0
         while self._position < self._wanted.end:
             try:
                 if self._connection is None:
                     self._connection = self._find_leader()
                     self._send()
                 chunk = self._receive(self._connection)
-            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
+            except (BrokerUnreachable, BrokerTimeout, MalformedFrame, TopicGone) as problem:
                 self._lost_leader()
+                if isinstance(problem, TopicGone):
+                    absences += 1
+                    if absences > ABSENCES_MAX:
+                        raise TopicGone(str(problem), position=self._position) from None
                 self._check_patience(problem)
                 time.sleep(pause_ms / 1_000)
                 pause_ms = min(max(1, pause_ms) * 2, self._settings.retry_backoff_max_ms)
@@ -123,7 +130,7 @@ class _RangeReader:
             if chunk is None:
                 self._check_patience(None)
                 continue
-            pause_ms = self._settings.retry_backoff_ms
+            pause_ms, absences = self._settings.retry_backoff_ms, 0
             self._progress = time.monotonic()
             yield chunk
             # Time that the consumer of the chunks took is not the broker's delay.

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import OffsetsGone, PlanDiverged
+from kafka_ds.client.errors import OffsetsGone, PlanDiverged, TopicGone
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
@@ -232,6 +232,15 @@ def _read_hot(
                 if not there:
                     return
                 start, end = there.start, there.end
+            except TopicGone as gone:
+                if config.fail_on_data_loss or gone.position is None:
+                    raise
+                LOGGER.warning("kafka_ds: %s", gone)
+                rest = LostRange(
+                    topic=task.topic, partition=task.partition, start=gone.position, end=end
+                )
+                report_loss([rest], fail=False)
+                return
 
 
 def _fetch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_ds.client import kept, settled
+from kafka_ds.client.errors import TopicGone
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.lake.batches import convert
@@ -20,6 +22,7 @@ from kafka_ds.source.planning import HotPiece, Task
 from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
 from kafka_ds.wire.batch import Codec, Record, build_batch
 from kafka_ds.wire.crc import crc32c
+from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
 from tests.unit.source_broker import TOPIC_ID, scripted
@@ -47,22 +50,28 @@ def read(records: bytes, end: int) -> list[int]:
     return offsets
 
 
-def _fetched(records: bytes, end: int) -> FetchResponse:
-    partition = FetchPartitionData(partition_index=0, high_watermark=end, records=records)
+def _fetched(records: bytes, end: int, code: ErrorCode = ErrorCode.NONE) -> FetchResponse:
+    partition = FetchPartitionData(
+        partition_index=0, error_code=code, high_watermark=end, records=records
+    )
     topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
     return FetchResponse(responses=[topic])
 
 
 def _settings(port: int) -> ClientSettings:
-    given = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "subscribe": "t"}
+    given = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+        "subscribe": "t",
+        "kafka.retry.backoff.ms": "1",
+    }
     return parse_options(given).client
 
 
-def _task_rows(port: int, end: int) -> Iterator[pa.RecordBatch]:
+def _task_rows(port: int, end: int, **more: Any) -> Iterator[pa.RecordBatch]:
     """The rows of a task that reads [0, end)."""
     piece = HotPiece(start=0, end=end, leader_epoch=0)
     task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
-    return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA))
+    return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA, **more))
 
 
 def test_batches_become_rows_up_to_the_end_of_the_plan() -> None:
@@ -169,3 +178,56 @@ def test_what_a_task_leaves_is_put_aside_when_it_is_much_and_only_a_few_times(
         finally:
             if not frozen:
                 gc.unfreeze()
+
+
+class LeavingTopic:
+    """A leader of ten records, whose topic is not there any more when the first four have been fetched."""
+
+    def __init__(self, *, anew: bool, returns_after: int) -> None:
+        self.anew = anew
+        self.left = returns_after
+        self.gone = False
+        self.broker: Any = None
+
+    def __call__(self, request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            first = request.topics[0].partitions[0].fetch_offset
+            if first == 0:
+                self.gone = self.left > 0
+                return _fetched(bytes(batch(0, 4)), 10)
+            if self.gone:
+                return _fetched(b"", 10, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _fetched(bytes(batch(4, 6)), 10)
+        if not self.gone:
+            return None
+        self.left -= 1
+        self.gone = self.left > 0
+        if self.anew:
+            return self.broker.metadata(topic_id=bytes(range(2, 18)))
+        return self.broker.metadata(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions=[])
+
+    def rows(self, *, fail: bool) -> list[int]:
+        with scripted(self) as broker:
+            self.broker = broker
+            offsets: list[int] = []
+            for rows in _task_rows(broker.port, 10, fail_on_data_loss=fail):
+                offsets += rows["offset"].to_pylist()
+        return offsets
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_topic_that_goes_while_it_is_read_ends_no_query_that_takes_losses(
+    anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the plan leaves it out that notices; Spark's own source goes on, too."""
+    with pytest.raises(TopicGone, match="created again" if anew else "no topic t"):
+        LeavingTopic(anew=anew, returns_after=99).rows(fail=True)
+    with caplog.at_level(logging.WARNING, "kafka_ds.source"):
+        assert LeavingTopic(anew=anew, returns_after=99).rows(fail=False) == [0, 1, 2, 3]
+    assert "6 offsets are not there: t-0 [4, 10)" in caplog.text
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again(anew: bool) -> None:
+    """Brokers apply a commit one after the other; what is lost must be lost for all."""
+    assert LeavingTopic(anew=anew, returns_after=3).rows(fail=False) == list(range(10))
