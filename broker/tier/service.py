@@ -55,7 +55,7 @@ class Service:
     ) -> None:
         """`memory` is shared with the broker."""
         self._memory = memory
-        self._store = open_store(settings.lake_uri)
+        self._store = open_store(settings.lake_uri, makes_root=False)
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_told = 0

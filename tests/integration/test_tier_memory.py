@@ -57,6 +57,7 @@ def test_topics_that_come_and_go_leave_nothing(
         (store_local, "KNOWN_FOLDERS_MAX"),
     ):
         monkeypatch.setattr(module, name, 1)
+    (tmp_path / "lake").mkdir()
     settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
     storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
     copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)

@@ -39,6 +39,7 @@ from tests.integration.tier_segments import (
 class Lake:
     def __init__(self, root: Path) -> None:
         self.path = root / "lake"
+        self.path.mkdir(parents=True, exist_ok=True)
         self.root = root
         settings = TierSettings(lake_uri=str(self.path))
         self.storage = DeltaStorage.open(settings, CrashPoints())

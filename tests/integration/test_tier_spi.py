@@ -55,6 +55,8 @@ class Lake:
         self.kind = kind
         self.root = root
         uri = address_for(root) if kind == "s3" else str(root / "lake")
+        if kind != "s3":
+            (root / "lake").mkdir(exist_ok=True)
         self.settings = TierSettings(lake_uri=uri, node_id=1)
 
     def open(

@@ -32,6 +32,7 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
 
     monkeypatch.setattr(maintenance, "write_checkpoint", write_most)
     lake = tmp_path / "lake"
+    lake.mkdir()
     settings = TierSettings(
         lake_uri=str(lake), log_dirs=(), lake_copy_threads=1, lake_checkpoint_interval=2
     )

@@ -167,6 +167,31 @@ def test_folders_that_were_removed_are_made_again(store, tmp_path):
     assert store.read("t/a") == b"2"
 
 
+def test_in_the_place_of_a_table_that_is_gone_nothing_is_decided(store, tmp_path):
+    """A disk that is not mounted for a while: what was written in its place would be gone when it is back."""
+    first, second = (f"t/_delta_log/{version:020d}.json" for version in (0, 1))
+    assert store.put_if_absent(first, b"1")
+    (tmp_path / "t").rename(tmp_path / "elsewhere")
+    with pytest.raises(NotWritten, match="the folder of its table is gone"):
+        store.put_if_absent(second, b"2")
+    assert not (tmp_path / "t").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "t")
+    assert store.put_if_absent(second, b"2")
+
+
+@pytest.mark.parametrize("makes_root", [True, False])
+def test_a_lake_that_is_gone_is_not_begun_anew(tmp_path, makes_root):
+    lake = tmp_path / "lake"
+    store = LocalStore(str(lake), makes_root=makes_root)
+    if makes_root:
+        store.put_durable("t/lease", b"1")
+        lake.rename(tmp_path / "elsewhere")
+    for write in (store.put_durable, store.put_if_absent):
+        with pytest.raises(OSError, match="the folder of the lake is gone"):
+            write("t/lease", b"2")
+    assert not lake.exists()
+
+
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])
 def test_nothing_is_written_outside(store, path):
     with pytest.raises(AssertionError):

@@ -121,7 +121,7 @@ class DeltaStorage:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The storage that the settings name."""
-        return cls(open_store(settings.lake_uri), settings, crash_points)
+        return cls(open_store(settings.lake_uri, makes_root=False), settings, crash_points)
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
         return self.states(topic, topic_id, [partition])[0]

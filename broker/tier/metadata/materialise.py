@@ -90,7 +90,9 @@ class Materialiser:
         delete_topic: Callable[[str, bytes], None],
     ) -> Self:
         """The table under the lake that the settings name."""
-        return cls(open_store(settings.lake_uri), settings, crash_points, delete_topic)
+        return cls(
+            open_store(settings.lake_uri, makes_root=False), settings, crash_points, delete_topic
+        )
 
     def materialise(self, version: int) -> int:
         """Make rows of all events up to `version` at least; gives the version reached."""

@@ -80,7 +80,7 @@ class DeltaMetadata:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The metadata under the lake that the settings name."""
-        return cls(open_store(settings.lake_uri), settings, crash_points)
+        return cls(open_store(settings.lake_uri, makes_root=False), settings, crash_points)
 
     # -- writing ----------------------------------------------------------------------------
 

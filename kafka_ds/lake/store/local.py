@@ -1,12 +1,18 @@
 """Shell: the lake in a folder, exclusive by link(2), durable by fsync.
 
-Rules of this file: those of `kafka_ds.lake.store.store`; a file gets its name when all of it is on the disk.
+Rules of this file:
+- Those of `kafka_ds.lake.store.store`; a file gets its name when all of it is on the disk.
+- A folder can go and come back while brokers run: a disk that is not mounted for a while. Nothing is made in its place:
+  a decision that was written there would be gone when it is back, and the next one would leave a hole. So the root is
+  made at most once, before the first write, and a commit that follows others makes no folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -17,18 +23,24 @@ from kafka_ds.lake.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
 
 # Of so many folders it is known that they were made, and need not be looked for at each write.
 KNOWN_FOLDERS_MAX = 4_096
+# A commit of a Delta table behind its first one.
+_LATER_COMMIT = re.compile(r"(?:.*/)?_delta_log/(?!0{20}\.)\d{20}\.json")
 
 
 class LocalStore:
     """A folder. Exclusive by link(2), durable by fsync of the file and of each folder made."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, makes_root: bool = True) -> None:
+        """`makes_root`: whether the first write makes the folder where there is none."""
         self.root = os.path.abspath(root)
+        self._makes_root = makes_root
         self._known_folders: set[str] = set()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._inside(path)
         try:
+            if _LATER_COMMIT.fullmatch(path) and not os.path.isdir(os.path.dirname(target)):
+                raise FileNotFoundError(errno.ENOENT, "the folder of its table is gone")
             temporary = self._write_temporary(target, data)
         except OSError as error:
             raise NotWritten(error.errno, f"{path}: {error.strerror}") from error
@@ -164,6 +176,8 @@ class LocalStore:
             if os.path.isdir(folder):
                 return
             self._known_folders.clear()
+        if not self._makes_root and not os.path.isdir(self.root):
+            raise FileNotFoundError(errno.ENOENT, "the folder of the lake is gone", self.root)
         missing = []
         while not os.path.isdir(folder):
             missing.append(folder)
@@ -175,6 +189,7 @@ class LocalStore:
             if len(self._known_folders) >= KNOWN_FOLDERS_MAX:
                 self._known_folders.clear()
             self._known_folders.add(each)
+        self._makes_root = False
 
 
 def _open_private(path: str, flags: int) -> int:

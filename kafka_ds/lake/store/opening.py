@@ -27,22 +27,25 @@ PROBE_ROUNDS_MORE = 7
 PROBE_PATIENCE_SECONDS = 15.0
 
 
-def open_store(uri: str) -> Store:
-    """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`."""
+def open_store(uri: str, *, makes_root: bool = True) -> Store:
+    """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`.
+
+    A folder that is not there is made by the first write, or with `makes_root=False` by none.
+    """
     parts = urlsplit(uri)
     if parts.scheme in OBJECT_SCHEMES:
         from kafka_ds.lake.store.s3 import ObjectStore
 
         return ObjectStore(parts.netloc, parts.path.strip("/"))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return LocalStore(unquote(parts.path))
+        return LocalStore(unquote(parts.path), makes_root=makes_root)
     if "://" in uri or parts.scheme == "file":
         raise UnsupportedStore(
             f"lake.uri={uri}: folders and s3:// are served, not {parts.scheme}://"
         )
     if not uri:
         raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
-    return LocalStore(uri)
+    return LocalStore(uri, makes_root=makes_root)
 
 
 def probe(
