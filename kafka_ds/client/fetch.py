@@ -33,6 +33,10 @@ TOPIC_IDS_VERSION: Final = 13  # KIP-516
 UNKNOWN_EPOCH: Final = -1
 # Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.
 ABSENCES_MAX: Final = 4
+# What is asked for at first by offset: single records need no megabytes. It doubles with each Fetch of a range, up to
+# max.partition.fetch.bytes.
+OFFSET_BYTES: Final = 16 * 1024
+DOUBLINGS_MAX: Final = 16
 
 _MOVED: Final = frozenset(
     {
@@ -107,6 +111,7 @@ class _RangeReader:
         self._progress = time.monotonic()
         self._epoch = wanted.leader_epoch
         self._connection: Connection | None = None
+        self._sent = 0
 
     def chunks(self) -> Iterator[Chunk]:
         pause_ms = self._settings.retry_backoff_ms
@@ -163,11 +168,13 @@ class _RangeReader:
     def _send(self) -> None:
         assert self._connection is not None
         by_name = self._wanted.topic_id == NO_UUID
+        few = OFFSET_BYTES * (self._wanted.end - self._position) << min(self._sent, DOUBLINGS_MAX)
+        self._sent += 1
         partition = FetchPartition(
             partition=self._wanted.partition,
             current_leader_epoch=self._epoch,
             fetch_offset=self._position,
-            partition_max_bytes=self._settings.max_partition_fetch_bytes,
+            partition_max_bytes=min(few, self._settings.max_partition_fetch_bytes),
         )
         topic = FetchTopic(
             topic=self._wanted.topic, topic_id=self._wanted.topic_id, partitions=[partition]

@@ -231,3 +231,23 @@ def test_a_topic_that_goes_while_it_is_read_ends_no_query_that_takes_losses(
 def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again(anew: bool) -> None:
     """Brokers apply a commit one after the other; what is lost must be lost for all."""
     assert LeavingTopic(anew=anew, returns_after=3).rows(fail=False) == list(range(10))
+
+
+def test_a_few_offsets_are_not_megabytes_of_the_log() -> None:
+    """Of `offset IN (…)` each is fetched by itself; ranges of large records ask for more and more."""
+    wanted: list[int] = []
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        asked = request.topics[0].partitions[0]
+        wanted.append(asked.partition_max_bytes)
+        return _fetched(bytes(batch(asked.fetch_offset, 1)), 1_000)
+
+    with scripted(script) as broker:
+        assert sum(rows.num_rows for rows in _task_rows(broker.port, 1)) == 1
+        assert wanted == [16_384]
+        wanted.clear()
+        assert sum(rows.num_rows for rows in _task_rows(broker.port, 12)) == 12
+        assert wanted[:3] == [12 * 16_384, 11 * 32_768, 10 * 65_536]
+        assert max(wanted) == _settings(broker.port).max_partition_fetch_bytes
