@@ -40,7 +40,7 @@ from broker.cluster.metadata.event_lines import Told, lines_of
 from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
-from broker.config.dynamic import with_changes
+from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
@@ -154,7 +154,7 @@ class Node(Parts):
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
-        self.config = with_changes(self.config, self.metadata.broker_configs)
+        self.config = with_committed(self.config, self.metadata.broker_configs)
         await self.server.open(self.config)
         self.log_manager = await self._open_logs()
         try:
@@ -271,7 +271,7 @@ class Node(Parts):
     def _config_for(self, topic: str) -> LogConfig:
         known = self.metadata.topics.get(topic)
         try:
-            return self._log_configs.of(
+            return self._log_configs.committed(
                 self.config, in_force(topic, known.configs if known else {})
             )
         except ConfigError as error:
@@ -335,7 +335,7 @@ class Node(Parts):
             node_id=config.node_id,
             clock=self.clock,
             image=self.metadata,
-            log_config=lambda overrides: self._log_configs.of(self.config, overrides),
+            log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
             lag_ms_max=config.replica_lag_time_max_ms,
         )
@@ -409,7 +409,7 @@ class Node(Parts):
 
     async def _apply_settings(self, events: Sequence[Event]) -> None:
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
-            self.config = with_changes(self.config, self.metadata.broker_configs)
+            self.config = with_committed(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
             await self.server.configure(self.config)
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 from broker.adoption.plan import takeable
 from broker.cluster.controller.draft import MIN_INSYNC_REPLICAS
 from broker.config.broker import ALL_BROKERS
-from broker.config.dynamic import changeable, with_changes
-from broker.config.listeners import listener_key
+from broker.config.dynamic import is_changeable, with_changes
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
@@ -77,19 +76,16 @@ def _taken_of(
 ) -> tuple[dict[str, str], dict[str, object]]:
     """What a resource takes besides the changes of all brokers, and why not the rest."""
     whose = replace(config, node_id=int(resource)) if resource else config
-    known = {name: text for name, text in kafkas.items() if _is_changeable(name, resource)}
+    known = {
+        name: text
+        for name, text in kafkas.items()
+        if is_changeable(name) and not (resource and name == MIN_INSYNC_REPLICAS)
+    }
     own, refused = takeable(known, lambda tried: with_changes(whose, {**changes, resource: tried}))
     others = {
         name: "it cannot be changed while a broker runs" for name in kafkas if name not in known
     }
     return own, {**refused, **others}
-
-
-def _is_changeable(name: str, resource: str) -> bool:
-    if resource and name == MIN_INSYNC_REPLICAS:
-        return False
-    key = listener_key(name)
-    return name in changeable() or (key is not None and key.is_changeable)
 
 
 def _deletes(name: str) -> bool:

@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -25,6 +26,8 @@ from broker.config.topic import TopicConfig
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
+
+log = logging.getLogger(__name__)
 
 
 @cache
@@ -63,6 +66,24 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
     )
     topic_config(changed, {})
     return changed
+
+
+def with_committed(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
+    """The same of what stands in the metadata: what only a later release lets be changed has no effect here."""
+    known = {
+        resource: {key: text for key, text in own.items() if is_changeable(key)}
+        for resource, own in changes.items()
+    }
+    unknown = sorted({key for own in changes.values() for key in own if not is_changeable(key)})
+    if unknown:
+        log.warning("this release does not let brokers be changed by %s", unknown)
+    return with_changes(config, known)
+
+
+def is_changeable(key: str) -> bool:
+    """Whether this release lets a running broker be changed by this setting."""
+    of_listener = listener_key(key)
+    return key in changeable() or (of_listener is not None and of_listener.is_changeable)
 
 
 def _parse(key: str, text: str) -> Any:

@@ -7,6 +7,7 @@ in `broker.config.broker` and `broker.config.topic`.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -35,6 +36,8 @@ from broker.config.topic import TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
+
+log = logging.getLogger(__name__)
 
 ENABLED = "sasl.enabled.mechanisms"
 # An entry of *.replication.throttled.replicas.
@@ -375,6 +378,8 @@ class LogConfigs:
 
     def __init__(self) -> None:
         self._config: BrokerConfig | None = None
+        # What was told of.
+        self._unknown: set[str] = set()
         self._made: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
@@ -386,3 +391,17 @@ class LogConfigs:
         if made is None:
             made = self._made[key] = log_config(config, topic_overrides)
         return made
+
+    def committed(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
+        """The same of what stands in the metadata: what only a later release knows has no effect here, as in Kafka.
+
+        While brokers are upgraded one after the other, or go back, the settings are those of whoever allowed them.
+        """
+        known = topic_settings()
+        unknown = topic_overrides.keys() - known.keys()
+        if not unknown:
+            return self.of(config, topic_overrides)
+        if not unknown <= self._unknown:
+            self._unknown |= unknown
+            log.warning("not settings of this release, and without effect: %s", sorted(unknown))
+        return self.of(config, {k: text for k, text in topic_overrides.items() if k in known})

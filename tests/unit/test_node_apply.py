@@ -30,10 +30,8 @@ def made(topic: str, *settings: str) -> list[Event]:
     ]
 
 
-def setting(topic: str, name: str) -> ConfigChanged:
-    return ConfigChanged(
-        resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value="anything"
-    )
+def setting(topic: str, name: str, kind: int = TOPIC_RESOURCE) -> ConfigChanged:
+    return ConfigChanged(resource_type=kind, resource_name=topic, name=name, value="anything")
 
 
 async def decided(broker: InProcess, *events: Event) -> None:
@@ -41,22 +39,34 @@ async def decided(broker: InProcess, *events: Event) -> None:
 
 
 @in_loop
-async def test_a_setting_of_a_later_release_keeps_no_other_topic_from_its_leader(
+async def test_what_only_a_later_release_knows_has_no_effect(memory_path: Path) -> None:
+    """While brokers are upgraded one after the other, or go back, others have allowed it."""
+    of_later = setting("", "of.a.later.release", BROKER_RESOURCE)
+    async with in_process(memory_path) as broker:
+        await decided(broker, *made("later", "of.a.later.release"), of_later)
+        assert broker.node.replica_manager.get("later", 0).topic == "later"
+        assert broker.node.controller.apply_errors == 0
+    async with in_process(memory_path) as broker:
+        assert broker.node.replica_manager.get("later", 0).topic == "later"
+
+
+@in_loop
+async def test_a_setting_that_cannot_be_here_keeps_no_other_topic_from_its_leader(
     memory_path: Path,
 ) -> None:
-    """While brokers are upgraded one after the other, the controller may be ahead of this one."""
+    """The controller has allowed it by its own release or file."""
     async with in_process(memory_path) as broker:
         replicas = broker.node.replica_manager
         await broker.create("old")
         await decided(
             broker,
-            *made("later", "of.a.later.release"),
+            *made("bad", "retention.ms"),
             *made("plain"),
-            setting("old", "of.a.later.release"),
+            setting("old", "retention.ms"),
             *made("plain-2"),
         )
         with pytest.raises(KafkaError) as refused:
-            replicas.get("later", 0)
+            replicas.get("bad", 0)
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         for topic in ("plain", "plain-2", "old"):
             assert replicas.get(topic, 0).topic == topic
@@ -66,12 +76,10 @@ async def test_a_setting_of_a_later_release_keeps_no_other_topic_from_its_leader
 @in_loop
 async def test_what_one_part_cannot_take_the_others_still_take(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        of_brokers = ConfigChanged(
-            resource_type=BROKER_RESOURCE, resource_name="", name="of.a.later.release", value="x"
-        )
         heard: list[int] = []
         broker.node.transactions.apply = lambda events: heard.append(len(events))  # type: ignore[method-assign]
-        await decided(broker, of_brokers, *made("plain"))
+        bad = setting("", "log.retention.ms", BROKER_RESOURCE)
+        await decided(broker, bad, *made("plain"))
         assert broker.node.replica_manager.get("plain", 0).topic == "plain"
         assert heard == [3]
         assert broker.node.controller.apply_errors == 1
