@@ -10,6 +10,7 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.tier import service
+from broker.tier.copying.turns import Turns
 from broker.tier.delta import writer
 from broker.tier.delta.storage import DeltaStorage
 from broker.tier.messages import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
@@ -47,17 +48,12 @@ class MeetingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.files, self.residue, self.looks = Meeting(), Meeting(), Meeting()
-        self.making: list[str] = []
-        self.made_at_once = 0
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        self.making.append(path)
-        self.made_at_once = max(self.made_at_once, len(self.making))
         with super().create(path) as file:
             yield file
             (self.residue if "/_residue/" in path else self.files).wait()
-        self.making.remove(path)
 
     def size(self, path: str) -> int | None:
         if "/_residue/" in path:
@@ -68,7 +64,7 @@ class MeetingStore(MemoryStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MeetingStore:
     made = MeetingStore()
-    monkeypatch.setattr(service, "open_store", lambda uri: made)
+    monkeypatch.setattr(service, "open_store", lambda uri, **_: made)
     return made
 
 
@@ -198,10 +194,32 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
         assert ["error" in each for each in answer["partitions"]] == [False, True]
 
 
-def test_large_ones_are_written_one_after_the_other(
-    store: MeetingStore, copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("small_bytes_max", [0, writer.SMALL_BYTES_MAX])
+def test_large_ones_have_a_turn_from_their_first_byte_to_their_last(
+    copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch, small_bytes_max: int
 ) -> None:
-    """As many as `lake.copy.threads`: so they bound the memory of a copy."""
-    monkeypatch.setattr(writer, "SMALL_BYTES_MAX", 0)
+    """There are as many turns as `lake.copy.threads`: so they bound the memory of a copy."""
+    at_turn: set[tuple[int, Turns]] = set()
+    begin, end, able = Turns.__enter__, Turns.__exit__, writer.write_ranges
+    had_one: list[bool] = []
+
+    def enter(turns: Turns) -> None:
+        begin(turns)
+        at_turn.add((threading.get_ident(), turns))
+
+    def leave(turns: Turns, *error: object) -> None:
+        at_turn.discard((threading.get_ident(), turns))
+        end(turns, *error)
+
+    def write(*what: Any, turns: Turns, **more: Any) -> Any:
+        mine = {each for thread, each in at_turn.copy() if thread == threading.get_ident()}
+        assert turns not in mine, "those are for what is converted"
+        had_one.append(bool(mine))
+        return able(*what, turns=turns, **more)
+
+    monkeypatch.setattr(Turns, "__enter__", enter)
+    monkeypatch.setattr(Turns, "__exit__", leave)
+    monkeypatch.setattr(writer, "write_ranges", write)
+    monkeypatch.setattr(writer, "SMALL_BYTES_MAX", small_bytes_max)
     assert outcomes(copy(0)) == [FINISHED] * TOPICS * PARTITIONS
-    assert store.made_at_once == 1
+    assert had_one == [small_bytes_max == 0] * TOPICS * PARTITIONS

@@ -245,16 +245,15 @@ def test_who_cannot_read_the_version_that_exists_does_not_know_its_fate(log, sto
     assert log.commit(attempt, read_version=0) == 2
 
 
-def pass_a_week(store, clock, log, *, up_to, keep_checkpoint=True):
+def pass_a_week(store, clock, log, *, up_to):
     """The table advances to version `up_to`, time passes, and the log is cleaned up below a checkpoint."""
     other = DeltaLog(store, "table", clock=clock)
     version = other.latest_version()
     while version < up_to:
         version = commit(other, version)
     clock.now_ms += 8 * DAY_MS
-    if keep_checkpoint:
-        store.put_durable(f"table/_delta_log/{up_to:020d}.checkpoint.parquet", b"stands for one")
-        store.put_durable("table/_delta_log/_last_checkpoint", b'{"version":%d}' % up_to)
+    store.put_durable(f"table/_delta_log/{up_to:020d}.checkpoint.parquet", b"stands for one")
+    store.put_durable("table/_delta_log/_last_checkpoint", b'{"version":%d}' % up_to)
     for each in range(up_to):
         store.delete(f"table/{commit_file(each)}")
     commit(other, other.latest_version())
@@ -283,6 +282,21 @@ def test_a_writer_paused_in_the_moment_of_its_win_has_not_won(log, store, clock)
     assert log.read_version(1) is None
     assert attempt.files_may_be_deleted
     assert commit(log, log.latest_version()) == 7
+
+
+def test_a_sleeper_beside_another_sleeper_s_version_has_not_won_either(log, store, clock):
+    first = store.read(f"table/{commit_file(0)}")
+
+    def pause():
+        store.before_put = lambda path: None
+        pass_a_week(store, clock, log, up_to=5)
+        store.put_durable(f"table/{commit_file(0)}", first)
+
+    store.before_put = times(1, pause)
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(VersionsGone):
+        log.commit(attempt, read_version=0)
+    assert log.read_version(1) is None
 
 
 @pytest.mark.parametrize(("up_to", "checkpoint"), [(6, 5), (6, 1), (1, 1)])
