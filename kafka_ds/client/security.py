@@ -6,6 +6,7 @@ an error that names the option and never repeats its value: a job must not run w
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -76,7 +77,11 @@ def parse_security(given: Mapping[str, str]) -> ClientSecurity:
         raise SecurityOptionError(
             f"option 'kafka.sasl.mechanism' is {mechanism!r}; it is one of {', '.join(MECHANISMS)}"
         )
-    jaas = Secret(options.get("sasl.jaas.config", ""))
+    if not options.get("sasl.jaas.config"):
+        raise SecurityOptionError(
+            f"option 'kafka.sasl.jaas.config' must be given where 'kafka.security.protocol' is {protocol}"
+        )
+    jaas = Secret(options["sasl.jaas.config"])
     try:
         login(mechanism, jaas)
     except JaasError as error:
@@ -85,13 +90,12 @@ def parse_security(given: Mapping[str, str]) -> ClientSecurity:
 
 
 def _check_name(name: str, wanted: ClientSecurity) -> None:
-    known = name in TlsSettings.names() or name in ("sasl.mechanism", "sasl.jaas.config")
-    if not known:
-        hint = (
-            ": a token is given by sasl.jaas.config, as token or tokenFile"
-            if "oauth" in name
-            else ""
-        )
+    known = (*TlsSettings.names(), "security.protocol", "sasl.mechanism", "sasl.jaas.config")
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1, 0.9)
+        hint = f"; did you mean 'kafka.{close[0]}'?" if close else ""
+        if "oauth" in name:
+            hint = ": a token is given by sasl.jaas.config, as token or tokenFile"
         raise SecurityOptionError(f"option 'kafka.{name}' is not supported{hint}")
     fits = wanted.uses_tls if name.startswith("ssl.") else wanted.uses_sasl
     if not fits:

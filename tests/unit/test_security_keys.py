@@ -225,6 +225,32 @@ def test_no_secret_of_a_job_is_shown() -> None:
         assert HUSH not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, r"'kafka\.sasl\.jaas\.config' must be given where .* is SASL_SSL"),
+        ({"sasl.jaas.config": " "}, r"'kafka\.sasl\.jaas\.config' must be given"),
+        ({"sasl.jaas.confg": HUSH}, r"did you mean 'kafka\.sasl\.jaas\.config'\?"),
+        ({"security.protocoll": "SSL"}, r"did you mean 'kafka\.security\.protocol'\?"),
+        ({"ssl.trustore.location": "x"}, r"did you mean 'kafka\.ssl\.truststore\.location'\?"),
+        ({"ssl.provider": "x"}, r"'kafka\.ssl\.provider' is not supported$"),
+        ({"sasl.oauthbearer.scope": "x"}, r"is not supported: a token is given by sasl\.jaas"),
+    ],
+)
+def test_an_option_of_a_job_that_is_missing_or_misspelt_is_named(
+    changes: dict[str, str], said: str
+) -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        **{f"kafka.{name}": text for name, text in changes.items()},
+    }
+    with pytest.raises(ClientOptionError, match=said) as error:
+        parse_settings(given)
+    assert HUSH not in str(error.value)
+
+
 def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> None:
     """KIP-978, and that what cannot be read is refused before it is set."""
     authority = Authority(tmp_path)
