@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
 from broker.cleaning.manager import LogCleaner
-from broker.cleaning.run import Ask
 from broker.cleaning.settings import CleanerSettings
 from broker.cluster.controller.controller import Controller, Defaults
 from broker.cluster.events import (
@@ -101,18 +100,16 @@ class Node(Parts):
         open_lake: Callable[[str], Store] | None = None,
         lake_clock: LogClock | None = None,
         threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
-        ask_cleaner: Ask | None = None,
         halt: Callable[[], None] = halt,
     ) -> None:
         """What stands behind the keywords is the machine's own, unless a simulation brings another lake and threads.
 
-        `ask_cleaner` stands for the process that compacts logs; `halt` ends this one at once, where going on does harm.
+        `halt` ends this process at once, where going on does harm.
         """
         self.config = config
         self._open_lake = open_lake or open_exclusive
         self._lake_clock = lake_clock
         self._log_configs = LogConfigs()
-        self._ask_cleaner = ask_cleaner
         self.clock = clock
         self.disk = disk
         self.network = between_brokers(network, config, lambda: self.config)
@@ -288,7 +285,6 @@ class Node(Parts):
             clock=self.clock,
             disk=self.disk,
             executor=self._executor,
-            ask=self._ask_cleaner,
         )
         if config.remote_log_storage_system_enable:
             self.tier = TierManager(

@@ -9,6 +9,7 @@ from kafka_ds.wire.types import uuid_text
 
 TOPIC = "orders"
 TOPIC_ID = bytes(range(16))
+BATCH_RECORDS = 7
 BASE_MS = 1_700_000_000_000
 
 
@@ -32,11 +33,11 @@ def write_segment(path: Path, batches: Iterable[bytes]) -> Path:
     return path
 
 
-def segment(path: Path, start: int, count: int, *, batch_records: int = 7, epoch: int = 3) -> Path:
+def segment(path: Path, start: int, count: int, *, epoch: int = 3) -> Path:
     """A segment file of plain records."""
     batches = [
-        build_batch(records(at, min(batch_records, start + count - at)), leader_epoch=epoch)
-        for at in range(start, start + count, batch_records)
+        build_batch(records(at, min(BATCH_RECORDS, start + count - at)), leader_epoch=epoch)
+        for at in range(start, start + count, BATCH_RECORDS)
     ]
     return write_segment(path, batches)
 

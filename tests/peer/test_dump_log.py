@@ -53,13 +53,13 @@ def records(count: int, *, timestamp_ms: int, value_bytes: int = 60) -> list[Rec
     ]
 
 
-def fill(log: Log, *, first_batch: int = 0, batches: int = 120) -> None:
+def fill(log: Log) -> None:
     """Two idempotent producers, one of them in transactions; every codec; three leader epochs."""
     sequences = {1: 0, 2: 0}
     for producer_id, producer in log.producers:
         if producer_id in sequences:
             sequences[producer_id] = producer.last_sequence + 1
-    for index in range(first_batch, first_batch + batches):
+    for index in range(120):
         producer_id = 1 + index % 2
         count = 1 + index % 9
         batch = build_batch(

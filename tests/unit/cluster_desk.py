@@ -49,11 +49,9 @@ RULES = ConfigRules(
 class Desk:
     """A cluster of brokers that are all decided for here."""
 
-    def __init__(
-        self, *brokers: int, racks: Mapping[int, str] | None = None, **defaults: Any
-    ) -> None:
+    def __init__(self, *brokers: int, **defaults: Any) -> None:
         self.uuids = count(1)
-        self.racks = racks or {}
+        self.racks: Mapping[int, str] = {}
         self.defaults = Defaults(**defaults)
         self.image = MetadataImage()
         # What is durable, as the log has it.
