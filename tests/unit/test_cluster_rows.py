@@ -14,6 +14,7 @@ from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings
+from broker.tier.spi import StorageError
 from kafka_ds.lake.log.attempt import FateUnknown
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
@@ -245,3 +246,53 @@ def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
     assert commits == list(range(checkpoint, log_of(store).latest_version() + 1))
     assert state(Cluster(store).image) == state(cluster.image)
     assert len(rows_at(store)) > 2 * 11
+
+
+@pytest.mark.parametrize("interval", [3, 1000])
+def test_what_a_starting_broker_reads_stays_however_old_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int
+) -> None:
+    """An old checkpoint has the rows; the state is in the commits from the last snapshot on, or from the first."""
+    store = Folder(str(tmp_path))
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", interval)
+    Cluster(store).decide(0, 4)
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
+    Cluster(store).decide(4, 5)
+    checkpoint = write_checkpoint(log_of(store))
+    assert -1 <= Cluster(store).log.last_snapshot_version < checkpoint
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    cluster.decide(5, 6)
+    cluster.worker.maintain()
+    assert log_of(store).listing().commits == list(range(log_of(store).latest_version() + 1))
+    assert state(Cluster(store).image) == state(cluster.image)
+
+
+def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no rows yet stays in the log, also where starting brokers begin behind it."""
+    store = Folder(str(tmp_path))
+    Cluster(store).decide(0, 2)
+
+    def fail(topic: str, topic_id: bytes) -> None:
+        raise StorageError("not now")
+
+    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 2)
+    cluster.worker._delete_topic = fail
+    for number in range(2, 8):
+        cluster.commit(number)
+        with pytest.raises(StorageError):
+            cluster.worker.materialise(cluster.image.version)
+    write_checkpoint(log_of(store))
+    cluster.commit(8)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    with pytest.raises(StorageError):
+        cluster.worker.materialise(cluster.image.version)
+    cluster.worker.maintain()
+    later = Cluster(store)
+    later.worker.materialise(later.image.version)
+    assert later.deleted == [bytes([number]) * 16 for number in range(2, 9)]

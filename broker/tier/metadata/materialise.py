@@ -109,9 +109,13 @@ class Materialiser:
         """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
         if self._snapshot.version >= 0:
             self._upkeep.look_after(
-                CLUSTER_METADATA, self._snapshot.version, keep_from=self._last_snapshot_version
+                CLUSTER_METADATA, self._snapshot.version, keep_from=self._needed_from
             )
             self._merging.look()
+
+    def _needed_from(self) -> int:
+        """From which version on the log's clean-up leaves the commits: what has no rows yet stays as well."""
+        return min(self._last_snapshot_version(), self._snapshot.txns.get(APP_ID, -1) + 1)
 
     def _last_snapshot_version(self) -> int:
         """The version of the last commit that begins with a snapshot, 0 where there is none.
