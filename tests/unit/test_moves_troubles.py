@@ -7,11 +7,13 @@ import errno
 
 import pytest
 
+from broker.config.settings import MAX_LONG
 from broker.replica.fetcher.metrics import FAILED_MOVES
 from kafka_ds.wire.errors import KafkaError
 from tests.loops import in_loop
-from tests.unit.moving_bench import MovingBench
-from tests.unit.test_moves import lags_and_failures, move, until_ended
+from tests.unit.log_model import client_batch
+from tests.unit.moving_bench import NOW_MS, MovingBench
+from tests.unit.test_moves import begin_slowly, future, lags_and_failures, move, until_ended
 
 
 @in_loop
@@ -97,3 +99,28 @@ async def test_a_copy_that_cannot_be_begun_leaves_nothing_behind() -> None:
     with pytest.raises(KafkaError, match="does not take"):
         bench.moves.alter("t", 0, "/b")
     assert bench.folders() == {"/a/t-0"}
+
+
+@in_loop
+async def test_a_copy_that_cannot_be_cut_at_a_start_is_given_up_and_copied_anew() -> None:
+    """A crash has taken more from the log than from its copy."""
+    bench = MovingBench()
+    await begin_slowly(bench)
+    copied = future(bench).log.log_end_offset
+    await bench.moves.stop()
+    bench.disk.kill()
+    first = f"/a/t-0/{0:020d}.log"
+    for path in bench.disk.paths():
+        if path.startswith("/a/t-0/0") and path != first:
+            bench.disk.unlink(path)
+    data = bench.disk.contents(first)
+    del data[len(client_batch(1, timestamp_ms=NOW_MS)) * (copied - 1) :]
+    bench.disk.failing, bench.disk.failing_with = {"truncate"}, errno.EIO
+    bench.start()
+    bench.disk.failing = set()
+    assert 0 < bench.log.log_end_offset < copied
+    assert bench.manager.futures.get("t", 0) is None
+    assert not bench.log.compaction.is_paused
+    bench.rate = MAX_LONG
+    await move(bench)
+    assert bench.log.directory == "/b/t-0"

@@ -133,7 +133,11 @@ class FutureLogs:
             self.drop(*key)
         elif end_offset < future.log.log_end_offset:
             # A crash has taken more from the log than from its copy.
-            future.log.truncate_to(end_offset)
+            try:
+                future.log.truncate_to(end_offset)
+            except OSError as error:  # No reason for the broker not to start.
+                _LOGGER.error("%s does not move to %s any more: %s", log.name, future.home, error)
+                self.drop(*key)
 
     def take_place(self, topic: str, partition: int) -> Log:
         """Make a copy without a log the log; the caller adopts it."""
