@@ -173,6 +173,23 @@ async def test_who_cannot_work_as_the_cluster_does_is_told_so_before_it_decides(
 
 
 @in_loop
+async def test_a_lease_that_cannot_be_released_keeps_nobody_from_stopping(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cluster.election.candidacy.RELEASE_SECONDS_MAX", 0.01)
+    store = SlowLease(str(memory_path))
+    store.goes_on.set()
+    standing = Standing(memory_path, 1, store=store)
+    await standing.begin()
+    store.goes_on.clear()
+    async with asyncio.timeout(60):
+        await standing.candidacy.release()
+    assert not lease(memory_path).released
+    store.goes_on.set()
+    await standing.stop()
+
+
+@in_loop
 async def test_the_sequence_of_leases_begins_anew_with_each_epoch(memory_path: Path) -> None:
     standing = Standing(memory_path, 1)
     await standing.begin()

@@ -150,3 +150,33 @@ async def test_who_waits_for_a_commit_that_is_given_up_is_told(
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     goes_on.set()
     await stop(broker)
+
+
+@in_loop
+async def test_a_store_that_hangs_keeps_no_broker_from_stopping(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hands over first, and what it gave up then is not waited for in the end."""
+    monkeypatch.setattr("broker.cluster.metadata.driver.STOP_SECONDS_MAX", 0.01)
+    broker, hangs, is_back = Broker(memory_path), threading.Event(), threading.Event()
+    await broker.start()
+    commit = broker.log.commit
+
+    def wait(begun: Commit) -> int | None:
+        hangs.set()
+        is_back.wait()
+        return commit(begun)
+
+    monkeypatch.setattr(broker.log, "commit", wait)
+    creating = asyncio.ensure_future(broker.create("t"))
+    await asyncio.get_running_loop().run_in_executor(None, hangs.wait)
+    # If it is waited for, that ends, too.
+    last_word = threading.Timer(20, is_back.set)
+    last_word.start()
+    await broker.driver.step_down()
+    with pytest.raises(KafkaError):
+        await creating
+    await broker.driver.stop()
+    assert not is_back.is_set()
+    last_word.cancel()
+    is_back.set()

@@ -37,6 +37,8 @@ _LOGGER = logging.getLogger(__name__)
 # How long a peer has to say whether it hears the controller.
 ASK_MS_MAX = 1_000
 STEP_SECONDS_MAX = 0.5
+# A store that does not answer must not keep a broker from stopping.
+RELEASE_SECONDS_MAX = 5.0
 # A step of this loop that comes so much too late did not come late by chance: the process did not run.
 PAUSE_MS_MIN = 1_500
 
@@ -130,9 +132,11 @@ class Candidacy:
         if (image.controller_id, image.controller_epoch) != (self._settings.node_id, epoch):
             return  # Another one decides, or the epoch is that of a process that was here before.
         try:
-            await self._write(epoch, released=True)
-        except OSError as error:
-            _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, error)
+            async with asyncio.timeout(RELEASE_SECONDS_MAX):
+                await self._write(epoch, released=True)
+        except OSError as error:  # TimeoutError is one.
+            why = str(error) or "the store does not answer"
+            _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, why)
         self._leased_epoch = -1
 
     def heard(self, controller_epoch: int) -> None:

@@ -121,6 +121,8 @@ class ClusterDriver:
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
         self._is_stopped = False
+        # Whether its thread may still wait for the store.
+        self._has_given_up = False
 
     @property
     def is_active(self) -> bool:
@@ -223,15 +225,16 @@ class ClusterDriver:
         self._wake()
         working = list(self._working)
         if working:
-            await asyncio.wait(working, timeout=STOP_SECONDS_MAX)
-        for task in working:
-            task.cancel()  # Where it has not ended.
+            _, unended = await asyncio.wait(working, timeout=STOP_SECONDS_MAX)
+            for task in unended:
+                self._has_given_up = True
+                task.cancel()
 
     async def stop(self) -> None:
         """The same, for ever."""
-        was_idle = not self._working
         await self.step_down()
-        self._executor.shutdown(wait=was_idle)
+        # A thread that was given up may never end.
+        self._executor.shutdown(wait=not self._has_given_up)
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
