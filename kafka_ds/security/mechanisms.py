@@ -33,8 +33,16 @@ class ClientMechanism(Protocol):
 
     is_done: bool
 
-    def first(self) -> bytes: ...
-    def respond(self, message: bytes) -> bytes: ...
+    def first(self) -> bytes:
+        """The client's first message."""
+        ...
+
+    def respond(self, message: bytes) -> bytes:
+        """The client's answer to a message of the broker's; empty where it has nothing to say.
+
+        Raises Refused, and ScramError where the broker does not know the password.
+        """
+        ...
 
 
 class Plain:
