@@ -71,13 +71,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Whole batches, in order; the first may begin below the range and the last end above it.
+    """Whole batches, in order; the first may begin below ``start`` and the last end above the range.
+
+    ``start`` is the offset that was asked for: records below it came before. Leaders cut batches differently, as out of
+    the lake and out of a log, so a batch may hold some of them again.
 
     ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
     where batches begin, if some are compressed: such a chunk may be hundreds of times as large when it is unpacked.
     """
 
     records: memoryview
+    start: int
     aborted: tuple[tuple[int, int, int], ...]
     starts: tuple[int, ...] = (0,)
 
@@ -211,6 +215,7 @@ class _RangeReader:
         if code != ErrorCode.NONE:
             raise KafkaError(code, str(self._wanted))
         records = answer.records if answer.records is not None else memoryview(b"")
+        asked = self._position
         batches = list(iterate_headers(records))
         headers = [header for _, header in batches]
         if headers:
@@ -224,7 +229,9 @@ class _RangeReader:
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
         is_compressed = any(header.attributes & CODEC_MASK for header in headers)
         starts = tuple(at for at, _ in batches) if is_compressed else (0,)
-        return Chunk(records=records, aborted=aborted_ranges(headers, listed), starts=starts)
+        return Chunk(
+            records=records, start=asked, aborted=aborted_ranges(headers, listed), starts=starts
+        )
 
     def _send_ahead(self, *, is_chunk: bool) -> None:
         """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""

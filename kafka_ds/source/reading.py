@@ -263,7 +263,7 @@ def _fetch(
             found = decode_hot(
                 [chunk.records[chunk.starts[done] : ends[0]]],
                 columns=wanted or frozenset(("offset",)),
-                start_offset=span.start,
+                start_offset=chunk.start,
                 end_offset=span.end - 1,
                 isolation="read_committed" if committed else "read_uncommitted",
                 aborted=chunk.aborted,

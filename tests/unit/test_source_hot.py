@@ -251,3 +251,17 @@ def test_a_few_offsets_are_not_megabytes_of_the_log() -> None:
         assert sum(rows.num_rows for rows in _task_rows(broker.port, 12)) == 12
         assert wanted[:3] == [12 * 16_384, 11 * 32_768, 10 * 65_536]
         assert max(wanted) == _settings(broker.port).max_partition_fetch_bytes
+
+
+def test_a_batch_that_begins_below_what_has_come_brings_no_row_twice() -> None:
+    """Out of the lake batches have other bounds than in the log: where a leader goes over, they overlap."""
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        first = request.topics[0].partitions[0].fetch_offset
+        return _fetched(bytes(batch(0, 4) if first == 0 else batch(2, 5) + batch(7, 3)), 10)
+
+    with scripted(script) as broker:
+        found = [n for rows in _task_rows(broker.port, 10) for n in rows["offset"].to_pylist()]
+    assert found == list(range(10))
