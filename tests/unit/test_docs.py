@@ -91,6 +91,24 @@ def test_the_pages_that_the_code_names_exist() -> None:
             assert (ROOT / name).exists(), f"{path} names {name}"
 
 
+def is_there(name: str) -> bool:
+    """Whether a dotted name is a package, a module, or up to two names within one."""
+    parts = name.split(".")
+    found = [ROOT.joinpath(*parts[:end]) for end in range(len(parts), max(len(parts) - 3, 0), -1)]
+    return found[0].is_dir() or any(path.with_suffix(".py").exists() for path in found)
+
+
+def test_the_files_and_modules_that_comments_name_exist() -> None:
+    tops = "(?:broker|kafka_ds|spark_conf|tests)"
+    for path in CODE:
+        text = path.read_text()
+        for name in re.findall(rf"(?<![\w./]){tops}/[\w/]+\.py\b", text):
+            assert (ROOT / name).exists(), f"{path} names {name}"
+        for name in re.findall(rf"`({tops}(?:\.\w+)+)`", text):
+            is_setting = name.endswith(".ms")  # broker.session.timeout.ms
+            assert is_setting or is_there(name), f"{path} names {name}"
+
+
 def test_the_protocol_table_is_what_the_registry_serves() -> None:
     assert (DOCS / "protocol.md").read_text() == protocol_doc.render(), (
         "run: .venv/bin/python -m broker.protocol_doc > docs/protocol.md"
