@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from broker.crash_points import CrashPoints
 from broker.tier.upkeep.orphans import Orphans, lost_residue
 from broker.tier.upkeep.upkeep import Upkeep
-from kafka_ds.lake.actions import remove_action
+from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.log import maintenance
 from kafka_ds.lake.log.attempt import FilesMayBeGone
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
@@ -223,6 +223,28 @@ def test_a_vacuum_takes_old_orphans_alone(littered):
     assert log.read_version(before + 1)[0]["commitInfo"]["operation"] == "VACUUM START"
     assert vacuum(log, now_ms=now_ms()) == []
     assert log.latest_version() == before + 1
+
+
+def test_what_a_slow_writer_commits_before_the_announcement_is_no_orphan(littered, monkeypatch):
+    log, slow = littered.log, DeltaLog(littered.log.store, littered.folder)
+    path = "partition=0/00000000000000000100-orphan.parquet"
+    commit = DeltaLog.commit
+
+    def come_first(self, attempt, *, read_version):
+        if self is log:
+            add = add_action(
+                path=path, partition_values={"partition": "0"}, size=1, modified_ms=0, stats="{}"
+            )
+            commit(
+                slow,
+                slow.begin(maintenance.PlainChange("SLOW", actions=[add])),
+                read_version=read_version,
+            )
+        return commit(self, attempt, read_version=read_version)
+
+    monkeypatch.setattr(DeltaLog, "commit", come_first)
+    assert names(vacuum(log, now_ms=now_ms())) == [each for each in ORPHANS if each != path]
+    assert log.store.size(f"topics/orders/{path}")
 
 
 def test_residue_goes_where_it_is_known_to_be_dead(littered):
