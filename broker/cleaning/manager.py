@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from broker.cleaning.messages import DISK
+from broker.cleaning.messages import DISK, UNKNOWN_JOB
 from broker.cleaning.metrics import CleanerMetrics
 from broker.cleaning.policy import Candidate, Cleanable, LogState, cleanable
 from broker.cleaning.run import Ask, CleaningAborted, Outcome, Run
@@ -164,7 +164,7 @@ class LogCleaner:
         if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
             log.warning("no log is cleaned: %s", error)
             return False
-        if _is_of_disk(error):
+        if _may_pass(error):
             log.error("%s is not cleaned now: %s", dirty.name, error)
             return False
         is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
@@ -263,11 +263,13 @@ async def _ask(worker: Worker, request: Header) -> Header:
     return answer
 
 
-def _is_of_disk(error: Exception) -> bool:
-    """Whether it may go well the next time: the disk was full, say."""
+def _may_pass(error: Exception) -> bool:
+    """Whether it may go well the next time: the disk was full, say, or the child died between two requests."""
     if isinstance(error, KafkaError):
         return error.code is ErrorCode.KAFKA_STORAGE_ERROR
-    return isinstance(error, OSError) or (isinstance(error, WorkerFailed) and error.kind == DISK)
+    if isinstance(error, WorkerFailed):
+        return error.kind in (DISK, UNKNOWN_JOB)
+    return isinstance(error, OSError)
 
 
 def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:

@@ -24,6 +24,8 @@ CORRUPT = "corrupt"
 """The log holds what cannot be read: it must be looked at by a human."""
 DISK = "disk"
 """The disk refused something, which it may not do the next time."""
+UNKNOWN_JOB = "unknown job"
+"""The child that began it has ended since."""
 
 NO_OFFSET = -1
 

@@ -20,6 +20,7 @@ from broker.cleaning.messages import (
     DISK,
     END,
     GROUP,
+    UNKNOWN_JOB,
     Cleaned,
     Job,
     Mapped,
@@ -83,7 +84,10 @@ class CleaningService:
     def _group(self, request: Header) -> Answer:
         number = request["job"]
         segments = [SourceSegment(**each) for each in request["segments"]]
-        return self._answer(number, lambda: self._jobs[number].clean(segments))
+        cleaning = self._jobs.get(number)
+        if cleaning is None:
+            return {"error": UNKNOWN_JOB, "message": f"job {number} was begun elsewhere"}, ()
+        return self._answer(number, lambda: cleaning.clean(segments))
 
     def _end(self, request: Header) -> Answer:
         self._jobs.pop(request["job"], None)

@@ -77,11 +77,15 @@ class Bench:
         )
         self.manager.load()
         self.log = self.manager.create("orders", 0, TOPIC_ID)
-        throttle = Throttle(self.settings.log_cleaner_io_max_bytes_per_second, self.clock)
-        self.service = CleaningService(self.settings, self.disk, throttle, lambda: SECRET)
+        self.begin_child()
         self.cleaner = LogCleaner(
             self.settings, self.manager, clock=self.clock, disk=self.disk, ask=self.ask
         )
+
+    def begin_child(self) -> None:
+        """Begin what stands for the child, or begin it again."""
+        throttle = Throttle(self.settings.log_cleaner_io_max_bytes_per_second, self.clock)
+        self.service = CleaningService(self.settings, self.disk, throttle, lambda: SECRET)
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As the channel to the child would."""

@@ -146,6 +146,25 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: str) -> None:
         assert bench.records() == before
 
 
+def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> None:
+    """Another log's records, or the system, have ended it; the new one does not know of the job."""
+    bench = filled()
+    ask = bench.cleaner._ask
+
+    async def asked(request: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(request)
+        if request["op"] == GROUP:
+            bench.begin_child()
+        return answer
+
+    bench.cleaner._ask = asked
+    assert not bench.clean()
+    assert bench.cleaner.uncleanable() == {}
+    bench.cleaner._ask = ask
+    assert bench.clean()
+    assert bench.log.compaction.cleaned_offset == 54
+
+
 def test_two_cleaners_take_different_logs() -> None:
     bench = filled()
     second = bench.manager.create("payments", 0, bytes(15) + b"\1")
