@@ -269,9 +269,11 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
                 raise OptionError(f"option 'subscribe' is {text!r}; it names no topic")
             return Subscription(topics=topics)
         case "subscribePattern":
-            if re.search(r"\[[^\]]*&&", text):
-                # An intersection in Java; Python would take other topics without a word.
-                raise OptionError(f"option 'subscribePattern' is {text!r}: no && within []")
+            if re.search(r"\[(?:\\.|[^\]\\])*(?:&&|\[)", text):
+                # An intersection, or a class in a class, in Java; Python would take other topics without a word.
+                raise OptionError(
+                    f"option 'subscribePattern' is {text!r}: no && within [], and no ["
+                )
             try:
                 re.compile(text)
             except re.error as problem:

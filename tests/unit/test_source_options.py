@@ -211,8 +211,11 @@ def test_the_table_of_options_spells_each_once() -> None:
 
 
 def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
-    with pytest.raises(OptionError, match="subscribePattern.*no && within"):
-        parse_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "[a-z&&[^b]]+"})
+    for pattern in ("[a-z&&[^b]]+", "[a-c[x-z]]+", "t-[[:digit:]]", r"[a\\[]"):
+        with pytest.raises(OptionError, match=r"subscribePattern.*no && within \[\], and no \["):
+            parse_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": pattern})
+    for pattern in (r"[a\[b]", "[a-c]+[x-z]", r"\[a", "[^a]&&"):
+        parse_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": pattern})
 
 
 @pytest.mark.parametrize(
