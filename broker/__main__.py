@@ -51,11 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_restore(config) if restores else _serve(config))
     except ConfigError as error:
-        sys.stderr.write(f"kafka-ds: {error}\n")
+        _complain(error)
         return 1
     except KeyboardInterrupt:  # before the signal handlers are there
         return 1
     return 0
+
+
+def _complain(error: ConfigError) -> None:
+    for line in str(error).splitlines():
+        sys.stderr.write(f"kafka-ds: {line}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,7 +124,7 @@ def _adopt(words: Sequence[str]) -> int:
             dry_run=parsed.dry_run,
         )
     except ConfigError as error:
-        sys.stderr.write(f"kafka-ds: {error}\n")
+        _complain(error)
         return 1
     return 0
 

@@ -1,8 +1,8 @@
 """Shell: the configuration of a broker: its declared settings, read from a file and from the command line.
 
-Rules of this file: a key that is unknown, ill-typed, out of bounds or not honoured raises ConfigError, whose one
-line names the key and the place. Overrides win over the file, the file over the defaults. What may be set is declared
-in `broker.config.broker` and `broker.config.topic`.
+Rules of this file: keys that are unknown, ill-typed, out of bounds or not honoured raise ConfigError, with a line for
+each that names the key and the place. Overrides win over the file, the file over the defaults. What may be set is
+declared in `broker.config.broker` and `broker.config.topic`.
 """
 
 from __future__ import annotations
@@ -76,11 +76,15 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
 def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
     """The configuration out of (text, place) by name."""
     values: dict[str, Value] = {}
+    mistakes: list[ConfigError] = []
     for name, (text, place) in given.items():
         try:
             values[name] = _parse(name, text)
         except ConfigError as error:
-            raise error.at(place) from None
+            mistakes.append(error.at(place))
+    if mistakes:
+        # All of them: a file that was another broker's has several, and is read again after each start.
+        raise ConfigError("\n".join(map(str, mistakes)))
     own = {name: value for name, value in values.items() if name in broker_settings()}
     if "log.dir" in own and "log.dirs" not in own and own["log.dir"]:
         own["log.dirs"] = (str(own["log.dir"]),)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.__main__ import main
 from broker.config.describe import Source, describe_broker, describe_topic
 from broker.config.doc import render
 from broker.config.loading import (
@@ -130,6 +131,19 @@ def test_a_mistake_in_a_file_names_its_line(tmp_path: Path) -> None:
     assert str(raised.value) == (
         "log.retention.ms=abc is not a whole number (server.properties line 3)"
     )
+
+
+def test_all_mistakes_of_a_file_are_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("controller.listener.names=C\nnum.partitions=x\nnode.id=1\nnum.io.threads=9\n")
+    assert main([str(file)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("(")[2] for line in said] == [
+        f"server.properties line {number})" for number in (1, 2, 4)
+    ]
+    assert all(line.startswith("kafka-ds: ") for line in said)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
