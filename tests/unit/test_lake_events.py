@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from broker.crash_points import CrashPoints
+from broker.tier.metadata.remote_log import DeltaMetadata
+from broker.tier.settings import TierSettings
 from kafka_ds.lake.log.attempt import FateUnknown
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.maintenance import write_checkpoint
@@ -181,3 +184,24 @@ def test_opening_twice_is_one_table(store):
 def test_nothing_is_appended_before_the_table_is_there(store):
     with pytest.raises(AssertionError):
         RemoteLogEvents(store, clock=store.clock).append([event(1)])
+
+
+def test_a_broker_that_looks_again_after_the_clean_up_sees_what_others_have_begun_since(tmp_path):
+    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    one, two = (
+        DeltaMetadata(store, TierSettings(node_id=number), CrashPoints(), clock=clock)
+        for number in (1, 2)
+    )
+    states = RemoteLogSegmentState
+    place = (event(1).topic_id, event(1).partition)
+    two.add([event(1)])
+    assert not one.is_deleting(*place)
+    two.update([event(1, states.COPY_SEGMENT_FINISHED)])
+    log = DeltaLog(store, "__remote_log_metadata")
+    for version in range(write_checkpoint(log)):
+        store.delete(log.path(commit_file(version)))
+    clock.now_ms += 8 * 86_400_000
+    two.add([event(2)])
+    store.delete(log.path(commit_file(2)))
+    two.update([event(1, states.DELETE_SEGMENT_STARTED)])
+    assert one.is_deleting(*place)

@@ -153,10 +153,13 @@ class DeltaMetadata:
         now_ms = self._clock.boot_ms()
         if self._looked_ms and now_ms - self._looked_ms < older_than_ms:
             return
-        self._looked_ms = now_ms
+        if self._looked_ms and self._events.log.is_long_past(self._looked_ms):
+            # What others have begun and not finished is in each of their later commits.
+            self._seen = self._there_after(self._seen)
         while (actions := self._events.log.read_version(self._seen + 1)) is not None:
             self._seen += 1
             self._note_elsewhere(ours_of(actions) or {})
+        self._looked_ms = now_ms
 
     def _note_elsewhere(self, ours: Mapping[str, Any]) -> None:
         broker_id = ours.get("brokerId")
