@@ -4,6 +4,7 @@ Rules of this file:
 - The caller gets an answer of the active controller, or an error when the time is over. NOT_CONTROLLER, an unreachable
   controller and a missing one are retried, as Kafka's brokers do. So a request may reach the controller twice: it
   must tolerate that (by an epoch or an id), or be sent without retries.
+- Where another controller comes, the one before has a moment to answer: one that is frozen never says that it is none.
 - A broker that is the controller itself uses the same handler, without a socket.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from broker.transport.peer import PeerUnreachable
@@ -26,6 +27,9 @@ _LOGGER = logging.getLogger(__name__)
 
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
+# How long a controller that is none any more may take to answer what it was asked before.
+LAST_WORD_SECONDS = 1.0
+LOOK_SECONDS = 5.0
 
 AnswerHere = Callable[[Any], Awaitable[Any]]
 
@@ -82,9 +86,11 @@ class ControllerChannel:
                 endpoint = endpoint_of(driver.image, controller_id, self._listener)
                 if endpoint is None:
                     return None, "there is none"
-                answer = await self._peers.ask(
-                    controller_id, *endpoint, request, timeout_ms=timeout_ms
+                answer = await self._while_it_decides(
+                    self._peers.ask(controller_id, *endpoint, request, timeout_ms=timeout_ms)
                 )
+                if answer is None:
+                    return None, f"broker {controller_id} is not the controller any more"
         except TimeoutError:
             return None, "this broker, the controller, is not done"
         except PeerUnreachable as error:
@@ -96,6 +102,22 @@ class ControllerChannel:
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             return None, f"broker {controller_id} is not the controller"
         return answer, ""
+
+    async def _while_it_decides(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        """The controller's answer; None if another one came, and this one has not answered since."""
+        before = self._controller()
+        answering = asyncio.get_running_loop().create_task(asking)
+        try:
+            while self._controller() == before and not answering.done():
+                changing = asyncio.get_running_loop().create_task(
+                    self._driver.changed(LOOK_SECONDS)
+                )
+                await asyncio.wait((answering, changing), return_when=asyncio.FIRST_COMPLETED)
+                changing.cancel()
+            await asyncio.wait((answering,), timeout=LAST_WORD_SECONDS)
+            return answering.result() if answering.done() else None
+        finally:
+            answering.cancel()
 
     def _controller(self) -> tuple[int, int, bool]:
         image = self._driver.image
