@@ -262,7 +262,8 @@ class Node(Parts):
             raise ConfigError(
                 f"lake.uri={self.config.lake_uri} holds no cluster, but "
                 f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
-                f"{self.log_manager.cluster_id} (of Apache Kafka? `python -m broker adopt` takes them over)"
+                f"{self.log_manager.cluster_id}: is the lake's folder mounted? (Logs of Apache Kafka are taken over "
+                "by `python -m broker adopt`)"
             )
 
     def _config_for(self, topic: str) -> LogConfig:

@@ -26,7 +26,14 @@ from kafka_ds.wire.messages import (
     UnregisterBrokerRequest,
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster, new_node
+from tests.in_process import (
+    Cluster,
+    InProcess,
+    batch_of,
+    in_process,
+    in_process_cluster,
+    new_node,
+)
 from tests.loops import in_loop
 
 
@@ -257,6 +264,17 @@ async def test_a_second_process_of_one_number_is_refused(tmp_path: Path) -> None
                 await cluster.start(node.config.node_id, log_dirs=twin_dirs)
         assert controller.controller.is_active
         await cluster.controller.create("t", 2)
+
+
+@in_loop
+async def test_a_lake_that_is_empty_is_not_taken_for_the_cluster_of_the_disks(
+    tmp_path: Path,
+) -> None:
+    async with in_process(tmp_path) as broker:
+        await broker.create("a")
+    node = new_node(tmp_path, lake_uri=tmp_path / "mount point")
+    with pytest.raises(ConfigError, match="holds no cluster.* is the lake's folder mounted"):
+        await node.start()
 
 
 @in_loop
