@@ -31,7 +31,8 @@ def both(broker: BrokerProcess) -> Iterator[tuple[Topic, int]]:
     topic = Topic(broker, "both").create()
     topic.produce(COUNT, size=BIG, headers=True)
     try:
-        ends = [topic.wait_until_tiered(n, least=1000) for n in (0, 1)]
+        # All that is going to be: a large copy takes several commits.
+        ends = [topic.wait_until_tiered(n, least=topic.closed_end(n)) for n in (0, 1)]
     except TimeoutError:
         # The second try makes its own.
         topic.delete()

@@ -102,6 +102,12 @@ class Topic:
         assert not failures, failures[:3]
         return self
 
+    def closed_end(self, partition: int = 0) -> int:
+        """The first offset of the active segment: all below it is going to be in the table."""
+        return max(
+            int(path.stem) for path in self.broker.data.glob(f"{self.name}-{partition}/*.log")
+        )
+
     def wait_until_tiered(self, partition: int = 0, *, least: int = 1) -> int:
         """Wait until this many offsets of the partition are in the table; returns the first offset that is not."""
         store = LocalStore(str(self.broker.lake))
