@@ -14,6 +14,7 @@ from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.names import RECOVERY_POINT_CHECKPOINT
 from broker.system import new_uuid
+from kafka_ds.wire.errors import KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log_model import client_batch
 
@@ -187,6 +188,23 @@ def test_a_log_in_two_directories_is_an_error() -> None:
     bench.disk.plant("/b/t-0/00000000000000000000.log", b"")
     with pytest.raises(LogDirectoryError, match="t-0 is in /a and in /b"):
         bench.start()
+
+
+def test_what_full_disks_left_of_a_new_log_keeps_no_broker_from_starting() -> None:
+    """Each directory was tried, and has the folder, but not whose it is."""
+    bench = Bench("/a", "/b")
+    bench.disk.capacity_bytes = 0
+    with pytest.raises(KafkaError):
+        bench.manager.create("t", 0, TOPIC_ID)
+    assert bench.disk.exists("/a/t-0") and bench.disk.exists("/b/t-0")
+    bench.disk.capacity_bytes = None
+    bench.stop()
+    bench.start()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    assert [each.directory for each in bench.manager.logs()] == [log.directory]
+    bench.stop()
+    bench.start()
+    assert bench.manager.get("t", 0) is not None
 
 
 def test_creating_what_is_there_gives_it() -> None:

@@ -3,6 +3,8 @@
 Rules of this file:
 - Of two logs of the same name but of different topics, the existing topic's stays: the other one's directory was
   offline when its topic was deleted. The other is set aside. If it is not known which topic exists, the start ends.
+- Of two logs that do not say whose they are an empty one goes: a full disk took its folder and no more, and the log was
+  tried elsewhere.
 - Of two logs of the same topic, one had just taken the other's place (`broker.log.directories.futures`): the newer one
   stays. The other is deleted if all that is in it is in the newer one, else it is set aside.
 """
@@ -65,6 +67,12 @@ class Found:
         topic_id = self._topic_id_for(log.topic)
         if first.topic_id == log.topic_id != NO_UUID:
             return self._replaces(first, home, log, directory)
+        if first.topic_id == log.topic_id and log.log_end_offset == 0:
+            self._keeper.discard(directory, log)
+            return False
+        if first.topic_id == log.topic_id and first.log_end_offset == 0:
+            self._keeper.discard(home, first)
+            return True
         if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):
             raise LogDirectoryError(f"{log.name} is in {home} and in {directory}")
         if topic_id == log.topic_id:
