@@ -135,16 +135,31 @@ class Bench:
 
 
 def last_percent(side: Side, topic: str) -> datetime:
-    """The time of the record behind which a hundredth of the first partition lies."""
+    """The time behind which a hundredth of the topic's records lies, of all partitions together."""
     consumer = Consumer({"bootstrap.servers": side.bootstrap, "group.id": "bench"})
     try:
-        first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-        place = TopicPartition(topic, 0, first + (end - first) * 99 // 100)
-        consumer.assign([place])
-        message = consumer.poll(30)
-        if message is None or message.error() is not None:
-            raise RuntimeError(f"{side.name} has no record at {place}")
-        return datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+        numbers = range(PARTITIONS)
+        bounds = [
+            consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30) for n in numbers
+        ]
+        ends = [end for _, end in bounds]
+        count = sum(end - first for first, end in bounds)
+
+        def behind(time_ms: int) -> int:
+            asked = [TopicPartition(topic, n, time_ms) for n in numbers]
+            found = consumer.offsets_for_times(asked, timeout=30)
+            # Of a partition without such a record it is -1, the end.
+            return sum(ends[each.partition] - each.offset for each in found if each.offset >= 0)
+
+        # Times as brokers have them, in milliseconds: all of a fill lies between these.
+        early, late = 0, int(time.time() * 1000)
+        while early < late:
+            middle = (early + late) // 2
+            if behind(middle) > count // 100:
+                early = middle + 1
+            else:
+                late = middle
+        return datetime.fromtimestamp(early / 1000, UTC)
     finally:
         consumer.close()
 
