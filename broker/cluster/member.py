@@ -95,9 +95,7 @@ class ClusterMember:
             clock=clock,
             network=network,
             chance=random.random,
-            decide_claim=lambda claiming, dead: decide_claim(
-                claiming, self.lifecycle.identity, dead
-            ),
+            decide_claim=self._decide_claim,
         )
         self._following = Following(
             driver,
@@ -226,6 +224,11 @@ class ClusterMember:
         await self.directories.settled()
 
     # -- all along ------------------------------------------------------------------------------
+
+    def _decide_claim(self, claiming: Claiming, dead: int | None) -> None:
+        # ConfigError where a later process has this number: the claim would take its place away from it.
+        _ = self.lifecycle.registration
+        decide_claim(claiming, self.lifecycle.identity, dead)
 
     def _start(self, name: str, part: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(part, name=name)

@@ -277,9 +277,14 @@ async def test_a_lake_that_is_empty_is_not_taken_for_the_cluster_of_the_disks(
         await node.start()
 
 
+@pytest.mark.parametrize("beats_ms", [100, 60_000])
 @in_loop
-async def test_a_process_whose_number_another_one_has_taken_stops(tmp_path: Path) -> None:
-    async with in_process_cluster(tmp_path, 1) as cluster:
+async def test_a_process_whose_number_another_one_has_taken_stops(
+    tmp_path: Path, beats_ms: int
+) -> None:
+    """It may see that before its next heartbeat: then it does not claim its former place either."""
+    settings = {"broker_heartbeat_interval_ms": beats_ms, "broker_session_timeout_ms": 120_000}
+    async with in_process_cluster(tmp_path, 1, **settings) as cluster:
         old = cluster.nodes[1]
         await old.create("t")
         # Nothing tells of the first one: no lease, and so the second one goes on.

@@ -201,9 +201,10 @@ async def test_an_idle_controller_finds_out_that_it_is_none_any_more(memory_path
 
 
 @in_loop
-async def test_a_controller_that_slept_past_the_clean_up_of_the_log_is_none_any_more(
+async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_more(
     memory_path: Path,
 ) -> None:
+    """A start reads the last snapshot; who went on would follow nobody, and stand for controller for ever."""
     old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
     await old.start()
     known = len(versions(memory_path))
@@ -212,10 +213,15 @@ async def test_a_controller_that_slept_past_the_clean_up_of_the_log_is_none_any_
     await new.create("t")
     versions(memory_path)[known].unlink()
     old.log._log._latest = None  # What it knew of the log is too old to go by.
-    assert not await old.driver.confirm()
-    assert not old.driver.is_active
-    with pytest.raises(OSError, match="has to be started anew"):
-        await old.driver.catch_up()
+    failed: list[BaseException] = []
+    old.driver.on_failed = failed.append
+    for look in (old.driver.confirm, old.driver.catch_up):
+        with pytest.raises(OSError, match="has to be started anew"):
+            await look()
+        assert not old.driver.is_active
+    assert [str(each).rpartition("; ")[2] for each in failed] == [
+        "this broker has to be started anew"
+    ]
     await stop(old, new)
 
 

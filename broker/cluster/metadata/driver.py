@@ -13,7 +13,7 @@ Rules of this file:
 - Work that changes the image is finished, in the driver's own tasks: a caller that goes away (a closed connection, a
   stopped part) must not leave a commit that is half applied.
 - An unexpected error ends all deciding, not just one answer: what is pending fails, and the broker stops (`on_failed`),
-  because nobody knows what of it is in the log.
+  because nobody knows what of it is in the log. So it does where the log was cleaned up behind what it knows.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class ClusterDriver:
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
         self._is_stopped = False
+        self._is_left_behind = False
         # Whether its thread may still wait for the store.
         self._has_given_up = False
 
@@ -198,7 +199,7 @@ class ClusterDriver:
     async def confirm(self) -> bool:
         """See whether nobody else has decided meanwhile; the controller that is not one any more resigns.
 
-        Raises OSError where the store does not answer.
+        Raises OSError where the store does not answer, or has no longer what came after what is known here.
         """
         if not self._is_active or self._committer is not None:
             return self._is_active  # A commit on its way finds out by itself.
@@ -206,12 +207,7 @@ class ClusterDriver:
 
     async def _confirm(self) -> bool:
         async with self._turn:
-            try:
-                found = await self._in_thread(lambda: self._log.read_after(self.image.version))
-            except VersionsMissing as error:
-                # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
-                self._take_back([], Superseded(str(error)))
-                return False
+            found = await self._newer()
             if not found or not self._is_active:
                 return self._is_active
             version = found[-1][0]
@@ -286,11 +282,19 @@ class ClusterDriver:
         return self._tail.after(version, max_bytes)
 
     async def _read_log(self) -> None:
+        await self._take_all(await self._newer())
+
+    async def _newer(self) -> list[tuple[int, list[Event]]]:
         try:
-            found = await self._in_thread(lambda: self._log.read_after(self.image.version))
+            return await self._in_thread(lambda: self._log.read_after(self.image.version))
         except VersionsMissing as error:
-            raise OSError(f"{error}; this broker has to be started anew") from error
-        await self._take_all(found)
+            # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
+            self._take_back([], Superseded(str(error)))
+            why = OSError(f"{error}; this broker has to be started anew")
+            if self.on_failed is not None and not self._is_left_behind:
+                self._is_left_behind = True
+                self.on_failed(why)
+            raise why from error
 
     async def _take_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         for version, events in entries:
