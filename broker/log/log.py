@@ -410,7 +410,9 @@ class Log:
             try:
                 self.segments.truncate_to(offset, self.config, self._clock.now_ms())
             except OSError:
-                self._restart_at_end()  # As far as the disk let it come.
+                active = self.segments.active
+                if active is not self.active or active.next_offset < self.log_end_offset:
+                    self._restart_at_end(before)  # As far as the disk let it come.
                 raise
             self._restart_at_end(before)
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
@@ -418,9 +420,10 @@ class Log:
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
         """Drop all local segments and continue at an offset: at the lake's end, which is above this log."""
-        self.segments.discard_all(offset, self.config, self._clock.now_ms())
+        # What needs room comes first: a log that a full disk does not let begin anew is what it was.
         remove_snapshots(self._disk, self.directory, lambda _offset: True)
         ending.write_snapshot(self._disk, self.directory, offset, ended, self._clock.now_ms())
+        self.segments.discard_all(offset, self.config, self._clock.now_ms())
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
         self._restart_at_end()
@@ -438,11 +441,11 @@ class Log:
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
-        # A snapshot of what is cut off must not be taken for one of what is written there later.
-        remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
         self.producers = producers_at(
             self._disk, self.directory, self.segments.all, end, self.producers, before
         )
+        # A snapshot of what is cut off must not be taken for one of what is written there later.
+        remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The closed local segments that end above an offset, oldest first."""

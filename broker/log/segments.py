@@ -13,7 +13,7 @@ from functools import partial
 from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import read_or_none, sync_file
+from broker.log.files import read_or_none, sync_file, unlink_if_there
 from broker.log.recovery.recovery import new_segment
 from broker.log.retention import Candidate, Limits, count_deletable
 from broker.log.segment import lookup
@@ -129,9 +129,18 @@ class Segments:
         self._loaded = [segment for segment in self._loaded if segment not in old]
 
     def discard_all(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
-        """Begin anew at an offset."""
-        self.trash.discard(reversed(self.all), now_ms + config.file_delete_delay_ms)
-        new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        """Begin anew at an offset, with the producer snapshot that is there. If it raises OSError, nothing changed."""
+        due_ms = now_ms + config.file_delete_delay_ms
+        self.trash.discard(reversed(self.all), due_ms, keep_snapshot_at=base_offset)
+        try:
+            new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        except OSError:
+            # Else the log would go on in files that go, and end behind a gap at the next start.
+            unlink_if_there(
+                self._disk, f"{self._directory}/{names.file_name(base_offset, names.LOG)}"
+            )
+            self.trash.take_back()
+            raise
         self._loaded.clear()
         self.all = (new,)
 

@@ -92,8 +92,8 @@ def prepare_if_due(records: memoryview, config: LogConfig, now_ms: int) -> memor
 def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
     """A producer's batch as its topic's settings demand: records checked, in the codec of compression.type.
 
-    Its header has the greatest timestamp of its records then; it is written in place if the codec stays.
-    Raises KafkaError. The result must be checked like any batch, as recompression may have made it larger.
+    Its header has the greatest timestamp of its records then. Raises KafkaError.
+    The result must be checked like any batch, as recompression may have made it larger.
     """
     header = check_client_batch(records, config, now_ms)
     try:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from broker.log.config import LogConfig
+from broker.log.ending import Ending
 from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
@@ -244,6 +245,90 @@ def test_a_cut_that_the_disk_refuses_leaves_a_log_that_can_lead(
     log = open_log(disk, config, clean_shutdown=True)
     assert log.log_end_offset == end
     assert offsets(log) == list(range(end))
+
+
+class OneRefusal:
+    """Lets a disk refuse one operation after so many others."""
+
+    def __init__(self, disk: MemoryDisk, after: int) -> None:
+        self.is_over = False
+        self._left = after
+        self._check = disk.check
+        disk.check = self.check  # type: ignore[method-assign]
+
+    def check(self, operation: str) -> None:
+        self._check(operation)
+        if self._left == 0 and not self.is_over:
+            self.is_over = True
+            raise OSError(errno.ENOSPC, f"{operation} fails")
+        self._left -= 1
+
+
+def log_with_an_abort(disk: MemoryDisk, config: LogConfig, *, is_rolled: bool) -> Log:
+    """A durable log that was closed well, of several segments, with an aborted transaction behind offset 5."""
+    log = open_log(disk, config)
+    for number in range(6):
+        give(log, number, 1)
+    append(log, 8, 2, transactional=True)
+    abort = marker(ControlType.ABORT, 8, timestamp_ms=NOW_MS)
+    origin = AppendOrigin.COORDINATOR
+    log.append(memoryview(abort), leader_epoch=0, now_ms=NOW_MS, origin=origin)
+    append(log, 9, 4)
+    if is_rolled:
+        log.roll()
+    assert log.close()
+    disk.kill()
+    return open_log(disk, config, clean_shutdown=True)
+
+
+@pytest.mark.parametrize("is_rolled", [True, False])
+@pytest.mark.parametrize("target", [0, 1, 6, 8, 10, 11, 15, 30])
+@pytest.mark.parametrize("segment_bytes", [1200, 2500, 100_000])
+def test_a_cut_of_which_the_disk_refuses_any_step_leaves_a_log_that_can_lead(
+    segment_bytes: int, target: int, *, is_rolled: bool
+) -> None:
+    """Above all the second of many renames: what was renamed already would be gone after the next start."""
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    for after in range(1_000):
+        disk = MemoryDisk()
+        log = log_with_an_abort(disk, config, is_rolled=is_rolled)
+        ended = Ending(producer_snapshot=log.producers.encode_snapshot(NOW_MS))
+        refusal = OneRefusal(disk, after)
+        with suppress(OSError):
+            truncate(log, target) if target < 20 else log.restart_at(target, ended)
+        refused, refusal.is_over = refusal.is_over, True
+        end = log.log_end_offset
+        assert all(each.last_offset < end for each in log.aborted_transactions(0, end + 1)), after
+        log.append(memoryview(client_batch(1, timestamp_ms=NOW_MS)), leader_epoch=1, now_ms=NOW_MS)
+        had = offsets(log)
+        assert had[-1] == end
+        assert log.close()
+        disk.kill()
+        log = open_log(disk, config, clean_shutdown=True)
+        assert (offsets(log), log.log_end_offset) == (had, end + 1), after
+        if not refused:
+            break
+    assert after > 5
+
+
+def test_without_files_to_open_a_cut_leaves_no_producer_with_what_is_cut_off() -> None:
+    """Its next try of those batches would be taken for a duplicate, and acknowledged."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, 7, 4)
+    disk.failing, disk.failing_with = {"open"}, errno.EMFILE
+    listed, disk.list_names = disk.list_names, refuse_to_list  # type: ignore[method-assign]
+    with pytest.raises(OSError):
+        truncate(log, 4)
+    disk.failing, disk.list_names = set(), listed  # type: ignore[method-assign]
+    assert log.log_end_offset == 4
+    before = log.producers.get(7)
+    assert before is not None
+    assert before.last_sequence == 3
+
+
+def refuse_to_list(_: str) -> list[str]:
+    raise OSError(errno.EMFILE, "no file left")
 
 
 @pytest.mark.parametrize("room", range(0, 400, 20))

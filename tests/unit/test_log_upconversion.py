@@ -217,6 +217,23 @@ def test_a_recovery_ends_the_log_at_damage(at_part: int, compacted: bool) -> Non
     assert bases(disk) == [base for base, _ in segments[: at_part + 1]]
 
 
+def test_a_crash_while_a_log_ends_at_damage_leaves_no_hole() -> None:
+    """In a compacted log a gap between segments would be believed."""
+    segments, good = damaged_segments(0)
+    config = CONFIG.__class__(cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
+    for steps in range(10_000):
+        disk = MemoryDisk()
+        plant(disk, segments)
+        disk.crash_after = steps
+        try:
+            open_log(disk, config=config)
+            break
+        except PowerLoss:
+            disk.kill()
+        assert records_in(open_log(disk, config=config)) == good, steps
+    assert steps > 10
+
+
 @pytest.mark.parametrize("more", [0, 3])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_damage_in_the_first_message_is_damage_too(magic: int, more: int) -> None:

@@ -133,12 +133,11 @@ def _convert_old(
             base_offset,
             is_vouched_for=end_offset <= vouched_to,
             first_offset=bases[0],
+            behind=behind,
         )
         finish_leftovers(disk, directory)
         done.append(converted)
         if not converted.is_whole:
-            for base in behind:
-                unlink_segment(disk, directory, base)
             break
     return done
 

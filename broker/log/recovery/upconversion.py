@@ -24,6 +24,7 @@ from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epoch
 from broker.log.epochs import LeaderEpochs
 from broker.log.failures import DamagedLogError
 from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
+from broker.log.recovery.leftovers import unlink_segment
 from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import ReadAt
 from broker.seams import Disk, DiskFile
@@ -66,11 +67,18 @@ def is_old(read: ReadAt, position: int, end: int) -> bool:
 
 
 def convert(
-    disk: Disk, directory: str, base_offset: int, *, is_vouched_for: bool, first_offset: int
+    disk: Disk,
+    directory: str,
+    base_offset: int,
+    *,
+    is_vouched_for: bool,
+    first_offset: int,
+    behind: Sequence[int],
 ) -> Converted:
     """Write a segment's batches under `.swap` names; finishing leftovers then swaps them in.
 
-    `is_vouched_for`: if it is not whole, raise DamagedLogError. `first_offset`: where the log begins.
+    `is_vouched_for`: if it is not whole, raise DamagedLogError. `first_offset`: where the log begins. `behind`: the
+    segments after this one. If it is not whole they go, before it gets shorter: a crash leaves no gap.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
     known, is_changed = _with_first_epoch(disk, directory, first_offset)
@@ -101,6 +109,9 @@ def convert(
     finally:
         parts.close()
         file.close()
+    if taken < size:
+        for base in behind:
+            unlink_segment(disk, directory, base)
     parts.swap()
     return Converted(
         messages=upconverter.messages,

@@ -472,10 +472,12 @@ class Segment:
         for _, header in headers(self.file.read, position, self.size_bytes, chunk_bytes=LOOK_BYTES):
             end_offset = min(end_offset, header.base_offset)
             break
+        # What may fail comes first: indexes must not know of what is cut off.
+        offsets, times, _ = self.offset_index, self.time_index, self.aborted.entries
         self.file.truncate(position)
         self.size_bytes, self.next_offset = position, end_offset
-        self.offset_index.truncate(position)
-        self.time_index.truncate(offset - self.base_offset)
+        offsets.truncate(position)
+        times.truncate(offset - self.base_offset)
         self._forget_places()
         self.aborted.truncate(offset)
         self.max_timestamp_ms = NO_TIMESTAMP

@@ -35,23 +35,43 @@ class Trash:
         """Rename the files of segments; the segments may be read until they are due.
 
         The producer snapshot at an offset may belong to another segment, too.
+
+        Raises:
+            OSError, CorruptIndex: nothing was discarded. A new name may need room, for it is longer.
         """
         listed = list(segments)
-        paths = []
+        if not listed:
+            return
         keep_open(listed)
-        for segment in listed:
-            for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
-                path = segment.file_path(kind)
-                if kind == names.PRODUCER_SNAPSHOT and segment.base_offset == keep_snapshot_at:
-                    continue
-                try:
-                    self._disk.rename(path, path + names.DELETED)
-                except FileNotFoundError:
-                    continue
-                paths.append(path + names.DELETED)
-            segment.renamed(names.DELETED)
-        if listed:
-            self._waiting.append((due_ms, listed, paths))
+        paths: list[str] = []
+        self._waiting.append((due_ms, listed, paths))
+        try:
+            for segment in listed:
+                self._rename(segment, paths, keep_snapshot_at)
+        except OSError:
+            self.take_back()
+            raise
+
+    def _rename(self, segment: Segment, paths: list[str], keep_snapshot_at: int) -> None:
+        """Rename a segment's files, and add their new paths."""
+        for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
+            path = segment.file_path(kind)
+            if kind == names.PRODUCER_SNAPSHOT and segment.base_offset == keep_snapshot_at:
+                continue
+            try:
+                self._disk.rename(path, path + names.DELETED)
+            except FileNotFoundError:
+                continue
+            paths.append(path + names.DELETED)
+        segment.renamed(names.DELETED)
+
+    def take_back(self) -> None:
+        """Undo the last `discard`: the files get their names back. Raises OSError."""
+        _, segments, paths = self._waiting.pop()
+        for path in reversed(paths):
+            self._disk.rename(path, path.removesuffix(names.DELETED))
+        for segment in segments:
+            segment.renamed("")
 
     @property
     def is_waiting(self) -> bool:
