@@ -245,6 +245,19 @@ def test_rows_are_not_hidden_by_what_a_lost_leader_could_not_decode(lake: Lake) 
     assert offsets(found[:-1]) == list(range(10))
 
 
+def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(lake: Lake) -> None:
+    """By a worker that has not read the table before: a consumer would begin elsewhere."""
+    lake.copy(0, 4, [build_batch(records(0, 5), leader_epoch=3)], [])
+    other = Lake(lake.root)
+    lake.path.rename(lake.root / "elsewhere")
+    with pytest.raises(OSError, match="the folder of the lake is gone"):
+        other.read(committed_only=True)
+    with pytest.raises(OSError, match="the folder of the lake is gone"):
+        other.storage.delete_topic(TOPIC, TOPIC_ID)
+    (lake.root / "elsewhere").rename(lake.path)
+    assert offsets(other.read(committed_only=True)) == list(range(5))
+
+
 def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
     outcome = lake.copy(0, 9, [build_batch(records(0, 5), leader_epoch=3), b"\x00" * 400], [])
     assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 5, 9)

@@ -3,6 +3,8 @@
 import builtins
 import os
 import threading
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -190,6 +192,26 @@ def test_a_lake_that_is_gone_is_not_begun_anew(tmp_path, makes_root):
         with pytest.raises(OSError, match="the folder of the lake is gone"):
             write("t/lease", b"2")
     assert not lake.exists()
+
+
+def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path):
+    """Whoever follows a table would take it for one that was never made, and a deletion for done."""
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    store = LocalStore(str(lake), makes_root=False)
+
+    def look() -> list[object]:
+        looks = (store.read, store.size, store.list, store.folders, store.delete)
+        return [*(partial(each, "t/a") for each in looks), partial(store.read_range, "t/a", 0, 1)]
+
+    for each in look():
+        with suppress(FileNotFoundError):
+            assert not each()
+    lake.rename(tmp_path / "elsewhere")
+    for each in look():
+        with pytest.raises(OSError, match="the folder of the lake is gone") as error:
+            each()
+        assert not isinstance(error.value, FileNotFoundError)
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])

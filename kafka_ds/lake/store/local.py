@@ -5,6 +5,7 @@ Rules of this file:
 - A folder can go and come back while brokers run: a disk that is not mounted for a while. Nothing is made in its place:
   a decision that was written there would be gone when it is back, and the next one would leave a hole. So the root is
   made at most once, before the first write, and a commit that follows others makes no folder.
+- Nor is it said of a file that it is not there: a consumer would be told that its offsets are gone.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class LocalStore:
         _sync_folder(os.path.dirname(target))
 
     def read(self, path: str) -> bytes:
-        with open(self._full(path), "rb") as file:
+        with self._in_lake(), open(self._full(path), "rb") as file:
             return file.read()
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        with open(self._full(path), "rb", buffering=0) as file:
+        with self._in_lake(), open(self._full(path), "rb", buffering=0) as file:
             file.seek(start)
             parts = []
             while length > 0 and (part := file.read(length)):
@@ -99,6 +100,7 @@ class LocalStore:
         try:
             scanned = os.scandir(folder)
         except (FileNotFoundError, NotADirectoryError):
+            self._check_root()
             return
         with scanned:
             for item in scanned:
@@ -119,16 +121,18 @@ class LocalStore:
             with os.scandir(self._full(prefix)) as scanned:
                 return tuple(sorted(item.name for item in scanned if item.is_dir()))
         except FileNotFoundError:
+            self._check_root()
             return ()
 
     def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), self._in_lake():
             os.unlink(self._inside(path))
 
     def size(self, path: str) -> int | None:
         try:
             status = os.stat(self._full(path))
         except (FileNotFoundError, NotADirectoryError):
+            self._check_root()
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -156,6 +160,20 @@ class LocalStore:
         assert path and not path.startswith("/") and ".." not in parts, f"outside: {path}"
         return os.path.join(self.root, path)
 
+    @contextlib.contextmanager
+    def _in_lake(self) -> Iterator[None]:
+        """Where something is not there: whether that is the lake itself."""
+        try:
+            yield
+        except FileNotFoundError:
+            self._check_root()
+            raise
+
+    def _check_root(self) -> None:
+        """Raise OSError, and no FileNotFoundError, where the lake's folder was there and is gone."""
+        if not self._makes_root and not os.path.isdir(self.root):
+            raise OSError(errno.ENODEV, "the folder of the lake is gone", self.root)
+
     def _write_temporary(self, target: str, data: bytes) -> str:
         self._make_folders(os.path.dirname(target))
         temporary = _temporary_name(target)
@@ -176,8 +194,7 @@ class LocalStore:
             if os.path.isdir(folder):
                 return
             self._known_folders.clear()
-        if not self._makes_root and not os.path.isdir(self.root):
-            raise FileNotFoundError(errno.ENOENT, "the folder of the lake is gone", self.root)
+        self._check_root()
         missing = []
         while not os.path.isdir(folder):
             missing.append(folder)
