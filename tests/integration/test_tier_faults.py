@@ -1,5 +1,6 @@
 """What the copier makes of lost answers, a store that is away, leaders that were overtaken, foreign changes."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,25 @@ def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_d
     change("false")
     move()
     assert worker.storage.state(TOPIC, TOPIC_ID, 0).log_start_offset == 5
+
+
+def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    Worker(store).copy(source(0, 9))
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    snapshot = TableSnapshot(log)
+    snapshot.read()
+    schema = json.loads(snapshot.metadata["schemaString"])
+    schema["fields"] = [each for each in schema["fields"] if each["name"] != "key"]
+    action = {"metaData": {**snapshot.metadata, "schemaString": json.dumps(schema)}}
+    log.commit(log.begin(PlainChange("DROP", actions=[action])), read_version=snapshot.version)
+    worker = Worker(store, node_id=2)
+    worker.storage.fence(TOPIC, TOPIC_ID, {0: 99})
+    assert worker.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    (outcome,) = worker.copy(source(10, 19))
+    assert (outcome.outcome, outcome.tiered_end) == (CONFLICT, 9)
+    assert "column key was dropped" in outcome.message
 
 
 @pytest.mark.parametrize("table", [TABLE, EVENTS])

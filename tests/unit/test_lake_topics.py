@@ -307,6 +307,17 @@ def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spo
         commit(table, copy_of(table, 0, 0, 9, attempt="b"))
     with pytest.raises(TableChanged, match=r"memory:/topics/orders"):
         table_of(store)
+    # A leader that recovers needs no columns: without its fence the partition would have no leader.
+    fence = PartitionIntent(partition=0, leader_epoch=7)
+    assert commit(table, fence).version == 2
+    assert table.snapshot.leader_epoch(0) == 7
+
+
+def test_a_schema_that_changes_while_a_leader_fences_is_nothing_to_it(store, table):
+    metadata = metadata_of(table)
+    metadata["metaData"]["partitionColumns"] = []
+    intrude(store, lambda: plain_commit(store, metadata))
+    assert commit(table, PartitionIntent(partition=0, leader_epoch=7)).version == 2
 
 
 def test_a_schema_that_another_engine_spells_in_its_own_way_is_ours_still(store, table):

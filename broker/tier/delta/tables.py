@@ -17,7 +17,7 @@ from kafka_ds.lake.log.log import ForeignTable, LogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
 from kafka_ds.lake.names import AppIdKind, app_id, deleted_mark
 from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.intent import TopicIdChanged
+from kafka_ds.lake.tables.intent import TableChanged, TopicIdChanged
 from kafka_ds.lake.tables.topics import ContendedTable, TopicTable
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,9 @@ class SharedTable:
                 self._open(topic_id)
             except FateUnknown as error:
                 raise FateUnknownError(str(error)) from error
+            except TableChanged as conflict:
+                # What may be written to it all the same, as a fence, each commit decides.
+                log.warning("%s", conflict)
             except (ForeignTable, Conflict, CommitError) as error:
                 # A table whose last topic is not deleted yet, too: its deletion is on its way.
                 raise StorageError(str(error)) from error

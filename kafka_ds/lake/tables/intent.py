@@ -107,6 +107,11 @@ class PartitionIntent:
     def has_range(self) -> bool:
         return self.end_offset >= 0
 
+    @property
+    def is_fence(self) -> bool:
+        """Whether it says nothing but its epoch."""
+        return not (self.has_range or self.adds or self.removes) and self.log_start_offset < 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
@@ -117,6 +122,11 @@ class Intent:
     partitions: tuple[PartitionIntent, ...] = ()
     actions: tuple[Action, ...] = ()
     """Actions that are no partition's, such as new metadata."""
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it has no row and no file: whatever columns there are, a leader that recovers must have its epoch."""
+        return not self.actions and all(part.is_fence for part in self.partitions)
 
 
 class TableView(Protocol):
@@ -221,7 +231,7 @@ class TopicChange:
             raise TopicIdChanged(
                 f"the table's topic id is {found}, not {uuid_text(self.intent.topic_id)}"
             )
-        if complaint := objection(protocol=view.protocol, metadata=view.metadata):
+        if complaint := self._objection(protocol=view.protocol, metadata=view.metadata):
             raise TableChanged(complaint)
         for part in self.partitions:
             self._check_number(part, AppIdKind.LEADER_EPOCH, view.leader_epoch(part.partition), -1)
@@ -252,9 +262,16 @@ class TopicChange:
                 )
             if any("metaData" in each for each in self.intent.actions):
                 raise TableChanged(f"version {version} changed the metadata too", version=version)
-        complaint = objection(protocol=action.get("protocol"), metadata=metadata)
+        complaint = self._objection(protocol=action.get("protocol"), metadata=metadata)
         if complaint:
             raise TableChanged(f"version {version}: {complaint}", version=version)
+
+    def _objection(
+        self, *, protocol: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
+    ) -> str | None:
+        return objection(
+            protocol=protocol, metadata=metadata, needs_columns=not self.intent.is_fence
+        )
 
     def _check_txn(self, version: int, txn: Mapping[str, Any]) -> None:
         name = parse_app_id(str(txn.get("appId", "")))
@@ -310,12 +327,14 @@ def objection(
     *,
     protocol: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    needs_columns: bool = True,
 ) -> str | None:
-    """Why rows of topics may not be written under this protocol and metadata; None where they may."""
+    """Why rows of topics (or without `needs_columns` a fence) may not be written under these; None where they may."""
     if protocol is not None and (complaint := _protocol_objection(protocol)):
         return complaint
     if metadata is not None:
-        return _property_objection(metadata) or _schema_objection(metadata)
+        complaint = _property_objection(metadata)
+        return complaint or (_schema_objection(metadata) if needs_columns else None)
     return None
 
 
