@@ -174,11 +174,12 @@ class _RangeReader:
         by_name = self._wanted.topic_id == NO_UUID
         few = OFFSET_BYTES * (self._wanted.end - self._position) << min(self._sent, DOUBLINGS_MAX)
         self._sent += 1
+        room = min(few, self._settings.max_partition_fetch_bytes)
         partition = FetchPartition(
             partition=self._wanted.partition,
             current_leader_epoch=self._epoch,
             fetch_offset=self._position,
-            partition_max_bytes=min(few, self._settings.max_partition_fetch_bytes),
+            partition_max_bytes=room,
         )
         topic = FetchTopic(
             topic=self._wanted.topic, topic_id=self._wanted.topic_id, partitions=[partition]
@@ -186,7 +187,8 @@ class _RangeReader:
         request = FetchRequest(
             replica_id=CONSUMER,
             max_wait_ms=self._settings.fetch_max_wait_ms,
-            min_bytes=self._settings.fetch_min_bytes,
+            # For more than it may give a broker would wait until max_wait_ms is over.
+            min_bytes=min(room, self._settings.fetch_min_bytes),
             max_bytes=self._settings.fetch_max_bytes,
             isolation_level=int(self._read_committed),
             topics=[topic],

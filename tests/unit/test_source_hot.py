@@ -58,11 +58,12 @@ def _fetched(records: bytes, end: int, code: ErrorCode = ErrorCode.NONE) -> Fetc
     return FetchResponse(responses=[topic])
 
 
-def _settings(port: int) -> ClientSettings:
+def _settings(port: int, **more: str) -> ClientSettings:
     given = {
         "kafka.bootstrap.servers": f"127.0.0.1:{port}",
         "subscribe": "t",
         "kafka.retry.backoff.ms": "1",
+        **more,
     }
     return parse_options(given).client
 
@@ -251,6 +252,27 @@ def test_a_few_offsets_are_not_megabytes_of_the_log() -> None:
         assert sum(rows.num_rows for rows in _task_rows(broker.port, 12)) == 12
         assert wanted[:3] == [12 * 16_384, 11 * 32_768, 10 * 65_536]
         assert max(wanted) == _settings(broker.port).max_partition_fetch_bytes
+
+
+def test_no_fetch_waits_for_more_than_it_asks_for() -> None:
+    """A broker waits for `fetch.min.bytes` until `fetch.max.wait.ms` is over, where an answer has no room for them."""
+    asked: list[tuple[int, int]] = []
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        wanted = request.topics[0].partitions[0]
+        asked.append((request.min_bytes, wanted.partition_max_bytes))
+        return _fetched(bytes(batch(wanted.fetch_offset, 1)), 1_000)
+
+    with scripted(script) as broker:
+        settings = _settings(broker.port, **{"kafka.fetch.min.bytes": "1000000"})
+        piece = HotPiece(start=0, end=12, leader_epoch=0)
+        task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
+        rows = read_task(task, ReadConfig(client=settings, schema=SCHEMA))
+        assert sum(each.num_rows for each in rows) == 12
+    assert asked[0] == (12 * 16_384, 12 * 16_384)
+    assert max(asked) == (1_000_000, settings.max_partition_fetch_bytes)
 
 
 def test_a_batch_that_begins_below_what_has_come_brings_no_row_twice() -> None:
