@@ -78,8 +78,8 @@ class Committing:
         self._state = state
         self._rebalancing = rebalancing
         self._to_expire: list[str] = []
-        # Group, topic and partition of what is to be deleted with its topic, and what was there then.
-        self._to_delete: deque[tuple[str, str, int, CommittedOffset | None]] = deque()
+        # Group, topic and partition of what is to be deleted with its topic, and what was there then, pending or not.
+        self._to_delete: deque[tuple[str, str, int, list[CommittedOffset]]] = deque()
 
     # -- OffsetCommit -------------------------------------------------------------------------------
 
@@ -277,15 +277,17 @@ class Committing:
                 if found is None or not all(
                     _is_of_another_topic(found, id_) for id_ in gone[topic]
                 ):
-                    self._to_delete.append((group_id, topic, partition, found))
+                    before = offsets.all_of(group_id, topic, partition)
+                    self._to_delete.append((group_id, topic, partition, before))
         return self.delete_more(step)
 
     def delete_more(self, step: Step) -> bool:
         """Delete some more of these; returns whether there are still more."""
         while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
-            group_id, topic, partition, found = self._to_delete.popleft()
-            # What was committed since is of the topic that has this name now.
-            if self._state.offsets.get(group_id, topic, partition) is found:
+            group_id, topic, partition, before = self._to_delete.popleft()
+            # What came since is of the topic that has this name now.
+            left = self._state.offsets.all_of(group_id, topic, partition)
+            if left and all(each in before for each in left):
                 step.records.append(offset_tombstone(group_id, topic, partition))
         return bool(self._to_delete)
 

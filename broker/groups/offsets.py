@@ -70,6 +70,16 @@ class Offsets:
         found = topics.get(topic)
         return found.get(partition) if found else None
 
+    def all_of(self, group_id: str, topic: str, partition: int) -> list[CommittedOffset]:
+        """What the group has for one partition, committed or pending."""
+        known = self.get(group_id, topic, partition)
+        found = [] if known is None else [known]
+        for groups in self.pending.values():
+            pending = groups.get(group_id, NOTHING).get(topic, {}).get(partition)
+            if pending is not None:
+                found.append(pending)
+        return found
+
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction may change this offset."""
         return any(
