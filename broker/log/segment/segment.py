@@ -4,8 +4,7 @@ Rules of this file:
 - A batch is written before anything in memory knows of it. A write that fails is truncated again, so that the file ends
   with a whole batch whenever a call returns.
 - Index entries are kept in memory and written when the segment is flushed, rolled or closed, never with each batch:
-  after a crash everything above the recovery point is scanned anyway, and its indexes are rebuilt. What is below is not
-  scanned, so its indexes are as durable as its batches.
+  after a crash all above the recovery point is scanned, and indexed anew. Below it they are as durable as the batches.
 - Nothing of a closed segment is in memory until it is asked for. Any thread may ask, while the event loop's thread
   renames the files and (compaction) puts a new segment in its place. So what was read under a name that is no longer
   the segment's is dropped, and read again under the new name.
