@@ -78,7 +78,7 @@ class Log:
         self.compaction = Compaction(self.durability.fail)
         self.epochs_file = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
-        self._is_closed = self._is_abandoned = False
+        self._is_closed = self._is_abandoned = self._cut_half = False
 
     @classmethod
     def open(
@@ -405,8 +405,8 @@ class Log:
 
     def truncate_to(self, offset: int) -> None:
         """Truncate what differs from the leader's log (then: manager.checkpoint_recovery_points)."""
-        if offset < self.log_end_offset:
-            before = known_before(self.producers, self.active, offset)
+        if offset < self.log_end_offset or self._cut_half:
+            before = None if self._cut_half else known_before(self.producers, self.active, offset)
             try:
                 self.segments.truncate_to(offset, self.config, self._clock.now_ms())
             except OSError:
@@ -433,7 +433,8 @@ class Log:
 
     def _restart_at_end(self, before: Before | None = None) -> None:
         self._epochs_changed()
-        self.active = self.segments.active
+        disk, directory, segments = self._disk, self.directory, self.segments
+        self.active, self._cut_half = segments.active, True
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self.durability.lower_to(end)
@@ -441,11 +442,10 @@ class Log:
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
-        self.producers = producers_at(
-            self._disk, self.directory, self.segments.all, end, self.producers, before
-        )
+        self.producers = producers_at(disk, directory, segments.all, end, self.producers, before)
         # A snapshot of what is cut off must not be taken for one of what is written there later.
-        remove_snapshots(self._disk, self.directory, lambda offset: offset > end)
+        remove_snapshots(disk, directory, lambda offset: offset > end)
+        self._cut_half = False
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The closed local segments that end above an offset, oldest first."""

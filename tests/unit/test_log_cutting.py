@@ -311,6 +311,37 @@ def test_a_cut_of_which_the_disk_refuses_any_step_leaves_a_log_that_can_lead(
     assert after > 5
 
 
+@pytest.mark.parametrize("target", [1, 8, 10, 15])
+@pytest.mark.parametrize("segment_bytes", [1200, 100_000])
+def test_a_cut_that_is_tried_again_ends_with_the_right_producers(
+    segment_bytes: int, target: int
+) -> None:
+    """What is read of the log for that may be what the disk refuses."""
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    for after in range(1_000):
+        disk = MemoryDisk()
+        log = log_with_an_abort(disk, config, is_rolled=False)
+        refusal = OneRefusal(disk, after)
+        with suppress(OSError):
+            truncate(log, target)
+        refused, refusal.is_over = refusal.is_over, True
+        truncate(log, min(target, log.log_end_offset))
+        found = sequences(log)
+        disk.kill()
+        assert found == sequences(open_log(disk, config)), after
+        if not refused:
+            break
+    assert after > 5
+
+
+def sequences(log: Log) -> dict[int, tuple[int, int]]:
+    """The last sequence of each producer, and where its open transaction begins."""
+    return {
+        producer_id: (state.last_sequence, state.transaction_start)
+        for producer_id, state in log.producers
+    }
+
+
 def test_without_files_to_open_a_cut_leaves_no_producer_with_what_is_cut_off() -> None:
     """Its next try of those batches would be taken for a duplicate, and acknowledged."""
     disk = MemoryDisk()
