@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.membership.requests import ControllerRequests
+from broker.coordinating.topic import CoordinatedTopic
 from broker.handlers.cluster import metadata
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
@@ -292,18 +294,24 @@ async def test_topics_of_coordinators_are_made_by_their_own_settings(memory_path
         assert {topics[name].configs["cleanup.policy"] for name in names} == {"compact"}
 
 
+@pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE])
 @in_loop
 async def test_a_topic_that_is_not_heard_of_yet_is_asked_for_again(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    exists = CreatableTopicResult(name="new", error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
+    async def made_elsewhere(*_: object) -> None:
+        """Another broker has done it."""
+
+    made = CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=code)])
     async with in_process(memory_path) as broker:
         with monkeypatch.context() as patched:
-            created_elsewhere = CreateTopicsResponse(topics=[exists])
-            patched.setattr(metadata, "guarded", lambda *_: created_elsewhere)
-            request = MetadataRequest(topics=wanted("new"))
+            patched.setattr(metadata, "guarded", lambda *_: made)
+            patched.setattr(ControllerRequests, "seen", made_elsewhere)
+            patched.setattr(CoordinatedTopic, "ensure", made_elsewhere)
+            request = MetadataRequest(topics=wanted("new", "__consumer_offsets"))
             response = await broker.ask(request, 8)
-        assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        told = [topic.error_code for topic in response.topics]
+        assert told == [ErrorCode.LEADER_NOT_AVAILABLE] * 2
 
 
 @in_loop

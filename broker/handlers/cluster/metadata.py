@@ -24,6 +24,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from broker.cluster.acls import Operation, ResourceType
@@ -65,7 +66,8 @@ _NOT_NOW = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
-    # By another broker, and this one has not heard of it yet.
+    # It is made, by this client or for another one, and this broker has not heard of it yet.
+    ErrorCode.NONE: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.LEADER_NOT_AVAILABLE,
 }
 
@@ -146,15 +148,13 @@ async def _create_and_answer(
 async def _create_coordinated(
     names: Sequence[str], context: RequestContext
 ) -> dict[str, ErrorCode]:
-    """Make those of coordinators by the coordinators' settings, whoever names them first; what becomes of them."""
+    """Make those of coordinators by the coordinators' settings, whoever names them first; what they are until then."""
     node, results = context.node, {}
     for topic in (node.groups.topic, node.transactions.topic):
         if topic.name in names:
-            try:
+            with suppress(KafkaError):
                 await topic.ensure()
-                results[topic.name] = ErrorCode.NONE
-            except KafkaError:
-                results[topic.name] = ErrorCode.LEADER_NOT_AVAILABLE
+            results[topic.name] = ErrorCode.LEADER_NOT_AVAILABLE
     return results
 
 
