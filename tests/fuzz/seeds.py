@@ -17,7 +17,7 @@ from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import persisted
 from kafka_ds.wire.messages import persisted_transactions as transactions
 from tests.fuzz.targets import INPUT_BYTES_MAX, NOW_MS
-from tests.unit.old_sets import encode, encode_all, some_entries
+from tests.unit.wire.old_sets import encode, encode_all, some_entries
 from tests.wire.random_messages import random_message
 
 CORPUS = Path(__file__).with_name("corpus")

@@ -14,7 +14,7 @@ import pytest
 
 from broker.net.connection import FLUSH_BYTES, UNSENT_BYTES_MAX
 from broker.system import SystemNetwork
-from tests.unit.net_harness import (
+from tests.unit.net.net_harness import (
     Harness,
     answers,
     api_versions,

@@ -17,7 +17,7 @@ from kafka_ds.wire.messages.topics import (
 )
 from tests.in_process import Cluster, batch_of, in_process_cluster
 from tests.loops import in_loop
-from tests.unit.followed_logs import content
+from tests.unit.replica.followed_logs import content
 
 QUICK = {
     "replica_fetch_backoff_ms": 20,

@@ -39,7 +39,7 @@ from tests.integration.test_cluster_moves import create, elect, partition
 from tests.integration.test_tier_replicas import TIERED
 from tests.loops import in_loop
 from tests.model_runs import SEEDS, examples
-from tests.unit.test_source_reading import schema
+from tests.unit.source.test_reading import schema
 
 PARTITIONS = 2
 PLACES = range(PARTITIONS)

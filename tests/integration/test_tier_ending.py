@@ -24,7 +24,7 @@ from tests.fakes.memory_disk import MemoryDisk
 from tests.integration.test_tier_faults import Worker
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 from tests.model_runs import examples
-from tests.unit.followed_logs import NOW_MS, content, open_log
+from tests.unit.replica.followed_logs import NOW_MS, content, open_log
 
 IDEMPOTENT = (1, 2)
 TRANSACTIONAL = (11, 12, 13)

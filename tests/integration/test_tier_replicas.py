@@ -26,7 +26,7 @@ from tests.integration.test_replication_nodes import (
 )
 from tests.integration.transactional_client import TransactionalClient
 from tests.loops import in_loop
-from tests.unit.followed_logs import content
+from tests.unit.replica.followed_logs import content
 
 RECORD_BYTES = 600_000
 TIERED = {

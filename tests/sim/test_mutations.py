@@ -35,7 +35,7 @@ SLOW = {
 }
 # The mutations that no family was seen to catch, and the test that does.
 UNSEEN = {
-    "followers_join_at_the_high_watermark": "tests/unit/test_replica_isr.py",
+    "followers_join_at_the_high_watermark": "tests/unit/replica/test_isr.py",
 }
 
 

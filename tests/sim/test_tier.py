@@ -31,13 +31,13 @@ SLOW = {
 # The mutations that no family was seen to catch, and the tests that do.
 UNSEEN = {
     # In two of some seventy seeds the run did not come to rest, which proves nothing.
-    "a_range_is_committed_twice": "tests/unit/test_lake_topics.py, tests/integration/test_tier_faults.py",
+    "a_range_is_committed_twice": "tests/unit/lake/test_topics.py, tests/integration/test_tier_faults.py",
     "leader_epochs_fence_nobody": "tests/integration/test_tier_faults.py",
     # A broker must die after its removes and before the event that they are done, and nothing may be due there later.
     "deletions_of_the_dead_are_left_to_them": "tests/integration/test_tier_sweeper.py",
-    "files_below_that_nobody_finished_stay": "tests/unit/test_tier_expiring.py",
+    "files_below_that_nobody_finished_stay": "tests/unit/tier/test_expiring.py",
     # Where a leader's log departs from the lake, it has continued after the lake's end: then no range contradicts it.
-    "other_histories_are_counted": "tests/unit/test_tier_expiration.py",
+    "other_histories_are_counted": "tests/unit/tier/test_expiration.py",
 }
 
 

@@ -1,6 +1,6 @@
 """What Spark's own tests ask of its Kafka source while topics change under a running query, asked of both.
 
-Too long for the quick run; what ours decides there, tests/unit/test_source_topics_come_and_go.py asks without Spark.
+Too long for the quick run; what ours decides there, tests/unit/source/test_topics_come_and_go.py asks without Spark.
 """
 
 from __future__ import annotations

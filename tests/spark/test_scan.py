@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import kafka_ds
 from tests.spark.topics import T0_MS, Topic, found, moment
-from tests.unit.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import Lake, Row, record_batch
 
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", "tiers": "remote"}
 ALL = "key, value, topic, partition, offset, timestamp, timestampType, headers, leader_epoch"

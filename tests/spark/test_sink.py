@@ -1,6 +1,6 @@
 """The sink, by what Spark's own tests of its Kafka sink ask: each question to both formats where both can answer it.
 
-What needs no Spark is in tests/unit/test_sink_options.py and tests/integration/test_exactly_once_sink.py: the quick run
+What needs no Spark is in tests/unit/sink/test_options.py and tests/integration/test_exactly_once_sink.py: the quick run
 has one batch and one stream here.
 """
 

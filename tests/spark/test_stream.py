@@ -230,7 +230,7 @@ def test_a_topic_created_again_is_not_read_on(job: Job) -> None:
 
 
 def test_a_stream_with_an_end_is_refused(job: Job) -> None:
-    """Here for Spark's error message; tests/unit/test_source_options.py covers all such options."""
+    """Here for Spark's error message; tests/unit/source/test_options.py covers all such options."""
     job.topic.create()
     with pytest.raises(Exception, match="option 'endingTimestamp' is not valid in a stream"):
         job.run(endingTimestamp="5")

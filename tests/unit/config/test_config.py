@@ -1,0 +1,357 @@
+"""The configuration: accepted and refused values, error messages, and the defaults of topics."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from broker.__main__ import main
+from broker.config.describe import Source, describe_broker, describe_topic
+from broker.config.doc import render
+from broker.config.loading import (
+    LogConfigs,
+    broker_settings,
+    from_given,
+    known_names,
+    load,
+    log_config,
+    topic_config,
+    topic_settings,
+)
+from broker.config.settings import ConfigError, Kind, Setting, attribute_of
+from broker.config.topic import TopicConfig
+from broker.config.unserved import unserved_names, unserved_setting
+from broker.log.config import LogConfig
+from broker.tier.settings import TierSettings
+from kafka_ds.security.secret import Secret
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def message(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load(None, overrides)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def test_embedded_defaults_need_no_file() -> None:
+    config = load(None)
+    assert (config.node_id, config.listeners) == (1, "PLAINTEXT://127.0.0.1:9092")
+    assert (config.log_dirs, config.lake_uri) == (("data/log",), "data/lake")
+    assert config.num_partitions == 1
+    assert config.topic.remote_storage_enable
+    assert config.lake_local_grace_ms == 60_000
+
+
+def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=3\nnode.id=7\nnum.partitions=5\n")
+    config = load(file, ["node.id=8", "node.id=9"])
+    assert (config.num_partitions, config.node_id) == (5, 9)
+    assert config.origins == {
+        "num.partitions": "server.properties line 3",
+        "node.id": "--override",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("log.retention.ms=abc", "log.retention.ms=abc is not a whole number (--override)"),
+        ("num.partitions=", "num.partitions= is not a whole number (--override)"),
+        ("num.partitions=1_000", "num.partitions=1_000 is not a whole number (--override)"),
+        ("num.partitions=٣", "num.partitions=٣ is not a whole number (--override)"),
+        ("num.partitions=0", "num.partitions=0 is below the least value allowed, 1 (--override)"),
+        ("metrics.port=65536", "metrics.port=65536 is above the greatest value allowed, 65535"),
+        ("num.partitions=2147483648", "num.partitions=2147483648 does not fit int"),
+        ("retention", "--override retention: not of the form key=value"),
+        (
+            "auto.create.topics.enable=yes",
+            "auto.create.topics.enable=yes is neither true nor false",
+        ),
+        ("log.segment.bytes=1048575", "log.segment.bytes=1048575 is below the least value"),
+        ("log.message.timestamp.type=Now", "is none of: CreateTime, LogAppendTime"),
+        ("lgo.dirs=a", "lgo.dirs is no setting of this broker: did you mean log.dirs or log.dir?"),
+        (
+            "no.such.thing.at.all=1",
+            "no.such.thing.at.all is no setting of this broker (--override)",
+        ),
+        ("segment.bytes=2097152", "for all topics it is called log.segment.bytes"),
+        (
+            "num.io.threads=9",
+            "num.io.threads=9 is not honoured by this broker: leave it out, or set it to 8 (--ov",
+        ),
+        ("authorizer.class.name=mine.Own", "leave it out, or set it to org.apache.kafka.metadata"),
+        (
+            "sasl.enabled.mechanisms=PLAIN,GSSAPI",
+            "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is none of: PLAIN, SCRAM-SHA-256",
+        ),
+        ("controller.quorum.voters=1@a:1", "is not honoured by this broker: leave it out (--o"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
+        ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
+        ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not honoured"),
+        ("log.dirs=", "log.dirs= does not name a directory"),
+        ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
+        ("lake.uri=", "lake.uri is empty"),
+        ("lake.uri=gs://bucket", "lake.uri=gs://bucket is neither a folder nor an s3:// URI"),
+        ("listeners=9092", "listeners=9092: 9092 is not NAME://host:port"),
+        ("listeners=PLAINTEXT://h:65536", "there is no port 65536"),
+        ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "a listener's name stands there twice"),
+        (
+            "listeners=SASL_SSL://a:1",
+            "sasl.enabled.mechanisms is empty: clients of the listener SASL_SSL could not",
+        ),
+        ("listeners=INSIDE://a:1", "listeners: INSIDE is not in listener.security.protocol.map"),
+        ("listener.security.protocol.map=A:B", "A:B is not NAME:protocol"),
+        ("advertised.listeners=OTHER://a:1", "names OTHER, which does not listen"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "cannot be 0.0.0.0"),
+        (
+            "log.local.retention.ms=604800001",
+            "local.retention.ms=604800001 is more than retention.ms",
+        ),
+        ("lake.log.retention.ms=1", "lake.log.retention.ms=1 is below the least value"),
+        (
+            "replica.fetch.wait.max.ms=30001",
+            "replica.fetch.wait.max.ms=30001 is above replica.socket.timeout.ms=30000",
+        ),
+        ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500 is above replica.lag.time"),
+    ],
+)
+def test_a_mistake_is_named(override: str, words: str) -> None:
+    assert words in message(override)
+
+
+def test_a_mistake_in_a_file_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# a broker\n\nlog.retention.ms=abc\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert str(raised.value) == (
+        "log.retention.ms=abc is not a whole number (server.properties line 3)"
+    )
+
+
+def test_all_mistakes_of_a_file_are_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("controller.listener.names=C\nnum.partitions=x\nnode.id=1\nnum.io.threads=9\n")
+    assert main([str(file)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("(")[2] for line in said] == [
+        f"server.properties line {number})" for number in (1, 2, 4)
+    ]
+    assert all(line.startswith("kafka-ds: ") for line in said)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="none: no such file or directory"):
+        load(tmp_path / "none")
+    with pytest.raises(ConfigError, match="is a directory"):
+        load(tmp_path)
+    (tmp_path / "latin").write_bytes(b"node.id=\xe9\n")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load(tmp_path / "latin")
+    (tmp_path / "escape").write_text("node.id=\\u12\n")
+    with pytest.raises(ConfigError, match=r"hexadecimal digits \(escape line 1\)"):
+        load(tmp_path / "escape")
+
+
+def test_what_is_not_honoured_may_stand_at_its_default() -> None:
+    for name in unserved_names():
+        setting = unserved_setting(name)
+        assert setting is not None
+        text = setting.text(setting.default)
+        if text is not None:
+            assert name in load(None, [f"{name}={text}"]).origins
+        with pytest.raises(ConfigError, match=name):
+            load(None, [f"{name}=12345" if text != "12345" else f"{name}=1"])
+    assert not set(unserved_names()) & known_names()
+
+
+def test_the_defaults_are_within_their_own_bounds() -> None:
+    for setting in (*broker_settings().values(), *topic_settings().values()):
+        text = setting.text(setting.default)
+        if text is not None:
+            assert setting.parse(text) == setting.default, setting.name
+
+
+def test_topics_take_the_strongest_synonym() -> None:
+    hours = load(None, ["log.retention.hours=2"])
+    assert hours.topic.retention_ms == 2 * 3_600_000
+    minutes = load(None, ["log.retention.hours=2", "log.retention.minutes=3"])
+    assert minutes.topic.retention_ms == 180_000
+    assert load(None, ["log.retention.hours=2", "log.retention.ms=5"]).topic.retention_ms == 5
+    assert load(None, ["log.retention.hours=-1"]).topic.retention_ms == -1
+    assert "log.roll.hours=0" in message("log.roll.hours=0")
+    assert load(None, ["log.dir=one"]).log_dirs == ("one",)
+    assert load(None, ["log.dir=one", "log.dirs=two, three"]).log_dirs == ("two", "three")
+
+
+def test_tiering_off_for_the_broker_is_off_for_its_topics() -> None:
+    config = load(None, ["remote.log.storage.system.enable=false"])
+    assert not config.topic.remote_storage_enable
+    with pytest.raises(ConfigError, match=r"remote\.log\.storage\.system\.enable=false"):
+        topic_config(config, {"remote.storage.enable": "true"})
+
+
+def test_a_topic_may_differ_from_its_broker() -> None:
+    config = load(None, ["log.segment.bytes=2097152"])
+    assert log_config(config, {}).segment_bytes == 2 << 20
+    own = log_config(config, {"segment.bytes": "1048576", "retention.ms": "-1"})
+    assert (own.segment_bytes, own.retention_ms) == (1 << 20, -1)
+    assert own.cleanup_policy == frozenset({"delete"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("segment.bytes", "1048575", "segment.bytes=1048575 is below the least value allowed"),
+        ("segment.byte", "1", "segment.byte is no setting of a topic: did you mean segment.bytes"),
+        ("cleanup.policy", "shred", "cleanup.policy=shred is none of: compact, delete"),
+        ("compression.type", "br", "compression.type=br is none of: uncompressed, zstd"),
+        ("compression.gzip.level", "0", "compression.gzip.level=0 is neither -1 nor one of 1 to 9"),
+        ("compression.gzip.level", "10", "compression.gzip.level=10 is above the greatest value"),
+        ("compression.zstd.level", "23", "compression.zstd.level=23 is above the greatest value"),
+        ("retention.ms", "-2", "retention.ms=-2 is below the least value allowed, -1"),
+        ("max.message.bytes", "x", "max.message.bytes=x is not a whole number"),
+        ("node.id", "1", "node.id is no setting of a topic"),
+        ("local.retention.bytes", "-1000", "is below the least value allowed, -2"),
+    ],
+)
+def test_a_mistake_in_a_topic_is_named(name: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        topic_config(load(None), {name: text})
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"local.retention.ms": "5"}, "local.retention.ms=5 must be -2 or that of retention.ms"),
+        (
+            {"local.retention.bytes": "5", "retention.bytes": "6"},
+            "local.retention.bytes=5 must be -2 or that of retention.bytes, 6",
+        ),
+        ({"local.retention.ms": "5", "retention.ms": "5"}, None),
+        ({"local.retention.bytes": "-1"}, None),
+        ({"local.retention.bytes": "-2", "retention.bytes": "6"}, None),
+    ],
+)
+def test_without_copies_nothing_may_leave_the_disk_early(
+    given: dict[str, str], words: str | None
+) -> None:
+    """KIP-950."""
+    config = load(None)
+    if words is None:
+        assert not topic_config(config, {"remote.log.copy.disable": "true", **given}).copies_to_lake
+        return
+    with pytest.raises(ConfigError) as raised:
+        topic_config(config, {"remote.log.copy.disable": "true", **given})
+    assert words in str(raised.value)
+
+
+def test_copies_may_not_lag_behind_the_local_retention() -> None:
+    """Which would wait for them (KIP-1241)."""
+    config = load(None, ["log.remote.copy.lag.ms=1000"])
+    assert config.topic.remote_copy_lag_ms == 1000
+    assert topic_config(config, {"local.retention.ms": "1000"}).remote_copy_lag_ms == 1000
+    with pytest.raises(ConfigError, match=r"remote\.copy\.lag\.ms=1000 is more than the 999"):
+        topic_config(config, {"local.retention.ms": "999"})
+    with pytest.raises(ConfigError, match=r"remote\.copy\.lag\.bytes=7 is more than the 6"):
+        topic_config(config, {"remote.copy.lag.bytes": "7", "retention.bytes": "6"})
+    assert topic_config(config, {"remote.copy.lag.bytes": "-1"}).remote_copy_lag_bytes == -1
+
+
+def test_a_compacted_topic_is_no_table() -> None:
+    config = load(None)
+    assert topic_config(config, {}).remote_storage_enable
+    assert not topic_config(config, {"cleanup.policy": "compact,delete"}).remote_storage_enable
+    with pytest.raises(ConfigError, match="remote.storage.enable=true: a compacted topic"):
+        topic_config(config, {"cleanup.policy": "compact", "remote.storage.enable": "true"})
+    all_compacted = load(None, ["log.cleanup.policy=compact"])
+    assert not topic_config(all_compacted, {}).remote_storage_enable
+    described = {each.name: each for each in describe_topic(config, {"cleanup.policy": "compact"})}
+    assert described["remote.storage.enable"].value == "false"
+
+
+def test_compaction_may_not_be_due_before_it_is_allowed() -> None:
+    lags = {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms=6 is more than max"):
+        topic_config(load(None), lags)
+
+
+def test_local_retention_is_within_the_total() -> None:
+    config = load(None)
+    assert topic_config(config, {"local.retention.ms": "1000"}).local_retention_ms == 1000
+    with pytest.raises(ConfigError, match=r"local\.retention\.bytes=11 is more than"):
+        topic_config(config, {"local.retention.bytes": "11", "retention.bytes": "10"})
+    with pytest.raises(ConfigError, match=r"local\.retention\.ms=-1 is more than"):
+        topic_config(config, {"local.retention.ms": "-1", "retention.ms": "10"})
+
+
+def test_a_log_config_is_a_topic_config() -> None:
+    names = {field.name for field in fields(LogConfig) if field.init}
+    names.remove("producer_id_expiration_ms")
+    assert names <= set(TopicConfig.__dataclass_fields__)
+    assert log_config(load(None), {}) == LogConfig(remote_storage_enable=True)
+
+
+def test_the_tier_reads_declared_settings_with_the_same_defaults() -> None:
+    config = load(None)
+    assert set(map(attribute_of, broker_settings())) >= set(TierSettings.__dataclass_fields__)
+    assert TierSettings.of(config.values()) == TierSettings()
+
+
+def test_sources_and_synonyms_are_told() -> None:
+    config = load(None, ["log.retention.hours=2", "num.partitions=4"])
+    broker = {entry.name: entry for entry in describe_broker(config)}
+    assert broker["num.partitions"].value == "4"
+    assert broker["num.partitions"].source is Source.STATIC_BROKER
+    assert broker["log.retention.ms"].value == "7200000"
+    assert broker["lake.uri"].source is Source.DEFAULT
+    topic = {entry.name: entry for entry in describe_topic(config, {"segment.bytes": "1048576"})}
+    assert set(topic) == set(topic_settings())
+    segment = topic["segment.bytes"]
+    assert (segment.value, segment.source, segment.kind) == ("1048576", Source.TOPIC, Kind.INT)
+    assert [(s.name, s.value, s.source) for s in segment.synonyms] == [
+        ("segment.bytes", "1048576", Source.TOPIC),
+        ("log.segment.bytes", "1073741824", Source.DEFAULT),
+    ]
+    assert [(s.name, s.value, s.source) for s in topic["retention.ms"].synonyms] == [
+        ("log.retention.hours", "7200000", Source.STATIC_BROKER),
+        ("log.retention.ms", "604800000", Source.DEFAULT),
+    ]
+    assert topic["remote.storage.enable"].source is Source.DEFAULT
+    assert all(entry.documentation for entry in (*broker.values(), *topic.values()))
+
+
+def test_a_secret_is_not_shown() -> None:
+    secret = Setting(name="ssl.key.password", kind=Kind.PASSWORD, default=None, says="")
+    assert secret.sensitive
+    assert secret.parse("hush") == Secret("hush")
+
+
+def test_the_page_of_settings_is_true() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == render(), (
+        "run: python -m broker.config.doc > docs/settings.md"
+    )
+
+
+def test_values_are_known_by_kafkas_names() -> None:
+    values = from_given({"node.id": ("3", "here")}).values()
+    assert values["node.id"] == 3
+    assert set(values) == set(broker_settings())
+
+
+def test_the_same_settings_are_the_same_value() -> None:
+    configs, config = LogConfigs(), load(None)
+    first = configs.of(config, {"retention.ms": "1000", "segment.bytes": "1048576"})
+    assert configs.of(config, {"segment.bytes": "1048576", "retention.ms": "1000"}) is first
+    assert configs.of(config, {}) == log_config(config, {}) != first
+    other = load(None, ["log.segment.bytes=2097152"])
+    assert configs.of(other, {}).segment_bytes == 2 << 20
+    with pytest.raises(ConfigError):
+        configs.of(other, {"segment.bytes": "none"})

@@ -1,0 +1,24 @@
+"""What several handlers tell: which broker a client shall take for the controller."""
+
+from broker.cluster.events import ControllerChange
+from broker.handlers.common import brokers_of, controller_of
+from tests.unit.cluster.cluster_desk import Desk
+
+
+def told_controller(desk: Desk) -> int:
+    return controller_of(desk.image, brokers_of(desk.image, "PLAINTEXT"))
+
+
+def test_a_client_is_told_of_a_controller_that_lives() -> None:
+    desk = Desk(1, 2, 3)
+    assert told_controller(desk) == 1, "nobody is, and each one sends on what is to be decided"
+    desk.make_durable([ControllerChange(controller_id=3, controller_epoch=1)])
+    assert told_controller(desk) == 3
+    desk.fence(3)
+    assert told_controller(desk) == 1
+    desk.beat(3)
+    assert told_controller(desk) == 3
+    desk.beat(3, want_shut_down=True)
+    assert told_controller(desk) == 1
+    desk.fence(1, 2, 3)
+    assert told_controller(desk) == -1

@@ -1,0 +1,134 @@
+"""leader-epoch-checkpoint: written with what makes a log durable, and by then as late as it may be."""
+
+from __future__ import annotations
+
+from broker.log import following, names
+from broker.log.checkpoint import decode_epochs
+from broker.log.config import LogConfig
+from broker.log.ending import Ending
+from broker.log.log import Log
+from kafka_ds.wire.batch import stamp
+from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.unit.log.log_model import client_batch
+
+NOW_MS = 1_700_000_000_000
+FOLDER = "/data/t-0"
+PATH = f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}"
+EVERY_CHANGE = {"create", "write", "truncate", "rename", "unlink", "sync", "sync_directory"}
+
+
+def open_log(
+    disk: MemoryDisk, background: ManualBackground, *, recovery_point: int = 0, tiered: bool = False
+) -> Log:
+    return Log.open(
+        FOLDER,
+        LogConfig(remote_storage_enable=tiered),
+        disk,
+        ManualClock(NOW_MS),
+        topic="t",
+        partition=0,
+        recovery_point=recovery_point,
+        background=background,
+    )
+
+
+def append(log: Log, leader_epoch: int, *, as_follower: bool = False) -> None:
+    batch = client_batch(1, timestamp_ms=NOW_MS)
+    if as_follower:
+        stamp(batch, 0, base_offset=log.log_end_offset, leader_epoch=leader_epoch)
+        following.append_as_follower(
+            log, memoryview(batch), leader_epoch=leader_epoch, now_ms=NOW_MS
+        )
+    else:
+        log.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=NOW_MS)
+
+
+def test_an_election_touches_no_file() -> None:
+    """Hundreds of partitions get a new epoch at once, in the event loop."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background)
+    append(log, 0)
+    disk.failing = set(EVERY_CHANGE)
+    log.assign_leader_epoch(3, log.log_end_offset)
+    disk.failing = EVERY_CHANGE - {"write"}
+    append(log, 4, as_follower=True)
+    assert not background.waiting
+    disk.failing = set()
+    log.flush()
+    assert not disk.exists(PATH), "the thread that waits for the disk writes it"
+    background.run()
+    assert decode_epochs(disk.read_file(PATH)) == [(0, 0), (4, 1)]
+
+
+def test_epochs_behind_the_recovery_point_come_from_the_batches() -> None:
+    """Killed after an election, and after a cut: the file is older than either, and it does not matter."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background)
+    for epoch in (0, 2, 2, 5):
+        append(log, epoch)
+    log.flush(wait=True)
+    log.truncate_to(2)
+    append(log, 6, as_follower=True)
+    log.assign_leader_epoch(7, log.log_end_offset)
+    expected = [(0, 0), (2, 1), (6, 2)]
+    assert list(log.leader_epochs.entries) == [*expected, (7, 3)]
+    disk.kill()
+    assert decode_epochs(disk.read_file(PATH)) == [(0, 0), (2, 1), (5, 3)]
+    assert list(open_log(disk, background, recovery_point=2).leader_epochs.entries) == expected
+
+
+def test_epochs_that_no_batch_tells_of_are_written_at_once() -> None:
+    """The log starts over at the end of the lake."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background, tiered=True)
+    append(log, 0)
+    following.restart(log, 50, Ending(leader_epochs=((1, 0), (4, 20))))
+    disk.kill()
+    log = open_log(disk, background, tiered=True)
+    assert list(log.leader_epochs.entries) == [(1, 0), (4, 20)]
+    following.restart(log, 60)
+    disk.kill()
+    assert not open_log(disk, background, tiered=True).leader_epochs.entries
+
+
+def test_what_was_known_last_stays() -> None:
+    """Two flushes are under way, and the first one comes later to the file."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background)
+    append(log, 0)
+    log.flush()
+    append(log, 1)
+    log.flush()
+    background.waiting.reverse()
+    background.run()
+    assert decode_epochs(disk.read_file(PATH)) == [(0, 0), (1, 1)]
+
+
+def test_a_deleted_log_writes_nothing_into_the_folder_of_its_successor() -> None:
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background)
+    append(log, 7)
+    log.flush()
+    log.abandon()
+    disk.rename(FOLDER, f"{FOLDER}-delete")
+    open_log(disk, background)
+    background.run()
+    assert not disk.exists(PATH)
+
+
+def test_a_full_disk_puts_no_log_out_of_order() -> None:
+    """The file is written by the thread that syncs: what fails there before the sync has lost nothing."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background)
+    append(log, 0)
+    outcomes: list[BaseException | None] = []
+    log.flush(then=outcomes.append)
+    disk.capacity_bytes = 0
+    background.run()
+    assert isinstance(outcomes[0], OSError)
+    assert (log.storage_error, log.recovery_point) == (None, 0)
+    disk.capacity_bytes = None
+    log.flush(then=outcomes.append)
+    background.run()
+    assert (outcomes[1], log.recovery_point) == (None, 1)
+    assert decode_epochs(disk.read_file(PATH)) == [(0, 0)]

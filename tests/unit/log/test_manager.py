@@ -1,0 +1,449 @@
+"""The logs of a broker: owners of directories, creation, deletion, checkpoints."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from broker.log import names
+from broker.log.config import LogConfig
+from broker.log.directories.checkpoints import GONE_MAX
+from broker.log.directories.manager import LogManager
+from broker.log.failures import LogDirectoryError
+from broker.log.names import RECOVERY_POINT_CHECKPOINT
+from broker.system import new_uuid
+from kafka_ds.wire.errors import KafkaError
+from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.unit.log.log_model import client_batch
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+class Bench:
+    """Managers one after the other on one disk."""
+
+    def __init__(self, *log_dirs: str) -> None:
+        self.disk = MemoryDisk()
+        self.clock = ManualClock(NOW_MS)
+        self.background = ManualBackground()
+        self.log_dirs = log_dirs or ("/a",)
+        self.config = LogConfig(retention_ms=-1)
+        self.manager = self.start()
+
+    def start(
+        self,
+        *,
+        node_id: int = 1,
+        cluster_id: str | None = None,
+        config_for: Callable[[str], LogConfig] | None = None,
+        topic_id_for: Callable[[str], bytes | None] = lambda _: None,
+        recovery_threads: int = 1,
+    ) -> LogManager:
+        self.background = ManualBackground()
+        self.manager = LogManager(
+            self.log_dirs,
+            disk=self.disk,
+            clock=self.clock,
+            background=self.background,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            config=self.config,
+            config_for=config_for,
+            topic_id_for=topic_id_for,
+            recovery_threads=recovery_threads,
+        )
+        self.manager.load()
+        return self.manager
+
+    def stop(self, broker_epoch: int = 7) -> None:
+        self.manager.close(broker_epoch)
+        self.disk.kill()
+
+    def append(self, topic: str, partition: int = 0, count: int = 1) -> None:
+        log = self.manager.get(topic, partition)
+        assert log is not None
+        for _ in range(count):
+            batch = client_batch(1, timestamp_ms=NOW_MS)
+            log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+
+    def file(self, path: str) -> str:
+        return self.disk.read_file(path).decode()
+
+
+def test_a_directory_says_whose_it_is() -> None:
+    bench = Bench("/a", "/b")
+    ids = bench.manager.directory_ids
+    assert len(set(ids.values())) == 2
+    cluster_id = bench.manager.cluster_id
+    assert len(cluster_id) == 22
+    assert f"cluster.id={cluster_id}\n" in bench.file("/a/meta.properties")
+    assert "#Tue Nov 14 22:13:20 UTC 2023\n" in bench.file("/a/meta.properties")
+    bench.stop()
+    bench.start()
+    assert bench.manager.directory_ids == ids
+    assert bench.manager.cluster_id == cluster_id
+
+
+def test_another_brokers_directory_is_refused_by_name() -> None:
+    bench = Bench()
+    bench.stop()
+    with pytest.raises(LogDirectoryError, match="/a/meta.properties belongs to node.id=1, not 2"):
+        bench.start(node_id=2)
+    with pytest.raises(LogDirectoryError, match="/a/meta.properties belongs to cluster"):
+        bench.start(cluster_id="another")
+    bench.start()
+    with pytest.raises(LogDirectoryError, match="/a is in use"):
+        bench.start()
+
+
+def test_a_failed_start_releases_its_locks() -> None:
+    bench = Bench("/a", "/b")
+    bench.stop()
+    bench.disk.plant("/b/meta.properties", b"version=1\nnode.id=4\n")
+    with pytest.raises(LogDirectoryError, match="/b/meta.properties"):
+        bench.start()
+    bench.disk.unlink("/b/meta.properties")
+    bench.start()
+
+
+def test_a_topic_that_is_deleted_while_it_is_made_durable_is_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+
+    def sync_directory(path: str) -> None:
+        if path == "/a/t-0":
+            bench.manager.delete("t", 0)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    monkeypatch.setattr(bench.disk, "sync_directory", sync_directory)
+    bench.background.run()
+    assert bench.manager.get("t", 0) is None
+    assert [record.getMessage() for record in caplog.records if record.levelno > 30] == []
+
+
+def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=5)
+    bench.stop(broker_epoch=12)
+    assert bench.file("/a/.kafka_cleanshutdown") == '{"version":0,"brokerEpoch":12}'
+    assert bench.file("/a/recovery-point-offset-checkpoint") == "0\n1\nt 0 5\n"
+    bench.start()
+    assert bench.manager.was_clean
+    assert bench.manager.previous_broker_epoch == 12
+    assert not bench.disk.exists("/a/.kafka_cleanshutdown"), "a crash while running is a crash"
+    log = bench.manager.get("t", 0)
+    assert log is not None
+    assert (log.topic_id, log.log_end_offset, log.recovery_point) == (TOPIC_ID, 5, 5)
+
+
+def test_a_crash_is_seen() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=5)
+    bench.disk.kill()
+    bench.start()
+    assert not bench.manager.was_clean
+    assert bench.manager.previous_broker_epoch == -1
+    log = bench.manager.get("t", 0)
+    assert log is not None
+    assert (log.log_end_offset, log.recovery_point) == (5, 0)
+
+
+def test_one_log_that_fails_leaves_no_marker() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    bench.disk.failing = {"sync"}
+    bench.manager.close()
+    assert not bench.disk.exists("/a/.kafka_cleanshutdown")
+
+
+def test_logs_are_spread_over_the_directories() -> None:
+    bench = Bench("/a", "/b")
+    for partition in range(4):
+        bench.manager.create("t", partition, TOPIC_ID)
+    folders = [log.directory for log in bench.manager.logs()]
+    assert folders == ["/a/t-0", "/b/t-1", "/a/t-2", "/b/t-3"]
+    bench.append("t", 1, 3)
+    bench.stop()
+    assert bench.file("/b/recovery-point-offset-checkpoint") == "0\n2\nt 1 3\nt 3 0\n"
+    bench.start()
+    assert len(list(bench.manager.logs())) == 4
+    log = bench.manager.get("t", 1)
+    assert log is not None
+    assert log.directory == "/b/t-1"
+
+
+def test_a_log_in_two_directories_is_an_error() -> None:
+    bench = Bench("/a", "/b")
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.stop()
+    bench.disk.make_directory("/b/t-0")
+    bench.disk.plant("/b/t-0/00000000000000000000.log", b"")
+    with pytest.raises(LogDirectoryError, match="t-0 is in /a and in /b"):
+        bench.start()
+
+
+def test_what_full_disks_left_of_a_new_log_keeps_no_broker_from_starting() -> None:
+    """Each directory was tried, and has the folder, but not whose it is."""
+    bench = Bench("/a", "/b")
+    bench.disk.capacity_bytes = 0
+    with pytest.raises(KafkaError):
+        bench.manager.create("t", 0, TOPIC_ID)
+    assert bench.disk.exists("/a/t-0") and bench.disk.exists("/b/t-0")
+    bench.disk.capacity_bytes = None
+    bench.stop()
+    bench.start()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    assert [each.directory for each in bench.manager.logs()] == [log.directory]
+    bench.stop()
+    bench.start()
+    assert bench.manager.get("t", 0) is not None
+
+
+def test_creating_what_is_there_gives_it() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    assert bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_bytes=5)) is log
+    assert log.config.segment_bytes == 5
+
+
+def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
+    bench = Bench()
+    old = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=3)
+    found = old.read(0, max_bytes=999, upper_bound_offset=3, min_one_batch=True)
+    new = bench.manager.create("t", 0, new_uuid())
+    assert (new.log_end_offset, new.directory) == (0, "/a/t-0")
+    bench.append("t")
+    assert found.slices[0].read_now(), "a reader of the old one goes on"
+    (doomed,) = [name for name in bench.disk.list_names("/a") if name.endswith("-delete")]
+    bench.clock.ms += 59_999
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert doomed in bench.disk.list_names("/a")
+    bench.clock.ms += 1
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert doomed not in bench.disk.list_names("/a")
+    assert bench.manager.get("t", 0) is new
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did(
+    is_tiered: bool, is_restarted: bool
+) -> None:
+    """The checkpoints that were written last name the log of the topic that was deleted."""
+    bench = Bench()
+    bench.config = LogConfig(retention_ms=-1, remote_storage_enable=is_tiered)
+    old = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    old.advance_log_start_offset(8)
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    bench.manager.delete("t", 0)
+    if is_restarted:
+        bench.disk.kill()
+        bench.start()
+    bench.manager.create("t", 0, new_uuid())
+    bench.append("t", count=3)
+    bench.disk.kill()
+    bench.start()
+    new = bench.manager.get("t", 0)
+    assert new is not None
+    assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+
+
+def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
+    bench = Bench()
+    old = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    old.advance_log_start_offset(8)
+    bench.manager.checkpoints.logs(bench.manager.directories.all[0], wait=True)
+    bench.manager.set_aside("t", 0)
+    bench.manager.create("t", 0, new_uuid())
+    bench.append("t", count=3)
+    bench.disk.kill()
+    bench.start()
+    new = bench.manager.get("t", 0)
+    assert new is not None
+    assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+
+
+def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
+    bench = Bench()
+    for partition in range(GONE_MAX + 10):
+        bench.manager.create("t", partition, TOPIC_ID)
+    bench.manager.create("kept", 0, TOPIC_ID).append(
+        memoryview(client_batch(3, timestamp_ms=NOW_MS)), leader_epoch=0, now_ms=NOW_MS
+    )
+    for partition in range(GONE_MAX + 10):
+        bench.manager.delete("t", partition)
+    bench.clock.ms += 60_000
+    points = f"/a/{RECOVERY_POINT_CHECKPOINT}"
+    assert not bench.disk.exists(points)
+    bench.manager.create("t", GONE_MAX + 5, TOPIC_ID)
+    assert bench.file(points) == "0\n1\nkept 0 0\n"
+
+
+def test_a_delete_that_was_cut_short_is_completed() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    bench.manager.delete("t", 0)
+    bench.disk.kill()
+    bench.start()
+    assert bench.manager.get("t", 0) is None
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert not [name for name in bench.disk.list_names("/a") if "delete" in name]
+
+
+def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    name = bench.manager.set_aside("t", 0)
+    assert name.endswith("-stray") and bench.manager.get("t", 0) is None
+    bench.stop()
+    bench.start()
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert name in bench.disk.list_names("/a")
+    assert bench.disk.contents(f"/a/{name}/{0:020d}.log")
+
+
+def test_a_log_without_a_topic_id_takes_the_one_it_gets() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t")
+    bench.stop()
+    bench.disk.contents("/a/t-0/partition.metadata")[10:] = b""
+    bench.start()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    assert log.log_end_offset == 1
+    assert "topic_id: AAECAwQFBgcICQoLDA0ODw" in bench.file("/a/t-0/partition.metadata")
+
+
+def test_checkpoints_are_written_when_they_are_due() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=3)
+    log = bench.manager.get("t", 0)
+    assert log is not None
+    log.flush()
+    bench.background.run()
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    assert not bench.disk.exists("/a/recovery-point-offset-checkpoint")
+    bench.background.run()
+    assert bench.file("/a/recovery-point-offset-checkpoint") == "0\n1\nt 0 3\n"
+    log.advance_log_start_offset(2)
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert bench.file("/a/log-start-offset-checkpoint") == "0\n1\nt 0 2\n"
+    bench.disk.kill()
+    bench.start()
+    log = bench.manager.get("t", 0)
+    assert log is not None
+    assert log.log_start_offset == 2
+
+
+def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for partition in range(3):
+        bench.manager.create("t", partition, TOPIC_ID)
+    bench.append("t", 1)
+    bench.stop()
+    listed: list[str] = []
+    original = MemoryDisk.list_names
+
+    def list_names(disk: MemoryDisk, directory: str) -> list[str]:
+        listed.append(directory)
+        return original(disk, directory)
+
+    monkeypatch.setattr(MemoryDisk, "list_names", list_names)
+    manager = bench.start()
+    assert sorted(listed) == ["/a", "/a/t-0", "/a/t-1", "/a/t-2"]
+    assert sum(log.log_end_offset for log in manager.logs()) == 1
+
+
+def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.background.run()
+    for offset in (1, 2):
+        bench.manager.checkpoint_high_watermarks({("t", 0): offset})
+    bench.background.waiting.reverse()
+    bench.background.run()
+    assert bench.file("/a/replication-offset-checkpoint") == "0\n1\nt 0 2\n"
+    bench.stop()
+    bench.start()
+    assert bench.manager.high_watermark_checkpoints() == {("t", 0): 2}
+
+
+def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_due() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.ENOSPC
+    with pytest.raises(OSError, match="rename"):
+        bench.manager.write_recovery_points()
+    bench.disk.failing = set()
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    assert bench.file("/a/recovery-point-offset-checkpoint") == "0\n1\nt 0 0\n"
+
+
+def test_retention_runs_when_it_is_due() -> None:
+    bench = Bench()
+    config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1)
+    log = bench.manager.create("t", 0, TOPIC_ID, config)
+    bench.append("t", count=10)
+    bench.manager.tick(bench.clock.ms)
+    assert log.log_start_offset == 0
+    bench.clock.ms += 300_000
+    bench.manager.tick(bench.clock.ms)
+    assert log.log_start_offset == 10
+
+
+def test_each_topic_has_its_own_settings() -> None:
+    bench = Bench()
+    for topic in ("x", "y"):
+        bench.manager.create(topic, 0, TOPIC_ID)
+    bench.stop()
+    sizes = {"x": 1000, "y": 2000}
+    bench.start(config_for=lambda topic: LogConfig(segment_bytes=sizes[topic]))
+    assert {log.topic: log.config.segment_bytes for log in bench.manager.logs()} == sizes
+
+
+def test_kafkas_own_metadata_log_is_not_a_topic() -> None:
+    bench = Bench()
+    bench.stop()
+    bench.disk.make_directory("/a/__cluster_metadata-0")
+    bench.disk.plant("/a/__cluster_metadata-0/00000000000000000000.log", b"x")
+    bench.disk.make_directory("/a/somebody-elses-folder")
+    bench.start()
+    assert list(bench.manager.logs()) == []
+
+
+def test_a_corrupt_checkpoint_means_more_to_scan() -> None:
+    bench = Bench()
+    bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=3)
+    bench.stop()
+    bench.disk.unlink(f"/a/{names.CLEAN_SHUTDOWN}")
+    bench.disk.contents(f"/a/{names.RECOVERY_POINT_CHECKPOINT}")[:] = b"0\n7\nt 0"
+    bench.start()
+    log = bench.manager.get("t", 0)
+    assert log is not None
+    assert (log.log_end_offset, log.recovery_point) == (3, 0)

@@ -1,0 +1,105 @@
+"""A broker's logs in two directories, and what moves them from one to the other, on a disk in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.byte_rate import ByteRate
+from broker.config.settings import MAX_LONG
+from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
+from broker.log.log import Log
+from broker.replica.moves import LogMoves, MovesAround
+from broker.system import InlineBackground
+from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.unit.log.log_model import client_batch
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+SMALL = LogConfig(segment_bytes=600, retention_ms=-1, file_delete_delay_ms=0)
+
+
+class MovingBench:
+    """Managers one after the other on one disk; partition 0 of "t" lies in /a."""
+
+    def __init__(
+        self, config: LogConfig = SMALL, *, log_dirs: tuple[str, ...] = ("/a", "/b")
+    ) -> None:
+        self.disk = MemoryDisk()
+        self.clock = ManualClock(NOW_MS)
+        self.config = config
+        self.log_dirs = log_dirs
+        self.rate = MAX_LONG
+        self.told: bytes | None = None
+        """Where the metadata say that the replica is."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """What happens while a move waits for the metadata."""
+        self.start()
+        self.manager.preferred["t", 0] = "/a"
+        self.manager.create("t", 0, TOPIC_ID, is_new=True)
+        self.told = self.manager.directory_id_of("t", 0)
+
+    def start(self) -> None:
+        self.manager = LogManager(
+            self.log_dirs,
+            disk=self.disk,
+            clock=self.clock,
+            background=InlineBackground(),
+            node_id=1,
+            config=self.config,
+            topic_id_for=lambda _: TOPIC_ID,
+            home_for=lambda _topic, _partition: self.told,
+        )
+        self.manager.load()
+        self.moves = LogMoves(self.manager, self._around())
+
+    def _around(self) -> MovesAround:
+        throttle = ByteRate(lambda: self.rate)
+        return MovesAround(
+            clock=self.clock,
+            throttle=throttle,
+            at_once=1,
+            backoff_ms=1,
+            is_told=lambda _topic, _partition, directory: self.told == directory,
+            tell=lambda _topic, _partition: None,
+            changed=self._changed,
+        )
+
+    async def _changed(self, _seconds: float) -> None:
+        self.on_wait()
+        self.told = self.manager.directory_id_of("t", 0)
+
+    @property
+    def log(self) -> Log:
+        log = self.manager.get("t", 0)
+        assert log is not None
+        return log
+
+    def append(self, count: int, *, epoch: int = 0, producer_id: int = -1) -> None:
+        log = self.log
+        for _ in range(count):
+            batch = client_batch(1, timestamp_ms=NOW_MS)
+            log.append(memoryview(batch), leader_epoch=epoch, now_ms=NOW_MS)
+
+    def content(self) -> bytes:
+        """All batches from the first that is there."""
+        log = self.log
+        data = b""
+        for segment in log.segments.all:
+            data += segment.file.read(segment.size_bytes, 0)
+        return data
+
+    def folders(self) -> set[str]:
+        """The folders of partitions, ids taken out."""
+        found = set()
+        for path in self.log_dirs:
+            for name in self.disk.list_names(path):
+                if name.startswith("t-"):
+                    first, _, last = name.partition(".")
+                    found.add(f"{path}/{first}{'-' + last.rpartition('-')[2] if last else ''}")
+        return found
+
+    def clean_up(self) -> None:
+        """Let deleted folders go."""
+        self.clock.ms += 1
+        self.manager.tick(self.clock.ms)

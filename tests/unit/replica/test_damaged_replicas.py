@@ -1,0 +1,83 @@
+"""Replicas with damaged logs: what happens to the logs when the replica leaves this broker."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from broker.cluster.events import Event, TopicDeleted
+from broker.cluster.image import Position
+from tests.loops import in_loop
+from tests.unit.replica.test_manager import (
+    ID,
+    ME,
+    NOW_MS,
+    OTHER,
+    THIRD,
+    Bench,
+    changed,
+    produce,
+    registered,
+)
+from tests.unit.wire.old_sets import message
+
+AWAY = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)), 1)
+DELETED = TopicDeleted(topic="t", topic_id=ID)
+
+
+async def with_a_damaged_log() -> Bench:
+    """Messages of an old Kafka, the second one damaged, in partition 1 of "t"."""
+    bench = Bench()
+    await bench.create(registered(ME), registered(ME))
+    for _ in range(2):
+        produce(bench.led(1))
+    bench.manager.stop()
+    bench.background.run()
+    bench.logs.close(7)
+    bench.disk.kill()
+    old = b"".join(message(1, offset, b"k", b"v", time=NOW_MS) for offset in range(2))
+    bench.disk.plant("/d/t-1/00000000000000000000.log", old[:-1] + b"?")
+    bench.start()
+    await bench.manager.start()
+    assert bench.led(0).leader.leader_epoch == 0
+    assert bench.logs.is_offline("t", 1)
+    return bench
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("gone", [DELETED, AWAY], ids=["deleted", "away"])
+@in_loop
+async def test_a_damaged_log_that_is_no_replica_any_more_is_set_aside(
+    gone: Event, is_seen: bool
+) -> None:
+    bench = await with_a_damaged_log()
+    if is_seen:
+        await bench.commit(gone)
+    else:
+        bench.image.replay(gone, Position(99, 0))
+        await bench.restart()
+    (folder,) = [name for name in bench.folders() if name.startswith("t-1")]
+    assert folder.endswith("-stray")
+    assert not bench.logs.is_offline("t", 1)
+    assert len(bench.logs.damaged) == 0, "nothing waits for it"
+
+
+@in_loop
+async def test_a_damaged_log_that_cannot_be_set_aside_is_tried_again_at_the_next_start() -> None:
+    bench = await with_a_damaged_log()
+    bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
+    await bench.commit(DELETED)
+    bench.disk.failing = set()
+    await bench.restart()
+    (folder,) = [name for name in bench.folders() if name.startswith("t-1")]
+    assert folder.endswith("-stray")
+
+
+@in_loop
+async def test_a_damaged_log_of_a_replica_stays_in_its_place() -> None:
+    bench = await with_a_damaged_log()
+    await bench.commit(changed(registered(ME, 1, replicas=(ME, OTHER)), 1))
+    await bench.restart()
+    assert bench.logs.is_offline("t", 1)
+    assert "t-1" in bench.folders()

@@ -1,0 +1,155 @@
+"""A leader that reads the lake before it leads: whether its log diverges from it, and a disk that refuses."""
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.log.config import LogConfig
+from broker.log.ending import Ending
+from broker.log.epochs import LeaderEpochs
+from broker.replica.lake_recovery import _parts
+from tests.fakes.memory_disk import MemoryDisk
+from tests.loops import in_loop
+from tests.unit.log.test_cutting import NOW_MS, append, open_log
+from tests.unit.replica.test_manager import ME, OTHER, Bench, Tier, changed, produce, registered
+
+LAKE_END = 35
+ENDED = Ending(leader_epochs=((0, 0), (1, 20)))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "log_start", "has_parted"),
+    [
+        ([(0, 0)], 0, True),
+        ([(0, 0), (1, 20)], 0, False),
+        ([(0, 0), (1, 20), (2, 30)], 0, True),
+        # Its log start lies behind the lake's end: DeleteRecords, or a topic that was no table for a while.
+        ([(0, 0), (1, 20)], 36, False),
+        ([(0, 0), (1, 20), (2, 40)], 50, False),
+        ([(0, 0)], 36, True),
+        ([], 0, True),
+    ],
+)
+def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
+    epochs: list[tuple[int, int]], log_start: int, *, has_parted: bool
+) -> None:
+    known = LeaderEpochs()
+    for epoch, start in epochs:
+        known.assign(epoch, start)
+    known.truncate_from_start(log_start)
+    log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
+    ended = Ending(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
+    assert _parts(log, LAKE_END, ended) is has_parted
+
+
+class Lake(Tier):
+    """A tier whose lake ends at LAKE_END, in leader epoch 1."""
+
+    def __init__(self, ended: Ending = ENDED) -> None:
+        super().__init__()
+        self._ended = ended
+
+    async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
+        return [LAKE_END] * len(partitions)
+
+    async def ending(self, *where: object) -> tuple[int, Ending]:
+        return LAKE_END + 1, self._ended
+
+
+async def _decided(_: object) -> None:
+    await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
+    bench = Bench()
+    bench.manager.tier = cast(Any, Lake())
+    bench.manager.decide_recovered = _decided
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(OTHER, 5))
+    bench.disk.failing, bench.disk.failing_with = {"create"}, errno.EMFILE
+    await bench.commit(changed(registered(ME, 6)))
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert bench.led().leader.is_recovering
+    bench.disk.failing = set()
+    async with asyncio.timeout(120):
+        while bench.led().leader.is_recovering:
+            await asyncio.sleep(0.001)
+    produce(bench.led(), acks=1)
+    assert bench.led().log.log_end_offset == LAKE_END + 2
+    bench.manager.stop()
+    bench.background.run()
+    bench.logs.close()
+
+
+@in_loop
+async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_there() -> None:
+    """It was durable, and the recovery point said so; what comes in its place is not."""
+    bench = Bench()
+    bench.manager.tier = cast(Any, Lake())
+    bench.manager.decide_recovered = _decided
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(ME))
+    for _ in range(LAKE_END + 5):
+        produce(bench.led(), acks=1)
+    bench.led().log.flush(wait=True)
+    bench.logs.write_recovery_points()
+    await bench.commit(changed(registered(OTHER, 1)))
+    bench.followed().has_lost = True
+    await bench.commit(changed(registered(ME, 2)))
+    async with asyncio.timeout(120):
+        while bench.led().leader.is_recovering:
+            await asyncio.sleep(0.001)
+            bench.background.run()
+    assert bench.led().log.log_end_offset == LAKE_END + 1
+    assert bench.disk.contents("/d/recovery-point-offset-checkpoint") == b"0\n1\nt 0 36\n"
+
+
+@in_loop
+async def test_a_log_that_went_on_behind_the_lake_half_knows_what_the_lake_knew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its end is where it should be, and what the lake keeps of its producers could not be read back."""
+    monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
+    known = open_log(MemoryDisk())
+    append(known, 7, 2)
+    ended = Ending(
+        producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0),)
+    )
+    bench = Bench()
+    bench.manager.tier = cast(Any, Lake(ended))
+    bench.manager.decide_recovered = _decided
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(ME))
+    for _ in range(5):
+        produce(bench.led(), acks=1)
+    await bench.commit(changed(registered(OTHER, 1)))
+    bench.followed().has_lost = True
+    read_file, refused = bench.disk.read_file, []
+
+    def refuse(path: str) -> bytes:
+        if path.endswith(".snapshot") and not refused:
+            refused.append(path)
+            raise OSError(errno.EMFILE, "no file left", path)
+        return read_file(path)
+
+    monkeypatch.setattr(bench.disk, "read_file", refuse)
+    await bench.commit(changed(registered(ME, 2)))
+    async with asyncio.timeout(120):
+        while bench.led().leader.is_recovering:
+            await asyncio.sleep(0.001)
+            bench.background.run()
+    assert refused
+    log = bench.led().log
+    assert log.log_end_offset == LAKE_END + 1
+    producer = log.producers.get(7)
+    assert producer is not None
+    assert producer.last_sequence == 3

@@ -1,0 +1,491 @@
+"""What a broker does when metadata say who leads: it leads, follows, leaves, deletes, and comes back to it all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from broker.cluster.events import (
+    NO_LEADER,
+    TOPIC_RESOURCE,
+    ConfigChanged,
+    Endpoint,
+    Event,
+    PartitionChanged,
+    PartitionRegistration,
+    RegisterBroker,
+    TopicCreated,
+    TopicDeleted,
+)
+from broker.cluster.image import MetadataImage, Position
+from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.leader.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.data import FetchPartitionData
+from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.loops import in_loop
+from tests.unit.log.log_model import client_batch
+from tests.unit.replica.followed_logs import NOW_MS, append, content, open_log
+
+ME, OTHER, THIRD = 1, 2, 3
+ALL = (ME, OTHER, THIRD)
+ID, NEW_ID = b"t" * 16, b"u" * 16
+
+
+class Recorder:
+    """In the place of the fetchers: what they were told, call by call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[FollowedPartition], list[FollowedPartition]]] = []
+        self.woken: list[int] = []
+        self.is_stopped = False
+
+    def update(
+        self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
+    ) -> None:
+        call = list(remove), list(add)
+        if call != ([], []):
+            self.calls.append(call)
+
+    def wake(self, broker_id: int) -> None:
+        self.woken.append(broker_id)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Tier:
+    """In the place of the tier: what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
+        self.told.append(f"opened {log.name} in {leader_epoch}")
+
+    def partition_closed(self, topic_id: bytes, partition: int) -> None:
+        self.told.append(f"closed {partition}")
+
+    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
+        self.told.append(f"deleted {topic}")
+
+    def segment_rolled(self, log: Any) -> None: ...
+
+
+class Bench:
+    """One broker's replicas on a disk that outlives it."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.clock = ManualClock(NOW_MS)
+        self.image = MetadataImage()
+        self.config = LogConfig()
+        self._version = 0
+        self.start()
+
+    def start(self) -> None:
+        self.background = ManualBackground()
+        self.logs = LogManager(
+            ("/d",),
+            disk=self.disk,
+            clock=self.clock,
+            background=self.background,
+            node_id=ME,
+            config_for=lambda _: self.config,
+        )
+        self.logs.load()
+        self.manager = ReplicaManager(
+            self.logs,
+            node_id=ME,
+            clock=self.clock,
+            image=self.image,
+            log_config=lambda _: self.config,
+        )
+        self.fetchers = Recorder()
+        self.manager.fetchers = cast(Fetchers, self.fetchers)
+
+    async def restart(self) -> None:
+        """Stop cleanly and start again, as far as replicas go."""
+        self.manager.stop()
+        self.background.run()
+        self.logs.close(7)
+        self.disk.kill()
+        self.start()
+        await self.manager.start()
+
+    async def commit(self, *events: Event) -> None:
+        """Make events durable, then let them take effect."""
+        self._version += 1
+        for number, event in enumerate(events):
+            self.image.replay(event, Position(self._version, number))
+        await self.manager.apply(events)
+
+    async def create(self, *registrations: PartitionRegistration) -> None:
+        partitions = [changed(r, index) for index, r in enumerate(registrations)]
+        await self.commit(TopicCreated(topic="t", topic_id=ID), *partitions)
+
+    def led(self, index: int = 0) -> HostedPartition:
+        partition = self.manager.find("t", index)
+        assert partition is not None
+        return partition
+
+    def followed(self, index: int = 0) -> FollowedPartition:
+        partition = self.manager.replica("t", index)
+        assert isinstance(partition, FollowedPartition)
+        return partition
+
+    def folders(self) -> list[str]:
+        found = {path.split("/")[2] for path in self.disk.paths() if path.count("/") > 2}
+        return sorted(found)
+
+
+def registered(
+    leader: int, epoch: int = 0, *, replicas: tuple[int, ...] = ALL, partition_epoch: int = -1
+) -> PartitionRegistration:
+    return PartitionRegistration(
+        replicas=replicas,
+        isr=replicas,
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch if partition_epoch < 0 else partition_epoch,
+    )
+
+
+def changed(
+    registration: PartitionRegistration, index: int = 0, topic_id: bytes = ID
+) -> PartitionChanged:
+    return PartitionChanged(
+        topic="t", topic_id=topic_id, partition=index, registration=registration
+    )
+
+
+def give(partition: FollowedPartition, count: int, *, watermark: int) -> None:
+    """Let a followed log have records of its leader."""
+    leader = open_log(MemoryDisk())
+    for _ in range(partition.log.log_end_offset + count):
+        append(leader, "x", partition.follower.leader_epoch)
+    data = FetchPartitionData(
+        partition_index=0,
+        high_watermark=watermark,
+        log_start_offset=0,
+        records=bytearray(content(leader)[len(content(partition.log)) :]),
+    )
+    partition.append(data, partition.follower.leader_epoch, NOW_MS)
+
+
+def produce(partition: HostedPartition, acks: int = -1) -> None:
+    batch = client_batch(1, timestamp_ms=NOW_MS)
+    partition.append(memoryview(batch), acks=acks, now_ms=NOW_MS)
+
+
+@in_loop
+async def test_what_another_broker_leads_is_followed_there() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER), registered(THIRD), registered(ME))
+    assert [p.follower.leader for p in bench.fetchers.calls[0][1]] == [OTHER, THIRD]
+    assert len(bench.fetchers.calls) == 1
+    assert bench.manager.find("t", 0) is None
+    with pytest.raises(KafkaError) as raised:
+        bench.manager.get("t", 0)
+    assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert bench.led(2).leader.leader_epoch == 0
+    assert {p.index for p in bench.manager.followed()} == {0, 1}
+
+
+@in_loop
+async def test_a_follower_leads_with_the_log_and_the_high_watermark_that_it_has() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    followed = bench.followed()
+    give(followed, 10, watermark=7)
+    await bench.commit(changed(registered(ME, 1)))
+    assert bench.fetchers.calls[-1] == ([followed], [])
+    assert followed.is_lost
+    led = bench.led()
+    assert led.log is followed.log
+    assert (led.high_watermark, led.log.log_end_offset) == (7, 10)
+    assert led.log.leader_epochs.entries == ((0, 0), (1, 10))
+    assert not list(bench.manager.followed())
+
+
+@in_loop
+async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_disk() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    followed = bench.followed()
+    give(followed, 10, watermark=7)
+    followed.log.flush(wait=True)
+    bench.logs.write_recovery_points()
+    path = "/d/recovery-point-offset-checkpoint"
+    assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 10\n"
+    followed.truncate_to(8)
+    followed.cut_begun()  # as while a fetcher waits for that
+    await bench.commit(changed(registered(ME, 1)))
+    assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 8\n"
+
+
+@in_loop
+async def test_a_leader_that_follows_tells_all_who_wait() -> None:
+    bench = Bench()
+    bench.manager.tier = cast(Any, Tier())
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(ME, replicas=(ME, OTHER)))
+    led = bench.led()
+    produce(led)
+    waiting = led.acknowledgement(0, -1)
+    lost: list[HostedPartition] = []
+
+    class Watcher:
+        def advanced(self, partition: HostedPartition) -> None: ...
+        def lost(self, partition: HostedPartition) -> None:
+            lost.append(partition)
+
+    led.watch(Watcher())
+    await bench.commit(changed(registered(OTHER, 1, replicas=(ME, OTHER))))
+    with pytest.raises(KafkaError) as raised:
+        await waiting
+    assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert lost == [led]
+    followed = bench.followed()
+    assert (followed.log.log_end_offset, followed.high_watermark) == (1, 0)
+    assert followed.follower.question.last_fetched_epoch == 0
+    assert bench.fetchers.calls[-1] == ([], [followed])
+    assert cast(Any, bench.manager.tier).told == ["opened t-0 in 0", "closed 0"]
+
+
+@in_loop
+async def test_what_is_older_than_what_is_known_changes_nothing() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER, 5), registered(ME, 5))
+    calls = len(bench.fetchers.calls)
+    for older in (registered(ME, 4), registered(OTHER, 4), registered(OTHER, 4, replicas=(2, 3))):
+        await bench.manager.apply([changed(older), changed(older, 1)])
+    assert len(bench.fetchers.calls) == calls
+    assert bench.followed().follower.leader_epoch == 5
+    assert bench.led(1).leader.leader_epoch == 5
+
+
+@in_loop
+async def test_of_several_changes_the_last_counts_and_fetchers_hear_of_it_once() -> None:
+    bench = Bench()
+    await bench.create(*[registered(OTHER)] * 20)
+    assert len(bench.fetchers.calls) == 1
+    await bench.commit(
+        *[changed(registered(ME, 1), index) for index in range(20)],
+        *[changed(registered(THIRD, 2), index) for index in range(20)],
+    )
+    assert len(bench.fetchers.calls) == 2
+    assert {p.follower.leader for p in bench.fetchers.calls[1][1]} == {THIRD}
+    assert not list(bench.manager)
+
+
+@in_loop
+async def test_isr_changes_do_not_disturb_a_fetcher_and_a_new_epoch_does() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER, 3))
+    followed = bench.followed()
+    await bench.commit(changed(registered(OTHER, 3, partition_epoch=4)))
+    assert len(bench.fetchers.calls) == 1
+    await bench.commit(changed(registered(OTHER, 4, partition_epoch=5)))
+    assert bench.fetchers.calls[1] == ([], [followed])
+    assert followed.follower.leader_epoch == 4
+
+
+@in_loop
+async def test_what_had_failed_is_tried_again_when_metadata_speak_of_it() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER, 3))
+    followed = bench.followed()
+    followed.follower.fail()
+    await bench.commit(changed(registered(OTHER, 3, partition_epoch=4)))
+    assert bench.fetchers.calls[1] == ([], [followed])
+
+
+@in_loop
+async def test_without_a_leader_nothing_is_fetched_and_nothing_forgotten() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    followed = bench.followed()
+    give(followed, 4, watermark=3)
+    await bench.commit(changed(registered(NO_LEADER, 1)))
+    assert bench.fetchers.calls[-1] == ([followed], [])
+    assert bench.followed() is followed
+    assert followed.high_watermark == 3
+    await bench.commit(changed(registered(THIRD, 2)))
+    assert bench.fetchers.calls[-1] == ([], [followed])
+    assert followed.follower.question.fetch_offset == 4
+
+
+@in_loop
+async def test_a_replica_that_moved_away_is_deleted() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER), registered(ME))
+    led, followed = bench.led(1), bench.followed()
+    away = registered(OTHER, 1, replicas=(OTHER, THIRD))
+    await bench.commit(changed(away), changed(away, 1))
+    assert led.is_lost
+    assert followed.is_lost
+    assert bench.fetchers.calls[-1][0] == [followed]
+    assert not list(bench.logs.logs())
+    assert all(name.endswith("-delete") for name in bench.folders() if name.startswith("t-"))
+    assert bench.manager.replica("t", 0) is None
+
+
+@in_loop
+async def test_a_replica_that_moved_away_unseen_is_set_aside() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    give(bench.followed(), 3, watermark=3)
+    away = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)))
+    bench.image.replay(away, Position(99, 0))
+    await bench.restart()
+    assert [name for name in bench.folders() if name.endswith("-stray")]
+    assert bench.manager.replica("t", 0) is None
+
+
+@in_loop
+async def test_a_topic_is_deleted_and_created_again_in_one_commit() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER), registered(ME))
+    followed = bench.followed()
+    give(followed, 3, watermark=3)
+    produce(bench.led(1), acks=1)
+    await bench.commit(
+        changed(registered(OTHER, 1)),
+        TopicDeleted(topic="t", topic_id=ID),
+        TopicCreated(topic="t", topic_id=NEW_ID),
+        changed(registered(OTHER), 0, NEW_ID),
+        changed(registered(ME), 1, NEW_ID),
+    )
+    assert followed.is_lost
+    again = bench.followed()
+    assert again is not followed
+    assert (again.topic_id, again.log.log_end_offset) == (NEW_ID, 0)
+    assert (bench.led(1).topic_id, bench.led(1).log.log_end_offset) == (NEW_ID, 0)
+
+
+@in_loop
+async def test_high_watermarks_of_both_kinds_survive_a_restart() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER), registered(ME, replicas=(ME,)))
+    give(bench.followed(), 10, watermark=6)
+    produce(bench.led(1))
+    await bench.restart()
+    assert (bench.followed().high_watermark, bench.followed().log.log_end_offset) == (6, 10)
+    assert bench.led(1).high_watermark == 1
+    assert [p.follower.leader for p in bench.fetchers.calls[0][1]] == [OTHER]
+
+
+@in_loop
+async def test_settings_reach_the_logs_that_are_followed() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER))
+    bench.config = LogConfig(segment_bytes=12345)
+    await bench.commit(
+        ConfigChanged(
+            resource_type=TOPIC_RESOURCE, resource_name="t", name="segment.bytes", value="12345"
+        )
+    )
+    assert bench.followed().log.config.segment_bytes == 12345
+    bench.config = LogConfig(segment_bytes=54321)
+    bench.manager.configure_all()
+    assert bench.followed().log.config.segment_bytes == 54321
+
+
+@in_loop
+async def test_one_log_that_cannot_be_opened_does_not_keep_the_others() -> None:
+    bench = Bench()
+    bench.disk.failing.add("open")
+    bench.disk.failing_with = errno.EMFILE  # What the process runs out of is no failure of a disk.
+    await bench.create(registered(OTHER), registered(ME))
+    assert bench.manager.replica("t", 0) is None
+    bench.disk.failing.clear()
+    await bench.commit(changed(registered(OTHER, 1)))
+    assert bench.followed().follower.leader_epoch == 1
+
+
+@in_loop
+async def test_a_broker_that_registers_again_is_looked_for_at_once() -> None:
+    bench = Bench()
+    await bench.commit(
+        RegisterBroker(
+            broker_id=OTHER,
+            incarnation_id=b"i" * 16,
+            endpoints=(Endpoint(listener="PLAINTEXT", host="h", port=1),),
+        )
+    )
+    assert bench.fetchers.woken == [OTHER]
+
+
+@in_loop
+async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_once_it_was_filled_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    bench = Bench()
+    bench.manager.tier = cast(Any, Tier())
+    bench.config = LogConfig(remote_storage_enable=True)
+    # Added to a partition that others have led before: its log is less than theirs.
+    await bench.create(registered(OTHER, 5), registered(OTHER, 5))
+    assert bench.followed(0).has_lost
+    said = {(each.levelname, each.getMessage()) for each in caplog.records}
+    assert (
+        "INFO",
+        "t-0 begins empty here, though it was led before: the lake is asked before it leads",
+    ) in said
+    assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
+    give(bench.followed(0), 3, watermark=3)
+    assert not bench.followed(0).has_lost
+    bench.manager.decide_recovered = cast(Any, _nothing)
+    await bench.commit(changed(registered(ME, 6), 0), changed(registered(ME, 6), 1))
+    assert not bench.led(0).leader.is_recovering
+    assert bench.led(1).leader.is_recovering
+    bench.manager.stop()
+    assert bench.manager.has_lost
+
+
+async def _nothing(_: Any) -> None:
+    await asyncio.sleep(0)
+
+
+@in_loop
+async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() -> None:
+    """The checkpointed high watermark belongs to an earlier topic of the same name."""
+    bench = Bench()
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(OTHER), registered(OTHER))
+    for index in (0, 1):
+        give(bench.followed(index), 3, watermark=3)
+    bench.manager.stop()
+    bench.logs.checkpoint_high_watermarks({("t", 0): 3, ("t", 1): 3})
+    await bench.restart()
+    bench.manager.tier = cast(Any, Tier())
+    await bench.commit(
+        TopicDeleted(topic="t", topic_id=ID),
+        TopicCreated(topic="t", topic_id=NEW_ID),
+        changed(registered(ME), 0, topic_id=NEW_ID),
+        changed(registered(OTHER), 1, topic_id=NEW_ID),
+    )
+    assert not bench.led(0).leader.has_lost
+    assert not bench.followed(1).has_lost
+
+
+@in_loop
+async def test_the_end_stops_all() -> None:
+    bench = Bench()
+    await bench.create(registered(OTHER), registered(ME))
+    led, followed = bench.led(1), bench.followed()
+    bench.manager.stop()
+    assert led.is_lost
+    assert followed.is_lost
+    assert bench.fetchers.is_stopped
+    await bench.manager.apply([changed(registered(ME, 9))])
+    assert not list(bench.manager)

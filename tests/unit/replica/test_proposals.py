@@ -1,0 +1,185 @@
+"""AlterPartition requests: one at a time, what they batch, and what happens without an answer."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.replica.leader.alter_partition import IsrProposals
+from broker.replica.leader.effects import ProposeIsr
+from broker.replica.leader.isr import Proposal
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
+from kafka_ds.wire.messages.brokers import (
+    AlterPartitionResponsePartition,
+    AlterPartitionResponseTopic,
+)
+from tests.in_process import batch_of, in_process
+from tests.loops import in_loop, pass_time, turns
+from tests.unit.replica.follower_desk import EPOCH, Desk, desk
+
+
+class Controller:
+    """A controller that grants requests, or answers as the test says, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.asked: list[AlterPartitionRequest] = []
+        self.says: list[KafkaError | ErrorCode | dict[str, Any]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def ask(self, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
+        self.asked.append(request)
+        await self.may_answer.wait()
+        says = self.says.pop(0) if self.says else {}
+        if isinstance(says, KafkaError):
+            raise says
+        if isinstance(says, ErrorCode):
+            return AlterPartitionResponse(throttle_time_ms=0, error_code=says, topics=[])
+        return AlterPartitionResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            topics=[
+                AlterPartitionResponseTopic(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        AlterPartitionResponsePartition(
+                            **{
+                                "partition_index": each.partition_index,
+                                "error_code": 0,
+                                "leader_id": 1,
+                                "leader_epoch": each.leader_epoch,
+                                "isr": [member.broker_id for member in each.new_isr_with_epochs],
+                                "partition_epoch": each.partition_epoch + 1,
+                                **says,
+                            }
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def asking(leader: Desk) -> tuple[Controller, IsrProposals]:
+    """The desk's partition asks this controller."""
+    controller = Controller()
+    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000)
+    leader.partition._proposer = proposals
+    return controller, proposals
+
+
+@in_loop
+async def test_a_proposal_goes_out_and_its_answer_comes_back(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.may_answer.clear()
+        await leader.fetch(2, 0)
+        await until(lambda: controller.asked)
+        (request,) = controller.asked
+        assert (request.broker_id, request.broker_epoch) == (1, EPOCH + 1)
+        (partition,) = request.topics[0].partitions
+        assert request.topics[0].topic_id == leader.topic_id
+        members = [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+        assert members == [(1, EPOCH + 1), (2, EPOCH + 2)]
+        assert partition.new_isr == [1, 2]
+        controller.may_answer.set()
+        await until(lambda: leader.partition.leader.isr == {1, 2})
+        assert (proposals.expands, proposals.shrinks, proposals.failed) == (1, 0, 0)
+        # The next one goes by itself.
+        await leader.fetch(3, 0)
+        await until(lambda: leader.partition.leader.isr == {1, 2, 3})
+        assert len(controller.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        KafkaError(ErrorCode.REQUEST_TIMED_OUT),
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.NONE,  # The answer does not tell of the partition.
+        {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR},
+        {"error_code": ErrorCode.NOT_CONTROLLER},
+        {"error_code": 9_999},  # Of a controller that is newer than this broker.
+    ],
+)
+@in_loop
+async def test_it_is_asked_again(
+    memory_path: Path, trouble: KafkaError | ErrorCode | dict[str, Any]
+) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.says = [trouble, trouble]
+        await leader.fetch(2, 0)
+        await until(lambda: leader.partition.leader.isr == {1, 2})
+        assert len(controller.asked) == 3
+        assert (proposals.expands, proposals.failed) == (1, 2)
+
+
+@in_loop
+async def test_one_partitions_trouble_with_its_answer_keeps_no_other_from_its_own() -> None:
+    controller = Controller()
+    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH, timeout_ms=1000)
+    proposal = Proposal(isr=((1, -1),), leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
+    told: list[int] = []
+
+    def partition(index: int) -> Any:
+        def answered(*_: object) -> None:
+            told.append(index)
+            assert index, "a mistake of ours"
+
+        return SimpleNamespace(
+            topic="t",
+            index=index,
+            topic_id=b"t" * 16,
+            is_lost=False,
+            leader=SimpleNamespace(awaits=lambda _: True),
+            answered=answered,
+        )
+
+    for index in range(2):
+        proposals.propose(partition(index), ProposeIsr(proposal))
+    await turns()
+    assert told == [0, 1]
+
+
+@in_loop
+async def test_nothing_is_asked_for_what_metadata_have_overtaken(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.says = [ErrorCode.STALE_BROKER_EPOCH]
+        await leader.fetch(2, 0)
+        await until(lambda: proposals.failed)
+        await leader.replicate((1, 2))
+        await pass_time(60)
+        assert len(controller.asked) == 1
+        assert leader.partition.leader.isr == {1, 2}
+
+
+@in_loop
+async def test_a_broker_that_stops_asks_nothing_more(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        leader = await desk(broker, isr=(1,))
+        controller, proposals = await asking(leader)
+        controller.may_answer.clear()
+        await leader.fetch(2, 0)
+        await until(lambda: controller.asked)
+        proposals.stop()
+        controller.may_answer.set()
+        await pass_time(60)
+        assert leader.partition.leader.isr == {1}
+        await broker.produce("t", batch_of([b"a"]), acks=1)
+        await leader.fetch(3, 1)
+        assert len(controller.asked) == 1

@@ -1,0 +1,286 @@
+"""The sink's exactly-once protocol: crashes between all steps, sleepers that come back, what a mutation costs."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from kafka_ds.sink import protocol
+from kafka_ds.sink.protocol import Attempt, Decision, Last, OtherQuery, SetBack, Span
+from tests.model_runs import examples
+from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
+
+ROWS = 4
+# How a driver's life ends by itself: done, fenced, or behind what others have done meanwhile.
+DEAD = (StopIteration, Fenced, SetBack)
+
+
+def wanted(batches: int) -> list[tuple[int, int]]:
+    return [(batch, n) for batch in range(batches) for n in range(ROWS)]
+
+
+def walk(steps: Step, count: int | None = None, fate: str | None = None) -> int:
+    """Take this many steps (default: all) and return how many were taken; a fenced driver dies."""
+    gone = 0
+    try:
+        next(steps)
+        while count is None or gone < count:
+            gone += 1
+            steps.send(fate if gone == count else None)
+    except DEAD:
+        pass
+    return gone
+
+
+# -- each place once --------------------------------------------------------------------------------
+
+
+def test_a_driver_that_dies_at_any_two_places_leaves_each_row_once() -> None:
+    """Places are those before and after each step of the protocol, each step of a task, and Spark's own checkpoint."""
+    first = 0
+    while True:
+        second = 0
+        while True:
+            world, checkpoint, loose = World(), Checkpoint(), Loose()
+            lengths = []
+            for number, count in enumerate((first, second, None)):
+                # Each life spreads the rows over other tasks and partitions.
+                random = Random(first * 1_000 + second * 10 + number)
+                lengths.append(walk(life(world, checkpoint, 2, ROWS, random, loose), count))
+            assert checkpoint.done == 2
+            assert world.rows() == wanted(2)
+            assert not world.open_ids()
+            if lengths[1] < second:
+                break
+            second += 7 if first % 7 else 1
+        if lengths[0] < first:
+            break
+        first += 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_decision_that_cannot_be_read_yet_is_found(seed: int) -> None:
+    """Its author asked for its commit and died: the next holder of the lock waits for it, and reads it then."""
+    for count in range(200):
+        world, checkpoint = World(), Checkpoint()
+        if walk(life(world, checkpoint, 1, ROWS, Random(seed), []), count, "hide") < count:
+            break
+        walk(life(world, checkpoint, 1, ROWS, Random(seed + 1), []))
+        assert world.rows() == wanted(1)
+    assert count > 5
+
+
+# -- chance -----------------------------------------------------------------------------------------
+
+
+def play(world: World, seed: int, batches: int = 6) -> None:
+    """Drivers that die or fall asleep and wake up among their successors, attempts that nobody waits for, time-outs."""
+    random = Random(seed)
+    checkpoint = Checkpoint()
+    loose: Loose = []
+    sleeping: list[Step] = []
+    for _ in range(20 * batches):
+        if checkpoint.done >= batches:
+            break
+        driver = life(world, checkpoint, batches, ROWS, random, loose)
+        try:
+            next(driver)
+            for _ in range(random.randrange(150)):
+                driver.send("hide" if random.random() < 0.02 else None)
+                _others(world, random, loose, sleeping)
+        except DEAD:
+            continue
+        if random.random() < 0.5:
+            sleeping.append(driver)
+    # Whoever is still there wakes up no more: a last driver ends the work, and then one batch more.
+    loose.clear()
+    walk(life(world, checkpoint, batches, ROWS, random, []))
+    walk(life(world, checkpoint, batches + 1, ROWS, Random(seed), []))
+    assert checkpoint.done == batches + 1
+
+
+def _others(world: World, random: Random, loose: Loose, sleeping: list[Step]) -> None:
+    if loose and random.random() < 0.3:
+        next(random.choice(loose), None)
+    if sleeping and random.random() < 0.1:
+        driver = random.choice(sleeping)
+        try:
+            for _ in range(random.randrange(12)):
+                driver.send(None)
+        except DEAD:
+            sleeping.remove(driver)
+    if random.random() < 0.01 and world.open_ids():
+        world.time_out(random.choice(world.open_ids()))
+
+
+def judge(world: World, seed: int) -> None:
+    play(world, seed)
+    assert world.rows() == wanted(7)
+    assert not world.open_ids()
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_whatever_happens_each_row_is_there_once(block: int) -> None:
+    rewritten = 0
+    for n in range(examples(60)):
+        world = Counting()
+        judge(world, block * 100_003 + n)
+        rewritten += world.rewritten
+    # Else the way back from an aborted attempt was never gone.
+    assert rewritten
+
+
+class Counting(World):
+    rewritten = 0
+
+    def on_rewrite(self, effect: protocol.Rewrite) -> None:
+        self.rewritten += len(effect.lost)
+        super().on_rewrite(effect)
+
+
+class NoLock(World):
+    """A lock that fences nobody."""
+
+    def on_lock(self, effect: protocol.Lock) -> int:
+        super().on_lock(effect)
+        self.lock_epoch = 1
+        return 1
+
+
+class Forgotten(World):
+    """A decision that is not durable."""
+
+    def on_decide(self, effect: protocol.Decide) -> None:
+        self._lately = effect.decision
+
+    def on_readlast(self, effect: protocol.ReadLast) -> Last:
+        return Last(decision=None, finished=False)
+
+
+class Hopeful(World):
+    """An end that was refused is taken for a commit."""
+
+    def on_wasaborted(self, effect: protocol.WasAborted) -> bool:
+        return False
+
+
+class Anxious(World):
+    """An end that was refused is taken for an abort."""
+
+    def on_wasaborted(self, effect: protocol.WasAborted) -> bool:
+        return True
+
+
+class InPieces(World):
+    """What is written again is not of one transaction with the note that it was."""
+
+    def on_rewrite(self, effect: protocol.Rewrite) -> None:
+        before = set(self.finished)
+        super().on_rewrite(effect)
+        self.finished = before
+
+
+class Early(World):
+    """The batch counts as finished when it is decided."""
+
+    def on_decide(self, effect: protocol.Decide) -> None:
+        super().on_decide(effect)
+        self.finished.add(effect.decision.batch)
+
+
+class Careless(World):
+    """Attempts that lost stay open."""
+
+    def on_listopen(self, effect: protocol.ListOpen) -> list[str]:
+        return []
+
+
+class Confused(World):
+    """A replay's own attempts are committed."""
+
+    def on_abort(self, effect: protocol.Abort) -> None:
+        self.on_end(protocol.End(effect.attempt))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [NoLock, Forgotten, Hopeful, Anxious, InPieces, Early, Careless, Confused],
+)
+def test_a_mutation_is_seen(mutation: type[World]) -> None:
+    for seed in range(400):
+        try:
+            judge(mutation(), seed)
+        except AssertionError:
+            return
+    pytest.fail(f"no seed tells that {mutation.__doc__}")
+
+
+# -- refusals ---------------------------------------------------------------------------------------
+
+MINE = Attempt(
+    transactional_id="0-0",
+    producer_id=1,
+    epoch=0,
+    spans=(Span(topic="t", partition=0, first_offset=0, last_offset=0, record_count=1),),
+)
+
+
+def effects(steps: protocol.Steps, **answers: Any) -> list[protocol.Effect]:
+    """What it does when it is answered like this, by the effect's name."""
+    done: list[protocol.Effect] = []
+    answer: Any = None
+    try:
+        while True:
+            effect = steps.send(answer)
+            done.append(effect)
+            answer = answers.get(type(effect).__name__)
+    except StopIteration:
+        return done
+
+
+def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = False) -> Last:
+    decision = Decision(query=query, batch=batch, attempts=attempts)
+    return Last(decision=decision, finished=finished)
+
+
+def test_a_prefix_belongs_to_one_query() -> None:
+    with pytest.raises(OtherQuery, match="in use by query another, which has written batch 4"):
+        effects(protocol.commit(QUERY, 5, [MINE]), ReadLast=last(4, query="another", finished=True))
+
+
+def test_a_checkpoint_that_was_set_back_writes_nothing() -> None:
+    with pytest.raises(SetBack, match="batch 4 of query query is written; batch 3 comes before"):
+        effects(protocol.commit(QUERY, 3, [MINE]), ReadLast=last(4, finished=True))
+
+
+def test_what_is_decided_is_decided_before_the_first_end() -> None:
+    nothing = Last(decision=None, finished=False)
+    steps = protocol.commit(QUERY, 0, [MINE])
+    done = effects(steps, ReadLast=nothing, End=True, ListOpen=["0-1"])
+    decision = Decision(query=QUERY, batch=0, attempts=(MINE,))
+    assert done == [
+        protocol.Lock(),
+        protocol.ReadLast(),
+        protocol.Decide(decision),
+        protocol.End(MINE),
+        protocol.Finish(decision),
+        protocol.ListOpen(),
+        protocol.Fence("0-1"),
+    ]
+
+
+def test_abort_leaves_alone_what_was_decided() -> None:
+    done = effects(protocol.abort([MINE]), ReadLast=last(3, MINE), ListOpen=["0-0", "1-0"])
+    assert protocol.Abort(MINE) not in done
+    assert [e for e in done if isinstance(e, protocol.Fence)] == [protocol.Fence("1-0")]
+    done = effects(protocol.abort([MINE]), ReadLast=last(2, finished=True), ListOpen=["0-0"])
+    assert protocol.Abort(MINE) in done
+    assert protocol.Fence("0-0") in done
+
+
+def test_nothing_is_asked_twice_where_nothing_is_left_to_do() -> None:
+    assert effects(protocol.recover(), ReadLast=last(3, MINE, finished=True)) == [
+        protocol.ReadLast()
+    ]

@@ -1,0 +1,289 @@
+"""Hot reads: what a task makes of the batches that a leader sends, without Spark."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_ds.client import kept, settled
+from kafka_ds.client.errors import TopicGone
+from kafka_ds.client.kept import kept_cluster
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.lake.batches import convert
+from kafka_ds.lake.batches.convert import decode_hot
+from kafka_ds.source import reading
+from kafka_ds.source.options import parse_options
+from kafka_ds.source.planning import HotPiece, Task
+from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
+from kafka_ds.wire.batch import Codec, Record, build_batch
+from kafka_ds.wire.crc import crc32c
+from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
+from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
+from tests.unit.source.source_broker import TOPIC_ID, scripted
+
+# Where a batch of format v2 has its checksum, and its first record.
+CRC_AT, RECORDS_AT = 17, 61
+SCHEMA = pa.schema([pa.field("value", pa.binary()), pa.field("offset", pa.int64())])
+
+
+def batch(first: int, count: int) -> bytearray:
+    records = [Record(first + n, 1000 + n, None, b"v%d" % (first + n)) for n in range(count)]
+    return bytearray(build_batch(records, base_offset=first, leader_epoch=0))
+
+
+def read(records: bytes, end: int) -> list[int]:
+    """The offsets of a task that reads [0, end) of a leader with these records."""
+
+    def script(request: Any) -> Any:
+        return _fetched(records, end) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+        rows = pa.Table.from_batches(_task_rows(broker.port, end), SCHEMA)
+    assert rows["value"].to_pylist() == [b"v%d" % n for n in rows["offset"].to_pylist()]
+    offsets: list[int] = rows["offset"].to_pylist()
+    return offsets
+
+
+def _fetched(records: bytes, end: int, code: ErrorCode = ErrorCode.NONE) -> FetchResponse:
+    partition = FetchPartitionData(
+        partition_index=0, error_code=code, high_watermark=end, records=records
+    )
+    topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
+    return FetchResponse(responses=[topic])
+
+
+def _settings(port: int, **more: str) -> ClientSettings:
+    given = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+        "subscribe": "t",
+        "kafka.retry.backoff.ms": "1",
+        **more,
+    }
+    return parse_options(given).client
+
+
+def _task_rows(port: int, end: int, **more: Any) -> Iterator[pa.RecordBatch]:
+    """The rows of a task that reads [0, end)."""
+    piece = HotPiece(start=0, end=end, leader_epoch=0)
+    task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
+    return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA, **more))
+
+
+def test_batches_become_rows_up_to_the_end_of_the_plan() -> None:
+    assert read(bytes(batch(0, 4) + batch(4, 6)), 8) == list(range(8))
+
+
+def test_what_unpacks_to_far_more_is_unpacked_some_batches_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fetch of a few megabytes can be gigabytes of rows: 120 MiB here, in 20 KiB."""
+    sizes: list[int] = []
+
+    def decoded(*given: Any, **more: Any) -> list[pa.RecordBatch]:
+        tables = decode_hot(*given, **more)
+        sizes.append(sum(each.nbytes for each in tables))
+        return tables
+
+    monkeypatch.setattr(convert, "decode_hot", decoded)
+    large = (Record(n, 1000, None, bytes(1 << 20)) for n in range(120))
+    records = b"".join(
+        build_batch([each], base_offset=each.offset, leader_epoch=0, codec=Codec.ZSTD)
+        for each in large
+    )
+
+    def script(request: Any) -> Any:
+        return _fetched(records, 120) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+        offsets = [n for rows in _task_rows(broker.port, 118) for n in rows["offset"].to_pylist()]
+    assert offsets == list(range(118))
+    assert max(sizes) < 1.5 * reading.BATCH_BYTES
+
+
+@pytest.mark.parametrize("checksum_fits", [False, True])
+def test_a_broken_batch_is_an_error_that_names_its_offsets(checksum_fits: bool) -> None:
+    broken = batch(4, 6)
+    broken[RECORDS_AT] ^= 0xFF
+    if checksum_fits:
+        broken[CRC_AT : CRC_AT + 4] = crc32c(broken[CRC_AT + 4 :]).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch, match="t-0: the batch of offsets 4 to 9 cannot be decoded"):
+        read(bytes(batch(0, 4) + broken), 10)
+
+
+def test_the_tasks_of_a_worker_speak_on_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches are many and small; a client that failed, or that nobody took for long, is not used again."""
+    records = [bytes(batch(0, 8))]
+
+    def script(request: Any) -> Any:
+        return _fetched(records[0], 8) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+
+        def rows() -> int:
+            return sum(each.num_rows for each in _task_rows(broker.port, 8))
+
+        def connections() -> int:
+            return sum(isinstance(each, ApiVersionsRequest) for each in broker.seen)
+
+        assert [rows(), rows(), connections()] == [8, 8, 1]
+        broken = batch(0, 8)
+        broken[RECORDS_AT] ^= 0xFF
+        records[0] = bytes(broken)
+        with pytest.raises(CorruptBatch):
+            rows()
+        assert connections() == 1
+        records[0] = bytes(batch(0, 8))
+        assert [rows(), rows(), connections()] == [8, 8, 2]
+        # Two at once have one each, of which one stays.
+        with (
+            kept_cluster(_settings(broker.port)) as one,
+            kept_cluster(_settings(broker.port)) as two,
+        ):
+            assert one is not two
+        assert [rows(), connections()] == [8, 2]
+        monkeypatch.setattr(kept, "IDLE_MAX_S", 0.0)
+        assert [rows(), connections()] == [8, 3]
+
+
+def test_what_a_task_leaves_is_put_aside_when_it_is_much_and_only_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settled.settle, "times", 0)
+    monkeypatch.setattr(settled, "SETTLED_TIMES_MAX", 2)
+    loaded: list[list[list[int]]] = [[[]] for _ in range(settled.UNSETTLED_MAX)]
+    records = bytes(batch(0, 8))
+
+    def script(request: Any) -> Any:
+        return _fetched(records, 8) if isinstance(request, FetchRequest) else None
+
+    frozen = gc.get_freeze_count()
+    with scripted(script) as broker:
+
+        def task() -> tuple[int, bool]:
+            assert sum(each.num_rows for each in _task_rows(broker.port, 8)) == 8
+            walked = len(gc.get_objects()) > settled.UNSETTLED_MAX
+            return settled.settle.times, walked
+
+        try:
+            assert [task(), task()] == [(1, False), (1, False)]
+            loaded += [[[]] for _ in range(settled.UNSETTLED_MAX)]
+            assert task() == (2, False)
+            loaded += [[[]] for _ in range(settled.UNSETTLED_MAX)]
+            assert task() == (2, True)
+        finally:
+            if not frozen:
+                gc.unfreeze()
+
+
+class LeavingTopic:
+    """A leader of ten records, whose topic is not there any more when the first four have been fetched."""
+
+    def __init__(self, *, anew: bool, returns_after: int) -> None:
+        self.anew = anew
+        self.left = returns_after
+        self.gone = False
+        self.broker: Any = None
+
+    def __call__(self, request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            first = request.topics[0].partitions[0].fetch_offset
+            if first == 0:
+                self.gone = self.left > 0
+                return _fetched(bytes(batch(0, 4)), 10)
+            if self.gone:
+                return _fetched(b"", 10, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _fetched(bytes(batch(4, 6)), 10)
+        if not self.gone:
+            return None
+        self.left -= 1
+        self.gone = self.left > 0
+        if self.anew:
+            return self.broker.metadata(topic_id=bytes(range(2, 18)))
+        return self.broker.metadata(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions=[])
+
+    def rows(self, *, fail: bool) -> list[int]:
+        with scripted(self) as broker:
+            self.broker = broker
+            offsets: list[int] = []
+            for rows in _task_rows(broker.port, 10, fail_on_data_loss=fail):
+                offsets += rows["offset"].to_pylist()
+        return offsets
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_topic_that_goes_while_it_is_read_ends_no_query_that_takes_losses(
+    anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the plan leaves it out that notices; Spark's own source goes on, too."""
+    with pytest.raises(TopicGone, match="created again" if anew else "no topic t"):
+        LeavingTopic(anew=anew, returns_after=99).rows(fail=True)
+    with caplog.at_level(logging.WARNING, "kafka_ds.source"):
+        assert LeavingTopic(anew=anew, returns_after=99).rows(fail=False) == [0, 1, 2, 3]
+    assert "6 offsets are not there: t-0 [4, 10)" in caplog.text
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again(anew: bool) -> None:
+    """Brokers apply a commit one after the other; what is lost must be lost for all."""
+    assert LeavingTopic(anew=anew, returns_after=3).rows(fail=False) == list(range(10))
+
+
+def test_a_few_offsets_are_not_megabytes_of_the_log() -> None:
+    """Of `offset IN (…)` each is fetched by itself; ranges of large records ask for more and more."""
+    wanted: list[int] = []
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        asked = request.topics[0].partitions[0]
+        wanted.append(asked.partition_max_bytes)
+        return _fetched(bytes(batch(asked.fetch_offset, 1)), 1_000)
+
+    with scripted(script) as broker:
+        assert sum(rows.num_rows for rows in _task_rows(broker.port, 1)) == 1
+        assert wanted == [16_384]
+        wanted.clear()
+        assert sum(rows.num_rows for rows in _task_rows(broker.port, 12)) == 12
+        assert wanted[:3] == [12 * 16_384, 11 * 32_768, 10 * 65_536]
+        assert max(wanted) == _settings(broker.port).max_partition_fetch_bytes
+
+
+def test_no_fetch_waits_for_more_than_it_asks_for() -> None:
+    """A broker waits for `fetch.min.bytes` until `fetch.max.wait.ms` is over, where an answer has no room for them."""
+    asked: list[tuple[int, int]] = []
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        wanted = request.topics[0].partitions[0]
+        asked.append((request.min_bytes, wanted.partition_max_bytes))
+        return _fetched(bytes(batch(wanted.fetch_offset, 1)), 1_000)
+
+    with scripted(script) as broker:
+        settings = _settings(broker.port, **{"kafka.fetch.min.bytes": "1000000"})
+        piece = HotPiece(start=0, end=12, leader_epoch=0)
+        task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
+        rows = read_task(task, ReadConfig(client=settings, schema=SCHEMA))
+        assert sum(each.num_rows for each in rows) == 12
+    assert asked[0] == (12 * 16_384, 12 * 16_384)
+    assert max(asked) == (1_000_000, settings.max_partition_fetch_bytes)
+
+
+def test_a_batch_that_begins_below_what_has_come_brings_no_row_twice() -> None:
+    """Out of the lake batches have other bounds than in the log: where a leader goes over, they overlap."""
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return None
+        first = request.topics[0].partitions[0].fetch_offset
+        return _fetched(bytes(batch(0, 4) if first == 0 else batch(2, 5) + batch(7, 3)), 10)
+
+    with scripted(script) as broker:
+        found = [n for rows in _task_rows(broker.port, 10) for n in rows["offset"].to_pylist()]
+    assert found == list(range(10))
