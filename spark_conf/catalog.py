@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import parse_settings
-from kafka_ds.source.limits import OptionError
+from kafka_ds.source.options.limits import OptionError
 from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:

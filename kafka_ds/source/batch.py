@@ -16,13 +16,13 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import acknowledge, answer_at_once
-from kafka_ds.source.options import Options
-from kafka_ds.source.packing import packed
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import Plan, plan_scan
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.pushdown import pushed
-from kafka_ds.source.reading import ReadConfig, read_tasks, report_loss
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.filters.pushdown import pushed
+from kafka_ds.source.options.options import Options
+from kafka_ds.source.planning.packing import packed
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.planning import Plan, plan_scan
+from kafka_ds.source.reading.reading import ReadConfig, read_tasks, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,7 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class PushingKafkaBatchReader(KafkaBatchReader):
-    """The reader where each query has a plan of its own (`kafka_ds.source.optimizer`): it takes filters.
+    """The reader where each query has a plan of its own (`kafka_ds.source.session.optimizer`): it takes filters.
 
     It is a class apart because Spark asks whether the method is there.
     """

@@ -30,12 +30,12 @@ from pyspark.sql.types import (
 
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
-from kafka_ds.source import optimizer, unprojected
-from kafka_ds.source.limits import OptionError
-from kafka_ds.source.options import Options, parse_options
+from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
-from kafka_ds.source.slots import slots_of
+from kafka_ds.source.session import optimizer, unprojected
+from kafka_ds.source.session.slots import slots_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,9 +257,9 @@ def register(spark: SparkSession) -> None:
     ----------
     spark
         The session. Its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
-        refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.optimizer`. Where it
-        does not take the rule (Spark Connect), filters are applied by Spark alone. Its planner gets the strategy of
-        `kafka_ds.source.unprojected`, which spares a copy of each row.
+        refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.session.optimizer`.
+        Where it does not take the rule (Spark Connect), filters are applied by Spark alone. Its planner gets the
+        strategy of `kafka_ds.source.session.unprojected`, which spares a copy of each row.
     """
     unprojected.install(spark)
     source: type[KafkaDataSource] = KafkaDataSource

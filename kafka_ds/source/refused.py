@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from kafka_ds.source.limits import OptionError
+    from kafka_ds.source.options.limits import OptionError
 
 
 class RefusedStream(DataSourceStreamReader):

@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from kafka_ds.source.limits import OptionError, TopicPartition
-from kafka_ds.source.options import Options, parse_options
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import PartitionView
-from kafka_ds.source.progress import StreamOffset
-from kafka_ds.source.scanning import (
+from kafka_ds.source.options.limits import OptionError, TopicPartition
+from kafka_ds.source.options.options import Options, parse_options
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.planning import PartitionView
+from kafka_ds.source.planning.scanning import (
     UNDATED,
     TableVersion,
     as_option,
@@ -29,6 +28,7 @@ from kafka_ds.source.scanning import (
     hot_reads,
     times,
 )
+from kafka_ds.source.progress import StreamOffset
 from kafka_ds.source.schema import default_columns, parse_headers
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ class Projection:
         return _column_or_nulls(column, rows.num_rows, field.type)
 
     def _constant(self, name: str, count: int) -> pa.Array:
-        from kafka_ds.source.masks import repeated
+        from kafka_ds.source.filters.masks import repeated
 
         built = self._built.get(name)
         if built is None or len(built) < count:

@@ -30,13 +30,14 @@ from pyspark.sql.streaming.datasource import (
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.client.undelayed import acknowledge
-from kafka_ds.source.along import SendsAlong
 from kafka_ds.source.batch import read_config, slots_for
-from kafka_ds.source.epochs import Bounds
-from kafka_ds.source.limits import OptionError, TopicPartition
-from kafka_ds.source.options import Options
-from kafka_ds.source.packing import Pack, packed
-from kafka_ds.source.planning import LostRange, plan_scan
+from kafka_ds.source.options.limits import OptionError, TopicPartition
+from kafka_ds.source.options.options import Options
+from kafka_ds.source.planning.epochs import Bounds
+from kafka_ds.source.planning.packing import Pack, packed
+from kafka_ds.source.planning.planning import LostRange, plan_scan
+from kafka_ds.source.planning.sizes import limited_by_bytes
+from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.progress import (
     Position,
     StreamOffset,
@@ -47,9 +48,8 @@ from kafka_ds.source.progress import (
     waiting,
     waiting_offsets,
 )
-from kafka_ds.source.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
-from kafka_ds.source.sizes import limited_by_bytes
-from kafka_ds.source.survey import Survey
+from kafka_ds.source.reading.along import SendsAlong
+from kafka_ds.source.reading.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
 
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.datasource import declared, schema_of
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import plan_scan
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.reading import BATCH_ROWS, read_task
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.planning import plan_scan
+from kafka_ds.source.reading.reading import BATCH_ROWS, read_task
 from kafka_ds.source.schema import KAFKA_COLUMNS, lake_columns
 
 if TYPE_CHECKING:

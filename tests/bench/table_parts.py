@@ -49,8 +49,8 @@ def _load(store: LocalStore) -> None:
 
 
 PLAN = """
-from kafka_ds.source.intervals import Intervals
-from kafka_ds.source.tables import LakeTables
+from kafka_ds.source.filters.intervals import Intervals
+from kafka_ds.source.planning.tables import LakeTables
 view = LakeTables({root!r}).views("orders", bytes.fromhex({topic_id!r}))[3]
 assert len(view.within(Intervals.of(({middle}, {middle} + 10)))) == 1
 """

@@ -32,7 +32,7 @@ from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import BatchSink
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options import parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
 from tests.certificates import Authority, Identity
 from tests.integration.secured_broker import HOST, LISTENERS, PASSWORD, SCRAM, TIMEOUT_S, Broker

@@ -24,11 +24,11 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.reading import DataLoss
-from kafka_ds.source.scanning import as_pinned, cold, hot_options, hot_reads
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.scanning import as_pinned, cold, hot_options, hot_reads
+from kafka_ds.source.reading.reading import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest

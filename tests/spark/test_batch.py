@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 import kafka_ds
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options import parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.report import LOGGING_SETTING
 from tests.processes import BrokerProcess
 from tests.spark.topics import T0_MS, Topic, found, moment

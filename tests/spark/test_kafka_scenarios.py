@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import kafka_ds
 from kafka_ds.client.settings import ClientOptionError
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options import OptionError, parse_options
+from kafka_ds.source.options.options import OptionError, parse_options
 from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
 from tests.spark.sides import QUERY_LIMIT_S, Given, Job, Side, expected, named, rows

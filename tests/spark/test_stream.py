@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.source.options import parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.wire.types import uuid_text
 from tests.processes import BrokerProcess, wait_until
 from tests.spark.topics import Topic, found

@@ -12,8 +12,8 @@ import pytest
 
 from broker import protocol_doc
 from kafka_ds.sink.options import SINK_OPTIONS, parse_sink_options
-from kafka_ds.source import options_doc
-from kafka_ds.source.options import OPTIONS, parse_options
+from kafka_ds.source.options import options_doc
+from kafka_ds.source.options.options import OPTIONS, parse_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -16,7 +16,7 @@ from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import BatchSink, StreamSink, TransactionalSink
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options import parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.stream import KafkaStreamReader
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9", "subscribe": "orders"}

@@ -21,7 +21,7 @@ from kafka_ds.security.holders import check_same_holder, holder_of
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context, server_context
 from kafka_ds.security.tls_settings import TlsSettings
-from kafka_ds.source.options import parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import AlterConfigsRequest
 from kafka_ds.wire.messages.configs import AlterableConfig, AlterConfigsResource

@@ -18,12 +18,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from kafka_ds.client.errors import BrokerTimeout
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.source import along
-from kafka_ds.source.along import BYTES_MAX, OFFSETS_MAX, SendsAlong
 from kafka_ds.source.datasource import KafkaDataSource
-from kafka_ds.source.packing import Pack
-from kafka_ds.source.planning import ColdPiece, HotPiece, Task
-from kafka_ds.source.reading import CorruptBatch, ReadConfig
+from kafka_ds.source.planning.packing import Pack
+from kafka_ds.source.planning.planning import ColdPiece, HotPiece, Task
+from kafka_ds.source.reading import along
+from kafka_ds.source.reading.along import BYTES_MAX, OFFSETS_MAX, SendsAlong
+from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID
 

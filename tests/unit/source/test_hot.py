@@ -16,10 +16,10 @@ from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.lake.batches import convert
 from kafka_ds.lake.batches.convert import decode_hot
-from kafka_ds.source import reading
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.planning import HotPiece, Task
-from kafka_ds.source.reading import CorruptBatch, ReadConfig, read_task
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.planning import HotPiece, Task
+from kafka_ds.source.reading import reading
+from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig, read_task
 from kafka_ds.wire.batch import Codec, Record, build_batch
 from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.errors import ErrorCode

@@ -9,9 +9,9 @@ import pytest
 
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.datasource import KafkaDataSource
-from kafka_ds.source.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
-from kafka_ds.source.options import OPTIONS, OptionError, parse_options
-from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
+from kafka_ds.source.options.options import OPTIONS, OptionError, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
 

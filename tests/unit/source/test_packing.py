@@ -15,9 +15,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from kafka_ds.source.batch import KafkaBatchReader, PushingKafkaBatchReader
 from kafka_ds.source.datasource import KafkaDataSource, PushingKafkaDataSource, _of_session
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.packing import OPEN_BYTES, packed
-from kafka_ds.source.planning import (
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.packing import OPEN_BYTES, packed
+from kafka_ds.source.planning.planning import (
     HOT_RECORD_BYTES,
     TASK_LAKE_BYTES,
     HotPiece,
@@ -28,8 +29,7 @@ from kafka_ds.source.planning import (
     Task,
     plan_scan,
 )
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.slots import slots_of
+from kafka_ds.source.session.slots import slots_of
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID
 

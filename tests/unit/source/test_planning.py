@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ds.source.intervals import Intervals
-from kafka_ds.source.planning import (
+from kafka_ds.source.filters.intervals import Intervals
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.planning.planning import (
     ColdPiece,
     FileSlice,
     HotPiece,
@@ -17,7 +18,6 @@ from kafka_ds.source.planning import (
     Plan,
     plan_scan,
 )
-from kafka_ds.source.predicate import Predicate
 
 END = 60
 

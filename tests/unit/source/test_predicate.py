@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
-from kafka_ds.source.predicate import Condition, Predicate
-from kafka_ds.source.pushdown import microseconds, pushed
-from kafka_ds.source.where import WhereError, parse_where
+from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
+from kafka_ds.source.filters.predicate import Condition, Predicate
+from kafka_ds.source.filters.pushdown import microseconds, pushed
+from kafka_ds.source.filters.where import WhereError, parse_where
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 

@@ -17,12 +17,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.intervals import HIGHEST, LOWEST, Intervals
-from kafka_ds.source.masks import repeated, within
-from kafka_ds.source.options import OptionError, parse_options
-from kafka_ds.source.planning import LostRange, Plan, plan_scan
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.reading import (
+from kafka_ds.source.filters.intervals import HIGHEST, LOWEST, Intervals
+from kafka_ds.source.filters.masks import repeated, within
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.filters.where import parse_where
+from kafka_ds.source.options.options import OptionError, parse_options
+from kafka_ds.source.planning.planning import LostRange, Plan, plan_scan
+from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.planning.tables import LakeTables
+from kafka_ds.source.reading.reading import (
     BATCH_BYTES,
     DataLoss,
     PlanGone,
@@ -30,11 +33,8 @@ from kafka_ds.source.reading import (
     read_task,
     report_loss,
 )
+from kafka_ds.source.reading.touched import COUNTERS
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
-from kafka_ds.source.survey import Survey
-from kafka_ds.source.tables import LakeTables
-from kafka_ds.source.touched import COUNTERS
-from kafka_ds.source.where import parse_where
 from tests.unit.source.source_lake import T0_MS, Lake, Row, record_batch
 
 TYPES = {
@@ -428,7 +428,7 @@ def test_a_pattern_matches_anywhere_in_a_name(tmp_path: Path, pattern: str, want
 
 def test_a_table_of_a_deleted_topic_holds_nothing(lake: Lake) -> None:
     filled(lake, 500)
-    from kafka_ds.source.tables import LakeTables
+    from kafka_ds.source.planning.tables import LakeTables
 
     tables = LakeTables(lake.uri)
     assert set(tables.views("t", lake.topic_id)) == {0, 1}

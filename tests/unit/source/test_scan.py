@@ -17,12 +17,12 @@ from kafka_ds.client.errors import ClientError, NoSuchHost
 from kafka_ds.lake.log.history import history
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import commit_file, topic_table
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, Intervals
-from kafka_ds.source.options import OptionError, Options, parse_options
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import LakeFile, LakeView, PartitionView
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.scanning import (
+from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.options import OptionError, Options, parse_options
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
+from kafka_ds.source.planning.scanning import (
     TableVersion,
     as_option,
     cold,

@@ -16,13 +16,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.samples import LOOKS_MAX, UNDER_WAY_MAX, UNKNOWN_BYTES, Samples
-from kafka_ds.source.epochs import Bounds
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.planning import LakeFile, LakeView
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.epochs import Bounds
+from kafka_ds.source.planning.planning import LakeFile, LakeView
+from kafka_ds.source.planning.sizes import PRECISION, Stored, limited_by_bytes
+from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.progress import Position, StreamOffset, limited, waiting
-from kafka_ds.source.sizes import PRECISION, Stored, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.source.survey import Survey
 from kafka_ds.wire.batch import Record, build_batch, empty_batch, read_header
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (

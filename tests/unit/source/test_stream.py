@@ -14,14 +14,15 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.client.errors import BrokerTimeout
-from kafka_ds.source import along, stream
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.packing import Pack
-from kafka_ds.source.planning import HotPiece, Task
-from kafka_ds.source.reading import DataLoss, ReadConfig
+from kafka_ds.source import stream
+from kafka_ds.source.filters.where import parse_where
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.packing import Pack
+from kafka_ds.source.planning.planning import HotPiece, Task
+from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.reading import along
+from kafka_ds.source.reading.reading import DataLoss, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.source.survey import Survey
-from kafka_ds.source.where import parse_where
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     DescribeConfigsRequest,

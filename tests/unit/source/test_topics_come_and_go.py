@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kafka_ds.source.limits import OptionError
-from kafka_ds.source.options import parse_options
-from kafka_ds.source.pinned import pin
-from kafka_ds.source.planning import HotPiece, Task
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.reading import DataLoss
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.pinned import pin
+from kafka_ds.source.planning.planning import HotPiece, Task
+from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.reading.reading import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.source.survey import Survey
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     DescribeConfigsRequest,

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
-from kafka_ds.source.limits import TopicPartition
-from kafka_ds.source.planning import PartitionView
-from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.limits import TopicPartition
+from kafka_ds.source.planning.planning import PartitionView
 from kafka_ds.source.progress import Position, StreamOffset
 from kafka_ds.source.schema import MILLISECONDS_MAX
 

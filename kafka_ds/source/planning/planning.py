@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final
 
-from kafka_ds.source.intervals import ALL, NONE, Intervals
-from kafka_ds.source.predicate import Predicate
+from kafka_ds.source.filters.intervals import ALL, NONE, Intervals
+from kafka_ds.source.filters.predicate import Predicate
 
 # Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
 # come out of the files several times as large.

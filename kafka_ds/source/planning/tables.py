@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from kafka_ds.client.cluster import Leader, Topic
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store, UnsupportedStore
-from kafka_ds.source.limits import OptionError
-from kafka_ds.source.options import AsOf
-from kafka_ds.source.planning import LakeFile, LakeView
-from kafka_ds.source.scanning import TableVersion
+from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.options.options import AsOf
+from kafka_ds.source.planning.planning import LakeFile, LakeView
+from kafka_ds.source.planning.scanning import TableVersion
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from kafka_ds.source.intervals import Intervals
-from kafka_ds.source.planning import LakeView, bytes_within
+from kafka_ds.source.filters.intervals import Intervals
+from kafka_ds.source.planning.planning import LakeView, bytes_within
 from kafka_ds.source.progress import StreamOffset, TopicPartition, limited, waiting
 
 # The limit is found to a part of so many: closer than sizes are known.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_ds.source.intervals import HIGHEST, LOWEST, Intervals
+from kafka_ds.source.filters.intervals import HIGHEST, LOWEST, Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,10 @@ from kafka_ds.client.settings import (
     ClientSettings,
     parse_settings,
 )
-from kafka_ds.source.limits import (
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.filters.pushdown import microseconds
+from kafka_ds.source.filters.where import WhereError, parse_where
+from kafka_ds.source.options.limits import (
     AS_OF_LEADER_EPOCH,
     EARLIEST,
     LATEST,
@@ -35,11 +38,8 @@ from kafka_ds.source.limits import (
     check_batch,
     parse_limit,
 )
-from kafka_ds.source.predicate import Predicate
 from kafka_ds.source.progress import BadOffset, StreamOffset
-from kafka_ds.source.pushdown import microseconds
 from kafka_ds.source.schema import ColumnError, parse_columns
-from kafka_ds.source.where import WhereError, parse_where
 from kafka_ds.wire.types import MAX_I64
 
 __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]

@@ -22,12 +22,12 @@ from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
-from kafka_ds.source.intervals import HIGHEST, Intervals
-from kafka_ds.source.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.pushdown import microseconds
+from kafka_ds.source.filters.intervals import HIGHEST, Intervals
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.filters.pushdown import microseconds
+from kafka_ds.source.planning.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.reading.touched import Touched
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
-from kafka_ds.source.touched import Touched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +144,7 @@ def _of_the_plan(
     task: Task, epoch_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows that were copied to the table since the plan was made: a cut log brings others at the same offsets."""
-    from kafka_ds.source.masks import within
+    from kafka_ds.source.filters.masks import within
 
     for batch in batches:
         later = Intervals.of((epoch_max + 1, HIGHEST))
@@ -177,7 +177,7 @@ def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBat
     if times is None and epochs is None and keys is None:
         return None
 
-    from kafka_ds.source.masks import among
+    from kafka_ds.source.filters.masks import among
 
     def keep(rows: pa.RecordBatch) -> pa.RecordBatch:
         if times is not None:
@@ -192,7 +192,7 @@ def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBat
 
 
 def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.RecordBatch:
-    from kafka_ds.source.masks import within
+    from kafka_ds.source.filters.masks import within
 
     mask = within(column, wanted)
     return rows if mask is None else rows.filter(mask)
@@ -369,7 +369,7 @@ def with_keys(file: pq.ParquetFile, numbers: list[int], keys: frozenset[bytes]) 
 
     Keys have no statistics, and Bloom filters of them would cost files more than they save (docs/spark.md).
     """
-    from kafka_ds.source.masks import among
+    from kafka_ds.source.filters.masks import among
 
     if "key" not in file.schema_arrow.names:
         return []

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost
-from kafka_ds.source.epochs import Bounds, held_to
-from kafka_ds.source.limits import (
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.limits import (
     AtLeaderEpoch,
     AtOffsets,
     Everywhere,
@@ -23,11 +23,11 @@ from kafka_ds.source.limits import (
     TopicPartition,
     names,
 )
-from kafka_ds.source.options import Options
-from kafka_ds.source.planning import PartitionView
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.scanning import TableVersion
-from kafka_ds.source.survey import Survey
+from kafka_ds.source.options.options import Options
+from kafka_ds.source.planning.epochs import Bounds, held_to
+from kafka_ds.source.planning.planning import PartitionView
+from kafka_ds.source.planning.scanning import TableVersion
+from kafka_ds.source.planning.survey import Survey
 
 LOGGER = logging.getLogger("kafka_ds.source")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST, Intervals
+from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
 
 TOPIC: Final = "topic"
 PARTITION: Final = "partition"

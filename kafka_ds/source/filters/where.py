@@ -13,9 +13,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final, NoReturn
 
-from kafka_ds.source import predicate as p
-from kafka_ds.source.predicate import Condition, Predicate
-from kafka_ds.source.pushdown import microseconds
+from kafka_ds.source.filters import predicate as p
+from kafka_ds.source.filters.predicate import Condition, Predicate
+from kafka_ds.source.filters.pushdown import microseconds
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>-?\d+)|[xX]'(?P<bytes>(?:[0-9a-fA-F]{2})*)'|'(?P<text>(?:[^']|'')*)'|(?P<word>[A-Za-z_][A-Za-z0-9_]*|`[^`]*`)"

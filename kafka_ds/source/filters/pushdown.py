@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kafka_ds.source import predicate as p
-from kafka_ds.source.predicate import Condition, Predicate
+from kafka_ds.source.filters import predicate as p
+from kafka_ds.source.filters.predicate import Condition, Predicate
 
 _OPERATORS = {
     "EqualTo": p.EQUAL,

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from kafka_ds.source.packing import Pack
-from kafka_ds.source.planning import HotPiece
-from kafka_ds.source.reading import ReadConfig, read_tasks
+from kafka_ds.source.planning.packing import Pack
+from kafka_ds.source.planning.planning import HotPiece
+from kafka_ds.source.reading.reading import ReadConfig, read_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

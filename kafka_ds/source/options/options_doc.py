@@ -13,7 +13,7 @@ from typing import Final
 
 from kafka_ds.client.settings import REFUSED, ClientSettings, option_name
 from kafka_ds.sink.options import DECISIONS_TOPIC, SINK_OPTIONS
-from kafka_ds.source.options import OPTIONS
+from kafka_ds.source.options.options import OPTIONS
 
 MARK = "## Options\n"
 # A value of each, as it is given to ``option()``.

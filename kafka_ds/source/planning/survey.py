@@ -31,9 +31,9 @@ from kafka_ds.client.errors import (
     UnsupportedByBroker,
 )
 from kafka_ds.client.samples import Samples
-from kafka_ds.source.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
-from kafka_ds.source.intervals import ALL, HIGHEST, LOWEST
-from kafka_ds.source.limits import (
+from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST
+from kafka_ds.source.filters.predicate import Predicate
+from kafka_ds.source.options.limits import (
     AtLeaderEpoch,
     AtOffsets,
     AtTimestamp,
@@ -44,12 +44,12 @@ from kafka_ds.source.limits import (
     TopicPartition,
     names,
 )
-from kafka_ds.source.options import Options
-from kafka_ds.source.planning import LakeView, PartitionView
-from kafka_ds.source.predicate import Predicate
-from kafka_ds.source.scanning import TableVersion
-from kafka_ds.source.sizes import Stored
-from kafka_ds.source.tables import LakeTables
+from kafka_ds.source.options.options import Options
+from kafka_ds.source.planning.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
+from kafka_ds.source.planning.planning import LakeView, PartitionView
+from kafka_ds.source.planning.scanning import TableVersion
+from kafka_ds.source.planning.sizes import Stored
+from kafka_ds.source.planning.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.types import NO_UUID
 
