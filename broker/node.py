@@ -43,7 +43,7 @@ from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.noting import OffsetNotes
+from broker.groups.lake.noting import OffsetNotes
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig

@@ -26,8 +26,8 @@ from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.coordinating.placement import TOPIC
+from broker.groups.lake.restored import RestoredGroups, restored_groups
 from broker.groups.records import encode_record
-from broker.groups.restored import RestoredGroups, restored_groups
 from broker.groups.values import CoordinatorRecord
 from broker.lake_store import reason, store_of
 from broker.log.values import AppendOrigin

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from broker.groups.classic.group import Group
+from broker.groups.classic.rebalance import Rebalancing
+from broker.groups.classic.states import GroupState
 from broker.groups.consumer.committing import check_commit, check_fetch
 from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.group import Group
 from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
-from broker.groups.rebalance import Rebalancing
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import Count, ShardState
-from broker.groups.states import GroupState
 from broker.groups.values import (
     NO_MEMBER_ID,
     Client,

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from broker.groups.group import Group, Member
+from broker.groups.classic.group import Group, Member
+from broker.groups.classic.states import GroupState
+from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import ShardState
-from broker.groups.states import GroupState
-from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.groups.values import CoordinatorRecord, RemovingGroups, Step
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.group_admin import (

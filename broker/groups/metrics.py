@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from broker.coordinating.loads import LoadMetrics
+from broker.groups.classic.states import GroupState
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.shard import GroupShard
 from broker.groups.state import Count
-from broker.groups.states import GroupState
 from broker.metrics.names import Sample, attribute, gauge
 
 _OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="

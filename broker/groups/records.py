@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.groups.group import Group
+from broker.groups.classic.group import Group
 from broker.groups.offsets import NO_TIMESTAMP
 from broker.groups.values import EMPTY_ASSIGNMENT, CoordinatorRecord
 from kafka_ds.wire.messages.persisted import (

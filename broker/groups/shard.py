@@ -18,17 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
+from broker.groups.classic.group import Group
+from broker.groups.classic.joining import Joining
+from broker.groups.classic.membership import Membership
+from broker.groups.classic.rebalance import Rebalancing, refused_join
+from broker.groups.classic.states import GroupState
 from broker.groups.committing import Committing
 from broker.groups.consumer.consumers import ConsumerGroups
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.topology import Topology
-from broker.groups.group import Group
-from broker.groups.joining import Joining
 from broker.groups.listing import Listing
-from broker.groups.membership import Membership
-from broker.groups.rebalance import Rebalancing, refused_join
 from broker.groups.state import ShardState
-from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     NO_PRODUCER_ID,

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from broker.groups.classic.group import Group
+from broker.groups.classic.states import GroupState
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.topology import Matches, NoTopics, Topology
-from broker.groups.group import Group
 from broker.groups.offsets import Offsets
-from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind, Timers
 from broker.groups.values import GroupSettings
 from kafka_ds.wire.messages.persisted import GroupMetadataValue

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from broker.groups.classic.rebalance import refused_join
+from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from broker.groups.consumer.changing import Changing, Draft
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import (
@@ -24,9 +26,7 @@ from broker.groups.consumer.member import (
     MemberState,
 )
 from broker.groups.consumer.migrating import Migrating
-from broker.groups.rebalance import refused_join
 from broker.groups.state import ShardState
-from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import NO_MEMBER_ID, Client, Instant, Step
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame

@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from broker.groups.classic.rebalance import Rebalancing
 from broker.groups.consumer.changing import Changing
 from broker.groups.consumer.classic_members import ClassicMembers
 from broker.groups.consumer.describing import Describing
@@ -16,7 +17,6 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.heartbeats import Heartbeats
 from broker.groups.consumer.member import MemberState
 from broker.groups.consumer.migrating import Migrating
-from broker.groups.rebalance import Rebalancing
 from broker.groups.state import ShardState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import Client, Instant, JoiningClassic, Step, Ticket

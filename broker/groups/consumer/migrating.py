@@ -12,6 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from broker.groups.classic.group import Group, Member
+from broker.groups.classic.rebalance import Rebalancing, refused_join
+from broker.groups.classic.states import GroupState
+from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from broker.groups.consumer.changing import Changing, Draft
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import (
@@ -28,12 +32,8 @@ from broker.groups.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from broker.groups.group import Group, Member
-from broker.groups.rebalance import Rebalancing, refused_join
 from broker.groups.records import group_record, group_tombstone
 from broker.groups.state import ShardState
-from broker.groups.states import GroupState
-from broker.groups.subscription import CONSUMER_PROTOCOL
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import EMPTY_ASSIGNMENT, Downgrading, Instant, Step, Upgrading
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame

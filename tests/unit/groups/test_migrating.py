@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.states import GroupState
+from broker.groups.classic.states import GroupState
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import JoinGroupResponse
 from kafka_ds.wire.messages.consumer_protocol import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.groups.lake.restored import SetBack, restored_groups
 from broker.groups.loading import replay_batch
-from broker.groups.restored import SetBack, restored_groups
 from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings
 from broker.restore import record_batches

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from broker.coordinating.placement import partition_for
-from broker.groups.group import Group
-from broker.groups.states import PREDECESSORS, GroupState
-from broker.groups.subscription import subscribed_topics
+from broker.groups.classic.group import Group
+from broker.groups.classic.states import PREDECESSORS, GroupState
+from broker.groups.classic.subscription import subscribed_topics
 from broker.groups.timers import TimerKey, TimerKind, Timers
 from broker.java_hash import java_hash
 from tests.unit.groups.group_desk import subscription

@@ -9,7 +9,7 @@ from typing import Any
 import polars
 import pytest
 
-from broker.groups.noting import OffsetNotes
+from broker.groups.lake.noting import OffsetNotes
 from broker.tier.metadata.notes import rows_of
 from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.log.attempt import PlainChange

@@ -15,10 +15,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-from broker.groups.group import Group, Member
+from broker.groups.classic.group import Group, Member
+from broker.groups.classic.states import MAY_REBALANCE, GroupState
 from broker.groups.records import group_record
 from broker.groups.state import Count, ShardState
-from broker.groups.states import MAY_REBALANCE, GroupState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     EMPTY_ASSIGNMENT,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.groups.subscription import CONSUMER_PROTOCOL
+from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from kafka_ds.wire.types import NO_UUID, uuid_text
 
 if TYPE_CHECKING:

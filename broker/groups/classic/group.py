@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from broker.groups.states import PREDECESSORS, GroupState
-from broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
+from broker.groups.classic.states import PREDECESSORS, GroupState
+from broker.groups.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from broker.groups.values import EMPTY_ASSIGNMENT, Protocols, Ticket
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.persisted import GroupMetadataValue

@@ -15,11 +15,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from broker.groups.group import Group, Member
-from broker.groups.rebalance import Rebalancing, generation_of, refused_join
+from broker.groups.classic.group import Group, Member
+from broker.groups.classic.rebalance import Rebalancing, generation_of, refused_join
+from broker.groups.classic.states import GroupState
 from broker.groups.records import group_record
 from broker.groups.state import ShardState
-from broker.groups.states import GroupState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from broker.coordinating.lead import Lead
 from broker.coordinating.placement import TOPIC
-from broker.groups.notes import ShardPlace, partition_note, shard_note
+from broker.groups.lake.notes import ShardPlace, partition_note, shard_note
 from broker.groups.shard import GroupShard
 from broker.replica.leader.hosted import HostedPartition
 from broker.workers.channel import AskWorker

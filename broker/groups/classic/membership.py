@@ -10,11 +10,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from broker.groups.group import Group
-from broker.groups.rebalance import Rebalancing, assignment_of
+from broker.groups.classic.group import Group
+from broker.groups.classic.rebalance import Rebalancing, assignment_of
+from broker.groups.classic.states import GroupState
 from broker.groups.records import group_record
 from broker.groups.state import ShardState
-from broker.groups.states import GroupState
 from broker.groups.values import (
     EMPTY_ASSIGNMENT,
     NO_MEMBER_ID,
