@@ -14,7 +14,7 @@ from broker.groups.metrics import LOADS as GROUP_LOADS
 from broker.groups.metrics import group_samples
 from broker.metrics.names import Metric, Sample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
-from broker.security.quota_metrics import quota_samples
+from broker.security.quotas.quota_metrics import quota_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
 

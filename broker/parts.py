@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.replica.moves import LogMoves
     from broker.replica.serving.fetching import Fetching
     from broker.seams import Clock, Disk, Network
-    from broker.security.listener_keys import ListenerKeys
+    from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.wiring import Security
     from broker.tier.manager import TierManager
     from broker.transactions.coordinator import TransactionCoordinator

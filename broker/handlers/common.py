@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import BrokerRegistration, MetadataImage
-from broker.security.asking import may, operations_for
+from broker.security.authorization.asking import may, operations_for
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
 

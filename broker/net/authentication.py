@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.dispatch import Answer, Unanswerable, Waiting
 from broker.principal import USER, Principal
-from broker.security.sasl import Phase, SaslServer
+from broker.security.authentication.sasl import Phase, SaslServer
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import (
     ApiVersionsRequest,

@@ -32,7 +32,7 @@ from kafka_ds.wire.errors import MalformedFrame
 if TYPE_CHECKING:
     from broker.net.connections import Connections
     from broker.principal import Principal
-    from broker.security.listener_security import ListenerSecurity
+    from broker.security.authentication.listener_security import ListenerSecurity
     from broker.transport.memory import RequestMemory
 
 log = logging.getLogger(__name__)

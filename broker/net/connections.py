@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from broker.net.limits import ConnectionLimits, LimitSettings
-from broker.security.address_rates import AddressRates
+from broker.security.quotas.address_rates import AddressRates
 from broker.transport.buffers import BufferPool
 from broker.transport.frames import Scratch
 from broker.transport.memory import RequestMemory

@@ -22,7 +22,7 @@ from broker.net.outdated import refuse_outdated
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import Authenticating, Registry, RequestContext, Served
 from broker.security.guard import guarded
-from broker.security.throttling import Refused, Unanswered
+from broker.security.quotas.throttling import Refused, Unanswered
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from broker.net.authentication import Authentication
 from broker.net.connection import Connection
 from broker.net.entrance import Entrance
-from broker.security.sasl import SaslServer
+from broker.security.authentication.sasl import SaslServer
 
 if TYPE_CHECKING:
     from broker.net.connections import Connections
     from broker.seams import Listener
-    from broker.security.listener_keys import ListenerKeys
-    from broker.security.listener_security import ListenerSecurity
+    from broker.security.authentication.listener_keys import ListenerKeys
+    from broker.security.authentication.listener_security import ListenerSecurity
 
 
 class Doors:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from broker.net.connection import Connection
     from broker.net.connections import Connections
-    from broker.security.listener_security import ListenerSecurity
+    from broker.security.authentication.listener_security import ListenerSecurity
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from broker.net.doors import Doors
 from broker.net.limit_settings import limit_settings, limits_in_force
 from broker.net.metrics import NetMetrics
 from broker.seams import Listener, Network
-from broker.security.listener_keys import ListenerKeys
+from broker.security.authentication.listener_keys import ListenerKeys
 
 if TYPE_CHECKING:
-    from broker.security.listener_security import Credentials
+    from broker.security.authentication.listener_security import Credentials
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from broker.cluster.acls import Operation, ResourceType
-from broker.security.access import ACCESS, CLUSTER, CODES, Every, Parts, Resource, Shown, Whole
-from broker.security.throttling import Throttling, is_exempt
+from broker.security.authorization.access import (
+    ACCESS,
+    CLUSTER,
+    CODES,
+    Every,
+    Parts,
+    Resource,
+    Shown,
+    Whole,
+)
+from broker.security.quotas.throttling import Throttling, is_exempt
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import RESPONSES
 
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.registry import RequestContext, Served
-    from broker.security.authorizer import Authorizer
+    from broker.security.authorization.authorizer import Authorizer
 
     # The response to a request that failed as a whole: (served, request, version, code, message).
     FailureOf = Callable[[Served, Any, int, ErrorCode, str | None], Any]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
-from broker.security.address_rates import AddressRates
-from broker.security.authorizer import NAME_LENGTH_MAX, Authorizer
-from broker.security.credentials import Credentials
-from broker.security.quotas import ClientQuotas
-from broker.security.scram_users import ScramUsers
+from broker.security.authentication.credentials import Credentials
+from broker.security.authentication.scram_users import ScramUsers
+from broker.security.authorization.authorizer import NAME_LENGTH_MAX, Authorizer
+from broker.security.quotas.address_rates import AddressRates
+from broker.security.quotas.quotas import ClientQuotas
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from broker.__main__ import _loop_factory
 from broker.config.loading import from_given
 from broker.node import Node
-from broker.security.scram_users import ScramCredential
+from broker.security.authentication.scram_users import ScramCredential
 from broker.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.security.scram import salted, server_key, stored_key
 from tests.certificates import Authority, TokenIssuer

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from broker.security.scram_users import MECHANISMS
+from broker.security.authentication.scram_users import MECHANISMS
 from kafka_ds.security.scram import ScramClient, ScramError, salted
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.messages import (

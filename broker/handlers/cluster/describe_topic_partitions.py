@@ -18,7 +18,7 @@ from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
 from broker.registry import RequestContext, serves
-from broker.security.asking import sees
+from broker.security.authorization.asking import sees
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     DescribeTopicPartitionsRequest,

@@ -40,7 +40,7 @@ from broker.handlers.common import (
 )
 from broker.net.dispatch import failure_of
 from broker.registry import REGISTRY, RequestContext, serves
-from broker.security.asking import may, sees
+from broker.security.authorization.asking import may, sees
 from broker.security.guard import guarded
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (

@@ -10,7 +10,7 @@ from functools import partial
 from broker.cluster.image import MetadataImage
 from broker.groups.values import Client, sees_all
 from broker.registry import RequestContext
-from broker.security.asking import authorizer_of, sees
+from broker.security.authorization.asking import authorizer_of, sees
 from kafka_ds.wire.errors import ErrorCode
 
 

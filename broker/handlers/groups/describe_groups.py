@@ -16,7 +16,7 @@ from broker.handlers.answers import settled
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from broker.security.asking import operations_for
+from broker.security.authorization.asking import operations_for
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka_ds.wire.messages.group_admin import DescribedGroup

@@ -25,7 +25,7 @@ from broker.groups.shard import FetchOffsets
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
 from broker.registry import RequestContext, serves
-from broker.security.asking import may, sees
+from broker.security.authorization.asking import may, sees
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from kafka_ds.wire.messages.group_offsets import (

@@ -30,8 +30,8 @@ from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_sessions import FetchContext
 from broker.replica.serving.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.throttle import is_listed
-from broker.security.asking import authorizer_of, may
-from broker.security.throttling import fetch_bytes_max
+from broker.security.authorization.asking import authorizer_of, may
+from broker.security.quotas.throttling import fetch_bytes_max
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (

@@ -19,7 +19,7 @@ from broker.cluster.controller.security import QuotaAlteration
 from broker.cluster.events import QuotaComponent
 from broker.cluster.security_image import in_order
 from broker.registry import RequestContext, serves
-from broker.security.quota_filter import QuotaComponentFilter, check_filter, is_meant
+from broker.security.quotas.quota_filter import QuotaComponentFilter, check_filter, is_meant
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     AlterClientQuotasRequest,

@@ -1,8 +1,8 @@
 """Shell: SaslAuthenticate 0-2: a token of a SASL mechanism's client, and its server's token (KIP-152).
 
-- On a listener with SASL the connection's own machine answers (`broker.security.sasl`): SASL_AUTHENTICATION_FAILED,
-  after a delay and with a text that repeats nothing that was sent, or ILLEGAL_SASL_STATE if the order is wrong. Both
-  close the connection.
+- On a listener with SASL the connection's own machine answers (`broker.security.authentication.sasl`):
+  SASL_AUTHENTICATION_FAILED, after a delay and with a text that repeats nothing that was sent, or ILLEGAL_SASL_STATE
+  if the order is wrong. Both close the connection.
 - On any other listener, and from a client that has finished authentication: ILLEGAL_SASL_STATE, as in Kafka.
 
 Versions: 1 for how long the session lasts (KIP-368); 2 flexible.

@@ -1,7 +1,8 @@
 """Shell: SaslHandshake 0-1: the mechanism by which a client will authenticate (KIP-43).
 
-- On a listener with SASL the connection's own machine answers (`broker.security.sasl`), with the mechanisms that the
-  listener offers: UNSUPPORTED_SASL_MECHANISM for another one, ILLEGAL_SASL_STATE if the order is wrong.
+- On a listener with SASL the connection's own machine answers (`broker.security.authentication.sasl`), with the
+  mechanisms that the listener offers: UNSUPPORTED_SASL_MECHANISM for another one, ILLEGAL_SASL_STATE if the order is
+  wrong.
 - On any other listener, and from a client that has finished authentication: ILLEGAL_SASL_STATE, as in Kafka.
 
 Versions: after 0 bare tokens follow, after 1 SaslAuthenticate (KIP-152).

@@ -25,7 +25,7 @@ from broker.cluster.controller.controller import Controller
 from broker.cluster.controller.draft import Decision
 from broker.cluster.controller.security import ScramDeletion, ScramUpsertion
 from broker.registry import RequestContext, serves
-from broker.security.scram_users import MECHANISMS, credential_of
+from broker.security.authentication.scram_users import MECHANISMS, credential_of
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
     AlterUserScramCredentialsRequest,
@@ -41,7 +41,7 @@ from kafka_ds.wire.messages.security import (
 )
 
 if TYPE_CHECKING:
-    from broker.security.credentials import Credentials
+    from broker.security.authentication.credentials import Credentials
 
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 

@@ -27,7 +27,7 @@ from broker.config.describe import describe_topic
 from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from broker.security.asking import may
+from broker.security.authorization.asking import may
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.wire.messages.topics import (

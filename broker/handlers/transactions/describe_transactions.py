@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from broker.security.asking import sees
+from broker.security.authorization.asking import sees
 from broker.transactions.records import by_topic
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -12,7 +12,11 @@ import pytest
 
 from broker.cluster.metadata.log import SNAPSHOT_INTERVAL
 from broker.config.access import STANDARD_AUTHORIZER
-from broker.security.scram_users import ScramCredential, credential_of, decode_credential
+from broker.security.authentication.scram_users import (
+    ScramCredential,
+    credential_of,
+    decode_credential,
+)
 from kafka_ds.lake.names import CREDENTIALS
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (

@@ -23,8 +23,8 @@ from broker.net.connections import Connections
 from broker.net.dispatch import Dispatcher
 from broker.net.entrance import Entrance
 from broker.registry import REGISTRY
-from broker.security.mechanisms import PlainServer
-from broker.security.sasl import Offered, SaslServer
+from broker.security.authentication.mechanisms import PlainServer
+from broker.security.authentication.sasl import Offered, SaslServer
 from broker.transport.alerts import AlertingContext
 from kafka_ds.security.secret import Secret
 from kafka_ds.wire.errors import ErrorCode

@@ -18,7 +18,7 @@ from broker.net.connection import Connection
 from broker.net.entrance import Entrance
 from broker.net.limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.principal import ANONYMOUS
-from broker.security.address_rates import ADDRESSES_MAX, AddressRates
+from broker.security.quotas.address_rates import ADDRESSES_MAX, AddressRates
 from broker.transport.frames import SCRATCH_BYTES
 from broker.transport.secure_network import _read_token
 from tests.loops import in_loop

@@ -23,8 +23,8 @@ from broker.principal import (
     principal_of,
 )
 from broker.registry import REGISTRY, RequestContext, Served
-from broker.security.access import ACCESS, CODES, Parts, Shown, Whole
-from broker.security.authorizer import Authorizer
+from broker.security.authorization.access import ACCESS, CODES, Parts, Shown, Whole
+from broker.security.authorization.authorizer import Authorizer
 from broker.security.guard import guarded
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, encode_response

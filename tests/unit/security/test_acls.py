@@ -17,7 +17,7 @@ from broker.cluster.acls import (
     ResourceType,
 )
 from broker.principal import ANONYMOUS, Principal, principal_of
-from broker.security.authorizer import OPERATIONS, Authorizer
+from broker.security.authorization.authorizer import OPERATIONS, Authorizer
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

@@ -13,9 +13,9 @@ import pytest
 from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, from_given
 from broker.config.settings import ConfigError
-from broker.security.failures import InvalidCredentials
-from broker.security.listener_security import ListenerSecurity
-from broker.security.oauth_tokens import OauthSettings, TokenVerifier
+from broker.security.authentication.failures import InvalidCredentials
+from broker.security.authentication.listener_security import ListenerSecurity
+from broker.security.authentication.oauth_tokens import OauthSettings, TokenVerifier
 from kafka_ds.client.settings import ClientOptionError, parse_settings
 from kafka_ds.security.holders import check_same_holder, holder_of
 from kafka_ds.security.secret import Secret

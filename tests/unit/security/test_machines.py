@@ -14,11 +14,11 @@ from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.net.authentication import Authentication
 from broker.net.metrics import NetMetrics
 from broker.principal import ANONYMOUS
-from broker.security.failures import AuthenticationFailed, InvalidCredentials
-from broker.security.mechanisms import OauthBearerServer, PlainServer, Token
-from broker.security.sasl import Offered, Phase, SaslServer
-from broker.security.scram_server import ScramServer
-from broker.security.scram_users import ScramCredential
+from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
+from broker.security.authentication.sasl import Offered, Phase, SaslServer
+from broker.security.authentication.scram_server import ScramServer
+from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.security.ciphers import openssl_name
 from kafka_ds.security.jaas import JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OauthBearer, Plain, Refused

@@ -18,7 +18,7 @@ from broker.node_metrics import node_samples
 from broker.principal import Principal
 from broker.registry import REGISTRY
 from broker.security.guard import guarded
-from broker.security.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
+from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
 from broker.system import SystemClock
 from kafka_ds.wire.compile import encode
 from kafka_ds.wire.errors import ErrorCode

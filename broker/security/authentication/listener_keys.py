@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.config.dynamic import with_changes
 from broker.config.settings import ConfigError
-from broker.security.listener_security import Credentials, ListenerSecurity
+from broker.security.authentication.listener_security import Credentials, ListenerSecurity
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
-from broker.security.authorizer import OPERATIONS, operations_bits
+from broker.security.authorization.authorizer import OPERATIONS, operations_bits
 
 if TYPE_CHECKING:
     from broker.registry import RequestContext
-    from broker.security.authorizer import Authorizer
+    from broker.security.authorization.authorizer import Authorizer
 
 
 def authorizer_of(context: RequestContext) -> Authorizer | None:

@@ -13,8 +13,8 @@ import re
 from base64 import b64encode
 from collections.abc import Callable
 
-from broker.security.failures import AuthenticationFailed, InvalidCredentials
-from broker.security.scram_users import ScramCredential
+from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.security.scram import (
     ITERATIONS_MIN,
     ScramError,

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlparse
 import jwt
 
 from broker.config.settings import ConfigError
-from broker.security.failures import InvalidCredentials
-from broker.security.mechanisms import Token
+from broker.security.authentication.failures import InvalidCredentials
+from broker.security.authentication.mechanisms import Token
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from broker.cluster.quota_names import (
 from broker.metrics.names import Sample, attribute
 
 if TYPE_CHECKING:
-    from broker.security.quotas import ClientQuotas
+    from broker.security.quotas.quotas import ClientQuotas
 
 _LABELS = ("user", "client_id")
 _KINDS = {

@@ -22,10 +22,14 @@ from broker.config.listeners import JAAS, names_of
 from broker.config.mapping_rules import Rule, distinguished_name, parse_rules, user_of
 from broker.config.settings import ConfigError
 from broker.principal import ANONYMOUS, USER, Principal
-from broker.security.mechanisms import OauthBearerServer, PlainServer, ServerMechanism
-from broker.security.sasl import Offered
-from broker.security.scram_server import ScramServer
-from broker.security.scram_users import ScramCredential
+from broker.security.authentication.mechanisms import (
+    OauthBearerServer,
+    PlainServer,
+    ServerMechanism,
+)
+from broker.security.authentication.sasl import Offered
+from broker.security.authentication.scram_server import ScramServer
+from broker.security.authentication.scram_users import ScramCredential
 from broker.transport.alerts import AlertingContext
 from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
@@ -189,7 +193,7 @@ class ListenerSecurity:
             return partial(PlainServer, self._entry(config, mechanism).users())
         if mechanism == OAUTHBEARER:
             # Imported here, so that brokers without it do not load its libraries.
-            from broker.security.oauth_tokens import TokenVerifier
+            from broker.security.authentication.oauth_tokens import TokenVerifier
 
             settings = self._oauth_settings(config)
             files.append(settings.file)
@@ -211,7 +215,7 @@ class ListenerSecurity:
             raise ConfigError(f"{name}: {error}") from None
 
     def _oauth_settings(self, config: BrokerConfig) -> Any:
-        from broker.security.oauth_tokens import OauthSettings
+        from broker.security.authentication.oauth_tokens import OauthSettings
 
         def value(base: str) -> Any:
             return config.of_listener(self.name, f"sasl.oauthbearer.{base}", OAUTHBEARER)

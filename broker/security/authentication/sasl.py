@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.security.failures import AuthenticationFailed, InvalidCredentials
-from broker.security.mechanisms import ServerMechanism
+from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.authentication.mechanisms import ServerMechanism
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 

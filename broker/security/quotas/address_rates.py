@@ -2,9 +2,9 @@
 
 Rules of this file:
 - An address has the quota of its own, else that of all others (the default `ip`), else none.
-- The rate is taken as those of clients are (`broker.security.quotas`). A client that connects too fast is not let
-  in: it is kept waiting, for no longer than a sample, and then sent away. This does not count as a connection, so that
-  a client that keeps trying gets in.
+- The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is not
+  let in: it is kept waiting, for no longer than a sample, and then sent away. This does not count as a connection, so
+  that a client that keeps trying gets in.
 - Addresses that nobody has come from for longest are forgotten, where there are more than ADDRESSES_MAX.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.cluster.quota_names import CONNECTION_CREATION_RATE, IP
-from broker.security.quotas import WindowedRate
+from broker.security.quotas.quotas import WindowedRate
 from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from broker.cluster.quota_names import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
-from broker.security.quotas import BYTES_MAX
+from broker.security.quotas.quotas import BYTES_MAX
 from kafka_ds.wire.compile import encode_parts
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
     from broker.registry import RequestContext, Served
     from broker.replica.serving.fetch_sessions import FetchSessionCache
-    from broker.security.quotas import ClientQuotas
+    from broker.security.quotas.quotas import ClientQuotas
 
 _EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})
 _LENGTH_BYTES = 4

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.security.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from kafka_ds.security.secret import Secret
 
 _END = b"\x01"

@@ -25,7 +25,7 @@ from broker.cluster.events import (
     ScramCredentialChanged,
     ScramCredentialDeleted,
 )
-from broker.security.scram_users import (
+from broker.security.authentication.scram_users import (
     ScramCredential,
     ScramUsers,
     decode_credential,
