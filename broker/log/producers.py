@@ -30,9 +30,9 @@ from broker.log.values import AbortedTransaction, AppendOrigin
 from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.sequences import sequence_after
 
 BATCHES_REMEMBERED = 5
-SEQUENCE_MASK = 0x7FFF_FFFF
 NO_OFFSET = -1
 HEARD_OF = -1  # since somebody looked last
 
@@ -58,7 +58,7 @@ class ProducerBatch(NamedTuple):
     def first_sequence(self) -> int:
         if self.last_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.last_sequence - self.offset_delta) & SEQUENCE_MASK
+        return sequence_after(self.last_sequence, -self.offset_delta)
 
     @property
     def first_offset(self) -> int:
@@ -183,7 +183,7 @@ class Producers:
             expected = 0
         else:
             last = producer.last_sequence
-            expected = (last + 1) & SEQUENCE_MASK
+            expected = sequence_after(last, 1)
             # After a marker alone the epoch is known and no sequence is: it begins with 0.
             if sequence == expected:
                 return

@@ -7,11 +7,9 @@ end (KIP-98). So what follows them in the partition stays what it is, and a brok
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from kafka_ds.wire.batch import NO_SEQUENCE, build_batch, read_header, read_records
-
-_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+from kafka_ds.wire.sequences import sequence_after
 
 
 def split(data: bytes | bytearray, bytes_max: int) -> Iterator[tuple[bytes, int]]:
@@ -28,9 +26,7 @@ def split(data: bytes | bytearray, bytes_max: int) -> Iterator[tuple[bytes, int]
             codec=header.codec,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
-            base_sequence=sequence
-            if sequence == NO_SEQUENCE
-            else (sequence + start) & _SEQUENCE_MASK,
+            base_sequence=sequence if sequence == NO_SEQUENCE else sequence_after(sequence, start),
             is_transactional=header.is_transactional,
         )
         yield part_of_batch, end - start

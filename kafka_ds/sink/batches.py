@@ -41,12 +41,12 @@ from kafka_ds.wire.batch import (
     BatchHeader,
 )
 from kafka_ds.wire.partitioning import STICKY, STICKY_FIELDS
+from kafka_ds.wire.sequences import sequence_after
 
 __all__ = ["NO_IDENTITY", "BatchWriter"]
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 NO_IDENTITY: Final = Identity(producer_id=NO_PRODUCER_ID, epoch=NO_PRODUCER_EPOCH)
-_SEQUENCE_MASK: Final = 0x7FFF_FFFF
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +213,7 @@ class BatchWriter:
         if self._identity.producer_id == NO_PRODUCER_ID:
             return NO_SEQUENCE
         sequence = target.sequences.get(partition, 0)
-        target.sequences[partition] = (sequence + count) & _SEQUENCE_MASK
+        target.sequences[partition] = sequence_after(sequence, count)
         return sequence
 
     def _target(self, topic: str) -> _Target:

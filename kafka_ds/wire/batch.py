@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from kafka_ds.wire.compression import Codec, CorruptRecord, compress, decompress
 from kafka_ds.wire.crc import Buffer, crc32c
+from kafka_ds.wire.sequences import sequence_after
 
 __all__ = [
     "HEADER_BYTES",
@@ -162,10 +163,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record: it goes on with 0 after 2^31 - 1."""
+        """The sequence of the last record."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
+        return sequence_after(self.base_sequence, self.last_offset_delta)
 
 
 class Record(NamedTuple):
