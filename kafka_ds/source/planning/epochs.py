@@ -99,7 +99,8 @@ def ends_as_of(
     """Where the records of the epochs asked for end, at most where the partitions do.
 
     Raises:
-        OptionError: other partitions than there are, or an epoch of which neither leader nor table knows the end.
+        OptionError: other partitions than there are, an epoch that no leader has come to yet, or one of which neither
+            leader nor table knows the end.
     """
     wanted = dict(limit.epochs) if limit.epochs is not None else dict.fromkeys(bounds, limit.epoch)
     if set(wanted) != set(bounds):
@@ -107,11 +108,9 @@ def ends_as_of(
             f"option '{limit.option}' must name every partition; named are {names(wanted)}, "
             f"there are {names(bounds)}"
         )
-    past = {
-        tp: each.leader_epoch
-        for tp, each in bounds.items()
-        if each.leader_epoch > UNKNOWN_EPOCH and wanted[tp] < each.leader_epoch
-    }
+    newest = {tp: each.leader_epoch for tp, each in bounds.items() if each.leader_epoch >= 0}
+    _refuse_future(limit, wanted, newest)
+    past = {tp: current for tp, current in newest.items() if wanted[tp] < current}
     found = {tp: each.end for tp, each in bounds.items() if each.leader_epoch >= 0}
     told = _with_history(asked, past) if past else {}
     for epoch in {wanted[tp] for tp in told}:
@@ -127,6 +126,22 @@ def ends_as_of(
             "their history, and of which the lake does not hold the end"
         )
     return {tp: min(end, bounds[tp].end) for tp, end in found.items()}
+
+
+def _refuse_future(
+    limit: AtLeaderEpoch, wanted: Mapping[TopicPartition, int], newest: Mapping[TopicPartition, int]
+) -> None:
+    """Rows would come and change with each query, although the user asked for a log that changes no more.
+
+    One epoch for all partitions may be above those of some. Where the table alone is read, nobody knows the newest.
+    """
+    future = {tp for tp, current in newest.items() if wanted[tp] > current}
+    if not future or (limit.epochs is None and len(future) < len(wanted)):
+        return
+    listed = ", ".join(
+        f"{wanted[t, n]} of {t}-{n} (newest: {newest[t, n]})" for t, n in sorted(future)
+    )
+    raise OptionError(f"option '{limit.option}' names epochs that there were not yet: {listed}")
 
 
 def _end_in_table(lake: LakeView | None, epoch: int, end: int) -> int:
